@@ -1,0 +1,138 @@
+"""What a person sees of a running job: a bar on a terminal, lines elsewhere, a table at the end."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from batchinference.spec import BatchInference
+from batchinference.spec.report import JobState, Report
+
+LINE_EVERY_PERCENT = 10
+SHOWN_WIDTH = 60
+
+
+class Display:
+    """Shows reports as they come. Use it as a context manager."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        # a descriptor of its own, because Ray's messages may take the place of stderr
+        self._console = console or Console(file=os.fdopen(os.dup(2), "w"))
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("preparing", total=None, speed="")
+        self._last_line: tuple[JobState, int] | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def show(self, report: Report) -> None:
+        if self._console.is_terminal:
+            self._move_bar(report)
+        elif not report.state.ended:
+            self._print_line(report)
+
+    def _move_bar(self, report: Report) -> None:
+        progress = report.progress
+        self._bar.update(
+            self._task,
+            description=report.state.value,
+            completed=progress.rows if progress else 0,
+            total=progress.total if progress else None,
+            speed=_speed(report),
+        )
+
+    def _print_line(self, report: Report) -> None:
+        """A line a state and a tenth of the way: logs stay readable."""
+        progress = report.progress
+        percent = (progress.percent or 0) if progress else 0
+        line = (report.state, percent // LINE_EVERY_PERCENT)
+        if line != self._last_line:
+            self._last_line = line
+            rows = f", {progress.rows} rows, {percent} %, {_speed(report)}" if progress else ""
+            self.say(f"{report.name}: {report.state.value}{rows}")
+
+    def summarize(self, report: Report) -> None:
+        """A table of how it went."""
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for name, value in _summary(report):
+            table.add_row(name, value)
+        self._console.print(table)
+
+    def show_sample(self, job: BatchInference, rows: int) -> None:
+        """The first rows of the output."""
+        from batchinference.pipeline.sample import first_rows
+
+        for number, row in enumerate(first_rows(job.spec.write, rows)):
+            self.say(f"row {number}:")
+            for name, value in row.items():
+                self.say(f"  {name}: {_short(value)}")
+
+
+def _summary(report: Report) -> list[tuple[str, str]]:
+    lines = [("job", report.name), ("result", report.state.value)]
+    if report.message:
+        reason = f"{report.reason}: " if report.reason else ""
+        lines.append(("", reason + report.message))
+    if report.counts:
+        counts = report.counts
+        shown = f"{counts.read} read, {counts.written} written"
+        shown += f", {counts.failed} failed" if counts.failed else ""
+        shown += f", {counts.skipped} filtered out" if counts.skipped else ""
+        lines.append(("rows", shown))
+    if speed := _speed(report):
+        lines.append(("speed", speed))
+    if report.seconds:
+        spent = ", ".join(f"{state} {value:.1f} s" for state, value in report.seconds.items())
+        lines.append(("time", spent))
+    lines.append(("output", report.output))
+    if report.errors:
+        lines.append(("errors", report.errors))
+    return lines
+
+
+def _speed(report: Report) -> str:
+    rate = report.progress.rows_per_second if report.progress else None
+    return f"{rate:.1f} rows/s" if rate else ""
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        head = ", ".join(f"{item:.4f}" if isinstance(item, float) else str(item)[:20]
+                         for item in value[:4])  # fmt: skip
+        return f"[{head}, ...] ({len(value)} values)" if len(value) > 4 else f"[{head}]"
+    text = str(value)
+    return text if len(text) <= SHOWN_WIDTH else text[:SHOWN_WIDTH] + "..."

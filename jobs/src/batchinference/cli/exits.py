@@ -1,0 +1,6 @@
+"""Exit codes."""
+
+SUCCESS = 0
+JOB_FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130

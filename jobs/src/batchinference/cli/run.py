@@ -1,0 +1,100 @@
+"""The command `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import typer
+
+from batchinference.cli import exits
+from batchinference.cli.check import complain
+from batchinference.cli.files import directory_of, read_text, with_absolute_paths
+from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
+from batchinference.spec import BatchInference, SpecError, parse_one
+from batchinference.spec.report import REPORT_FILE, JobState, Report
+
+ALL_GPUS = 1 << 20
+Publish = Callable[[Report], None]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    address: str | None
+    report_directory: Path | None
+    sample: int
+    verbose: bool
+
+
+def run_file(file: str, options: RunOptions) -> int:
+    """Run the job of a file; the exit code tells how it went."""
+    try:
+        job = parse_one(read_text(file))
+        if options.address is None:
+            plan = plan_for_machine(job.spec, ALL_GPUS)
+        else:
+            plan = plan_for_cluster(job.spec)
+    except SpecError as error:
+        complain(file, error)
+        return exits.BAD_INPUT
+    if not _pipeline_is_installed():
+        return exits.BAD_INPUT
+    directory = directory_of(file)
+    return _exit_code(_run(with_absolute_paths(job, directory), plan, directory, options))
+
+
+def _pipeline_is_installed() -> bool:
+    try:
+        import ray.data  # noqa: F401
+    except ImportError as error:
+        hint = "pip install 'batchinference[pipeline]'"
+        typer.echo(f"running a job needs the pipeline ({error}): {hint}", err=True)
+        return False
+    return True
+
+
+def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
+    from batchinference.cli.display import Display
+    from batchinference.pipeline.engine import connected, embedded
+    from batchinference.pipeline.job import JobRun
+    from batchinference.pipeline.supervise import stop_on_signals
+
+    with Display() as display, stop_on_signals() as stop:
+        publish = _publisher(display.show, options.report_directory)
+        if options.address is not None:
+            display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")
+            with connected(options.address):
+                report = JobRun(job, plan, publish, stop).run()
+        else:
+            display.say(f"{job.metadata.name}: starting Ray on this machine")
+            with embedded(cpus_needed(plan), str(directory), quiet=not options.verbose) as gpus:
+                plan = plan_for_machine(job.spec, gpus)
+                for note in plan.notes:
+                    display.say(note)
+                report = JobRun(job, plan, publish, stop).run()
+    display.summarize(report)
+    if report.state == JobState.SUCCEEDED and options.sample:
+        display.show_sample(job, options.sample)
+    return report
+
+
+def _publisher(show: Publish, directory: Path | None) -> Publish:
+    if directory is None:
+        return show
+    from batchinference.pipeline.storage import Address
+
+    place = Address(str(directory)) / REPORT_FILE
+
+    def publish(report: Report) -> None:
+        place.write(report.serialized())
+        show(report)
+
+    return publish
+
+
+def _exit_code(report: Report) -> int:
+    if report.state == JobState.SUCCEEDED:
+        return exits.SUCCESS
+    return exits.INTERRUPTED if report.reason == "Interrupted" else exits.JOB_FAILED

@@ -1,0 +1,1 @@
+"""The pipeline: what a plan becomes on Ray Data."""

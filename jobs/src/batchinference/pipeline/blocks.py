@@ -1,0 +1,45 @@
+"""What the pipeline needs of Ray Data's blocks, in one place, because part of it is not public.
+
+Pinned to the Ray version in pyproject.toml; tests/pipeline/test_blocks.py notices a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
+from ray.data.block import BlockAccessor
+
+Batch = dict[str, np.ndarray]
+"""Column name to an array whose first axis is the row, as `map_batches` gives it to a function."""
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables below each other. Columns that one lacks become null; types are widened."""
+    if len(tables) == 1:
+        return tables[0]
+    return _ray_concat(list(tables), promote_types=True, preserve_order=True)
+
+
+def to_batch(table: pa.Table) -> Batch:
+    """A table as NumPy arrays, the way Ray Data hands them to `map_batches` functions."""
+    batch: Batch = BlockAccessor.for_block(table).to_numpy(table.column_names)
+    return batch
+
+
+def to_table(columns: Mapping[str, Any]) -> pa.Table:
+    """Arrays as a table; arrays of more than one dimension become tensors.
+
+    Raises ValueError when the columns differ in length.
+    """
+    return BlockAccessor.batch_to_arrow_block(dict(columns))
+
+
+def to_column(values: Any) -> pa.ChunkedArray:
+    """One column: Arrow data as it is, anything else by the rules of `to_table`."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    return to_table({"column": values}).column(0)

@@ -1,0 +1,65 @@
+"""Ray: a cluster that is there, or one of its own for as long as a job runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import ray
+
+
+@contextmanager
+def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[int]:
+    """Ray on this machine, with at least so many logical CPUs. Yields the number of GPUs.
+
+    Modules in `directory` can be imported by its workers. `quiet` keeps what Ray prints in a file.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    importable(directory)
+    with _stderr_to_file() if quiet else nullcontext():
+        ray.init(
+            num_cpus=max(len(os.sched_getaffinity(0)), math.ceil(cpus)),
+            include_dashboard=False,
+            log_to_driver=not quiet,
+        )
+        try:
+            yield int(ray.cluster_resources().get("GPU", 0))
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _stderr_to_file() -> Iterator[None]:
+    """Send the process's stderr, that of its C++ parts included, to a file under /tmp."""
+    path = Path(tempfile.gettempdir()) / f"batchinference-{os.getpid()}.log"
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """An existing Ray cluster."""
+    ray.init(address=address, log_to_driver=True)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def importable(directory: str) -> None:
+    """Put a directory first on the path of this process and of those it starts."""
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *(p for p in others if p)])

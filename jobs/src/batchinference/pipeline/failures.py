@@ -1,0 +1,78 @@
+"""Why a job ends before its end, in words for the person who wrote it.
+
+A failure that a worker raises reaches the driver wrapped by Ray several times; `cause_of` finds it
+again.
+"""
+
+from __future__ import annotations
+
+
+class JobFailure(Exception):
+    """The job cannot go on. `reason` is one word for programs, the message is for people."""
+
+    reason = "Application"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class BadInput(JobFailure):
+    """The input is missing, empty or unreadable as a whole."""
+
+    reason = "BadInput"
+
+
+class BadOutput(JobFailure):
+    """The output path cannot take the output."""
+
+    reason = "BadOutput"
+
+
+class ModelLoad(JobFailure):
+    """A model cannot be found or loaded."""
+
+    reason = "ModelLoad"
+
+
+class TooManyErrors(JobFailure):
+    """More rows are bad than the job allows."""
+
+    reason = "TooManyErrors"
+
+
+class Interrupted(JobFailure):
+    """Somebody asked the job to stop."""
+
+    reason = "Interrupted"
+
+
+class Incomplete(JobFailure):
+    """The output does not hold each input row once; only a defect or a lost file leads here."""
+
+    reason = "Incomplete"
+
+
+def cause_of(error: BaseException) -> JobFailure:
+    """The failure behind an exception; anything unknown becomes an Application failure."""
+    chain = _chain(error)
+    for link in chain:
+        if isinstance(link, JobFailure):
+            return link
+    return JobFailure(_first_line(chain[-1]))
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The exception and what caused it, outermost first."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        inner = getattr(current, "cause", None)
+        current = inner if isinstance(inner, BaseException) else current.__cause__
+    return chain
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else '(no message)'}"

@@ -1,0 +1,127 @@
+"""The input of a job, frozen: the sorted list of its files.
+
+The position of a file in this list is half of the identity of its rows, so the list is made once,
+kept beside the output and never made again for the same job.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from fsspec.implementations.arrow import ArrowFSWrapper
+
+from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.rows import MAX_FILES
+from batchinference.pipeline.storage import Address, base_name
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file: its number in the list, its path in the file system, its size in bytes."""
+
+    number: int
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class FrozenInput:
+    """All files of the input. `root` names the file system; `table` has path and size."""
+
+    root: Address
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.table.column("size").to_pylist())
+
+    def files(self) -> list[InputFile]:
+        columns = (self.table.column(name).to_pylist() for name in ("path", "size"))
+        return [
+            InputFile(number, path, size)
+            for number, (path, size) in enumerate(zip(*columns, strict=True))
+        ]
+
+    def address(self, file: InputFile) -> Address:
+        return self.root.at(file.path)
+
+    def serialized(self) -> bytes:
+        buffer = io.BytesIO()
+        pq.write_table(self.table, buffer)
+        return buffer.getvalue()
+
+
+def freeze_input(paths: list[str], extensions: list[str]) -> FrozenInput:
+    """List the files behind these paths, without duplicates, in the order of their paths.
+
+    `extensions` choose among the files of directories; a path of its own is taken as it is.
+    Raises BadInput that names the path which does not exist or holds nothing to read.
+    """
+    endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
+    found: dict[str, int] = {}
+    for number, path in enumerate(paths):
+        label = f"read.paths[{number}] '{path}'"
+        files = _list(Address(path), endings, label)
+        if not files:
+            wanted = f" that end in {', '.join(endings)}" if endings else ""
+            raise BadInput(f"{label} holds no files{wanted}")
+        found.update((info.path, info.size or 0) for info in files)
+    if len(found) > MAX_FILES:
+        raise BadInput(f"the input has {len(found)} files; at most {MAX_FILES} can be told apart")
+    ordered = sorted(found.items())
+    columns = {
+        "path": pa.array([path for path, _ in ordered], pa.string()),
+        "size": pa.array([size for _, size in ordered], pa.int64()),
+    }
+    return FrozenInput(Address(paths[0]), pa.table(columns))
+
+
+@lru_cache(maxsize=4)
+def paths_of(frozen: Address) -> pa.ChunkedArray:
+    """The paths of a frozen input by file number. Fetched once a process, and only for errors."""
+    return pq.read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
+
+
+def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo]:
+    try:
+        if _GLOB.intersection(address.path):
+            return _expand(address, endings)
+        info = address.info()
+        if info.type == pafs.FileType.NotFound:
+            raise BadInput(f"{label} does not exist")
+        return _below(address, endings) if info.type == pafs.FileType.Directory else [info]
+    except OSError as error:
+        raise BadInput(f"{label} cannot be listed: {error}") from error
+
+
+def _expand(address: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    matches = ArrowFSWrapper(address.filesystem).glob(address.path)
+    infos = address.filesystem.get_file_info(matches) if matches else []
+    files = []
+    for info in infos:
+        if info.type == pafs.FileType.Directory:
+            files += _below(address.at(info.path), endings)
+        elif info.type == pafs.FileType.File:
+            files.append(info)
+    return files
+
+
+def _below(directory: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    """The files of a directory tree, but for hidden ones and those that tools leave (_SUCCESS)."""
+    root = directory.path.rstrip("/") + "/"
+    return [
+        info
+        for info in directory.files(recursive=True)
+        if not any(part.startswith((".", "_")) for part in info.path[len(root) :].split("/"))
+        and (not endings or base_name(info.path).lower().endswith(endings))
+    ]

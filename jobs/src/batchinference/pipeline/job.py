@@ -1,0 +1,147 @@
+"""One job from beginning to end, and the reports it publishes on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from batchinference import __version__
+from batchinference.pipeline.dataset import execute
+from batchinference.pipeline.failures import JobFailure, cause_of
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.manifest import Counts as Committed
+from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.progress import Meter
+from batchinference.pipeline.sizing import RowCount
+from batchinference.pipeline.supervise import StopRequest, check_errors, supervise
+from batchinference.plan import Plan
+from batchinference.spec.job import BatchInference
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.status import Counts
+
+Publish = Callable[[Report], None]
+
+
+@dataclass
+class JobRun:
+    """A job on a Ray that is up. `publish` is told of every change."""
+
+    job: BatchInference
+    plan: Plan
+    publish: Publish
+    stop: StopRequest
+    _state: JobState = field(default=JobState.PREPARING, init=False)
+    _since: float = field(default_factory=time.monotonic, init=False)
+    _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _started_at: str = field(default_factory=lambda: _now(), init=False)
+    _meter: Meter | None = field(default=None, init=False)
+    _attempt: int | None = field(default=None, init=False)
+
+    def run(self) -> Report:
+        """Run it. The report that comes back has ended, well or badly; nothing is raised."""
+        layout = Layout.of(self.job.spec)
+        try:
+            self.publish(self._report())
+            prepared = prepare(self.job.spec, layout)
+            if prepared is None:
+                return self._already_complete(layout)
+            return self._run(prepared)
+        except Exception as error:  # noqa: BLE001 - every end becomes a report
+            return self._failed(cause_of(error))
+
+    def _run(self, prepared: Prepared) -> Report:
+        attempt = prepared.attempt
+        self._meter = Meter(prepared.count)
+        self._attempt = attempt.number
+        self._enter(JobState.RUNNING)
+        try:
+            self._observe(prepared)
+            supervise(
+                lambda: execute(self.job.spec, self.plan, prepared),
+                lambda: self._observe(prepared),
+                self.stop,
+            )
+            return self._finish(prepared)
+        except Exception as error:  # noqa: BLE001 - every end becomes a report
+            report = self._failed(cause_of(error))
+            with suppress(OSError):  # the cause may be that storage is gone
+                attempt.layout.report.write(report.serialized())
+            return report
+
+    def _observe(self, prepared: Prepared) -> None:
+        """Take a reading and publish it. Raises TooManyErrors."""
+        try:
+            counts = prepared.attempt.counts()
+        except OSError:
+            return  # storage that is away for a moment fails the work, if anything, not the reading
+        self._meter.read(counts, time.monotonic())
+        self.publish(self._report())
+        check_errors(self.job.spec.errors, counts, _known(prepared.count), prepared.attempt)
+
+    def _finish(self, prepared: Prepared) -> Report:
+        attempt = prepared.attempt
+        self._enter(JobState.FINALIZING)
+        counts = attempt.counts()
+        self._meter.finish(counts, time.monotonic())
+        self.publish(self._report())
+        exact = RowCount(counts.read, estimated=False)
+        check_errors(self.job.spec.errors, counts, exact, attempt)
+        attempt.check_and_clean(len(prepared.frozen))
+        self._enter(JobState.SUCCEEDED)
+        report = self._report()
+        attempt.complete(report)
+        self.publish(report)
+        return report
+
+    def _already_complete(self, layout: Layout) -> Report:
+        report = Report.parse(layout.report.read())
+        report = report.model_copy(update={"message": "the output was complete already"})
+        self.publish(report)
+        return report
+
+    def _failed(self, failure: JobFailure) -> Report:
+        self._enter(JobState.FAILED)
+        report = self._report(failure)
+        self.publish(report)
+        return report
+
+    def _enter(self, state: JobState) -> None:
+        now = time.monotonic()
+        self._seconds[self._state] = round(now - self._since, 3)
+        self._state, self._since = state, now
+
+    def _report(self, failure: JobFailure | None = None) -> Report:
+        layout = Layout.of(self.job.spec)
+        counts = self._meter.counts if self._meter else None
+        return Report(
+            name=self.job.metadata.name,
+            state=self._state,
+            reason=failure.reason if failure else None,
+            message=failure.message if failure else None,
+            progress=self._meter.progress if self._meter else None,
+            counts=_counts(counts) if counts else None,
+            output=layout.output.uri,
+            errors=layout.errors.uri if counts and counts.failed else None,
+            attempt=self._attempt,
+            startedAt=self._started_at,
+            updatedAt=_now(),
+            seconds=dict(self._seconds),
+            version=__version__,
+        )
+
+
+def _known(count: RowCount | None) -> RowCount | None:
+    return None if count is None or count.estimated else count
+
+
+def _counts(counts: Committed) -> Counts:
+    return Counts(
+        read=counts.read, written=counts.written, failed=counts.failed, skipped=counts.skipped
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

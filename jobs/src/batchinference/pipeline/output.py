@@ -1,0 +1,149 @@
+"""The state of an output: whose it is, which attempt this is, and how it is brought to its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from batchinference import __version__
+from batchinference.pipeline.coverage import check_coverage
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.layout import Layout, part_prefix
+from batchinference.pipeline.manifest import Counts, Manifest, counts_of_name
+from batchinference.pipeline.storage import Address, base_name
+from batchinference.spec.report import Report
+from batchinference.spec.write import Write
+
+FETCH_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a job towards its output."""
+
+    layout: Layout
+    number: int
+
+    def counts(self) -> Counts:
+        """Rows committed so far, from the names of the manifests."""
+        names = (base_name(info.path) for info in self.layout.manifests(self.number).files())
+        by_task = dict(found for name in names if (found := counts_of_name(name)))
+        return sum(by_task.values(), Counts())
+
+    def manifests(self) -> list[Manifest]:
+        """All commits of this attempt, one a task."""
+        directory = self.layout.manifests(self.number)
+        names = {}
+        for info in directory.files():
+            if found := counts_of_name(base_name(info.path)):
+                names[found[0]] = base_name(info.path)
+        with ThreadPoolExecutor(FETCH_THREADS) as pool:
+            contents = pool.map(lambda name: (directory / name).read(), names.values())
+            return [Manifest.parse(content) for content in contents]
+
+    def check_and_clean(self, files: int) -> None:
+        """Check that each row of the input's `files` is there once, and remove the data and error
+        files that no commit names. Raises Incomplete."""
+        manifests = self.manifests()
+        check_coverage(manifests, files)
+        layout = self.layout
+        data = {m.data.name for m in manifests if m.data}
+        errors = {m.errors.name for m in manifests if m.errors}
+        remove_parts(layout.output, layout.key, keep=data)
+        remove_parts(layout.errors, layout.key, keep=errors)
+
+    def complete(self, report: Report) -> None:
+        """Mark the output complete, which nothing but this does."""
+        self.layout.report.write(report.serialized())
+        self.layout.success.write(b"")
+
+
+def remove_parts(place: Address, key: str, keep: Set[str] = frozenset()) -> None:
+    """Delete the data or error files of some work but for those that belong to its output."""
+    for info in place.files():
+        name = base_name(info.path)
+        if name.startswith(part_prefix(key)) and name not in keep:
+            (place / name).delete()
+
+
+def begin(write: Write, layout: Layout) -> Attempt | None:
+    """The next attempt at this output; None when it is complete already.
+
+    Raises BadOutput when the path holds something that this job must not touch.
+    """
+    owner = _owner(layout)
+    if owner is None:
+        _refuse_foreign(write, layout)
+        return _open(layout, 1)
+    if write.mode == "overwrite":
+        _clear(layout, owner)
+    elif owner.key != layout.key:
+        raise BadOutput(
+            f"write.path '{layout.output.uri}' holds the output of another job: choose another "
+            "path, or set write.mode to overwrite"
+        )
+    elif layout.success.exists():
+        return None
+    else:
+        # what the attempt before has committed is done again
+        _remove_files(layout, owner)
+    return _open(layout, owner.attempt + 1)
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """Whose output a directory holds, and how often it was attempted."""
+
+    key: str
+    attempt: int
+
+
+def _owner(layout: Layout) -> _Owner | None:
+    if not layout.job.exists():
+        return None
+    try:
+        stored = json.loads(layout.job.read())
+        return _Owner(str(stored["work"]), int(stored["attempt"]))
+    except (ValueError, KeyError, TypeError):
+        raise BadOutput(
+            f"'{layout.job.uri}' is damaged, so whose output this is cannot be told: choose "
+            "another write.path, or remove this one"
+        ) from None
+
+
+def _refuse_foreign(write: Write, layout: Layout) -> None:
+    if not layout.output.files(recursive=True):
+        return
+    way_out = (
+        "overwrite only replaces such output. Remove them yourself, or choose another path"
+        if write.mode == "overwrite"
+        else "choose another path, or empty it"
+    )
+    raise BadOutput(
+        f"write.path '{layout.output.uri}' holds files that are no output of a BatchInference: "
+        f"{way_out}"
+    )
+
+
+def _clear(layout: Layout, owner: _Owner) -> None:
+    # the mark of completeness goes first, so that half an output never looks whole
+    layout.success.delete()
+    _remove_files(layout, owner)
+    layout.state.delete_directory()
+
+
+def _remove_files(layout: Layout, owner: _Owner) -> None:
+    for place in (layout.errors, layout.output):
+        remove_parts(place, owner.key)
+
+
+def _open(layout: Layout, number: int) -> Attempt:
+    layout.job.write(_json({"work": layout.key, "attempt": number, "version": __version__}))
+    return Attempt(layout, number)
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()

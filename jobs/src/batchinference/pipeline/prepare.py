@@ -1,0 +1,88 @@
+"""All that is done before the first row is read, so that what cannot work is told at once."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+from batchinference.pipeline.failures import BadInput, ModelLoad
+from batchinference.pipeline.inputs import FrozenInput, freeze_input
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import Attempt, begin
+from batchinference.pipeline.readers import reader_for
+from batchinference.pipeline.readers.base import Reader
+from batchinference.pipeline.sizing import (
+    RowCount,
+    Sizing,
+    count_rows,
+    sample,
+    sizing_of,
+)
+from batchinference.plan.columns import check_columns
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.steps import Step
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that can begin."""
+
+    frozen: FrozenInput
+    reader: Reader
+    count: RowCount | None
+    sizing: Sizing
+    attempt: Attempt
+
+
+def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
+    """Check the steps, freeze the input and open the output; None when the output is complete.
+
+    Raises JobFailure that says what is missing.
+    """
+    for step in spec.steps:
+        check_step(step)
+    reader = reader_for(spec.read)
+    extensions = spec.read.options.file_extensions or list(reader.extensions)
+    frozen = freeze_input(spec.read.paths, extensions)
+    reader.prepare([frozen.address(file) for file in sample(frozen.files())])
+    _check_columns(spec, reader)
+    count = count_rows(frozen, reader)
+    attempt = begin(spec.write, layout)
+    if attempt is None:
+        return None
+    layout.input.write(frozen.serialized())
+    return Prepared(frozen, reader, count, sizing_of(frozen, spec.read, count), attempt)
+
+
+def check_step(step: Step) -> None:
+    """Raise ModelLoad when a step's model or code is plainly not there; nothing is loaded."""
+    if step.model is not None:
+        from batchinference.pipeline.runtimes.sources import check
+
+        if step.model.source is not None:
+            check(step.model.source)
+        if step.model.runtime == "torch" and step.model.factory is not None:
+            _check_module(step.name, step.model.factory)
+    elif step.python is not None:
+        _check_module(step.name, step.python.callable)
+
+
+def _check_module(step: str, path: str) -> None:
+    module = path.partition(":")[0]
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except ImportError:
+        found = False
+    if not found:
+        raise ModelLoad(
+            f"step '{step}': there is no module '{module}'. It must lie beside the job's file, be "
+            "installed, or be in the image"
+        )
+
+
+def _check_columns(spec: BatchInferenceSpec, reader: Reader) -> None:
+    columns = reader.columns()
+    if columns is not None and spec.read.options.include_paths:
+        columns = [*columns, "path"]
+    if problems := check_columns(spec, columns):
+        raise BadInput("; ".join(map(str, problems)))

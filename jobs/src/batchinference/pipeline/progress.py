@@ -1,0 +1,74 @@
+"""Progress from counts: percent, speed and the time that is left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from batchinference.pipeline.manifest import Counts
+from batchinference.pipeline.sizing import RowCount
+from batchinference.spec.status import Progress
+
+
+@dataclass
+class Meter:
+    """Turns counts into progress that never goes back. Times are seconds of any one clock."""
+
+    total: RowCount | None
+    _since: float | None = field(default=None, init=False)
+    counts: Counts = field(default=Counts(), init=False)
+    """The most that was committed at any time."""
+    progress: Progress | None = field(default=None, init=False)
+    """The last reading."""
+
+    def read(self, counts: Counts, now: float) -> None:
+        """Take a reading at `now`, when `counts` rows are committed."""
+        if self._since is None or not self.counts.read:
+            self._since = now  # speed counts from the first rows, not from when models load
+        if counts.read > self.counts.read:
+            self.counts = counts
+        rows = self.counts.read
+        rate = self._rate(now)
+        total = None if self.total is None else max(self.total.rows, rows)
+        self.progress = Progress(
+            rows=rows,
+            total=total,
+            estimated=True if self.total and self.total.estimated else None,
+            percent=self._percent(rows, total),
+            rowsPerSecond=round(rate, 1) if rate else None,
+            eta=duration((total - rows) / rate) if rate and total is not None else None,
+        )
+
+    def finish(self, counts: Counts, now: float) -> None:
+        """The last reading, of a job that is done."""
+        self.read(counts, now)
+        self.counts = counts
+        rate = self._rate(now)
+        self.progress = Progress(
+            rows=counts.read,
+            total=counts.read,
+            percent=100,
+            rowsPerSecond=round(rate, 1) if rate else None,
+            eta="0s",
+        )
+
+    def _rate(self, now: float) -> float | None:
+        """Rows a second since just before the first ones."""
+        elapsed = now - self._since if self._since is not None else 0.0
+        return self.counts.read / elapsed if elapsed > 0 and self.counts.read else None
+
+    def _percent(self, rows: int, total: int | None) -> int | None:
+        if not total or self.total is None:
+            return None
+        percent = 100 * rows // total
+        return min(percent, 99) if self.total.estimated else percent
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people write them: 45s, 2m30s, 3h05m."""
+    whole = math.ceil(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

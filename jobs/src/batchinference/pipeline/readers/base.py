@@ -1,0 +1,52 @@
+"""What a reader is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
+
+from batchinference.pipeline.storage import Address
+
+CHUNK_ROWS = 16384
+"""Rows of a table that a reader yields, where it can choose."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """One row that cannot be decoded."""
+
+    error: Exception
+
+
+Chunk = pa.Table | BadRow
+
+
+class Reader(Protocol):
+    """Reads the files of one format.
+
+    A storage error (OSError while opening or fetching) is raised: it says nothing about the row.
+    What cannot be decoded becomes a BadRow in its place. The same file always yields the same
+    rows in the same order.
+    """
+
+    extensions: ClassVar[tuple[str, ...]]
+    """Endings of files that are read when a directory is named; empty for every file."""
+    row_per_file: ClassVar[bool]
+    """Whether every file is one row."""
+    rows_exact: ClassVar[bool]
+    """Whether `rows_in` counts rows; otherwise it estimates them."""
+
+    def prepare(self, samples: list[Address]) -> None:
+        """Learn from a few files what all must have in common, such as column types."""
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        """The rows of a file, in order."""
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        """Rows in a file of so many bytes, as cheaply as can be known or guessed."""
+
+    def columns(self) -> list[str] | None:
+        """The columns that `read` yields, once prepared; None when only reading tells."""

@@ -1,0 +1,43 @@
+"""Lines of text files, read in chunks."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+from batchinference.pipeline.storage import Address
+
+CHUNK_BYTES = 4 << 20
+SAMPLE_BYTES = 1 << 20
+
+
+def line_chunks(file: Address) -> Iterator[bytes]:
+    """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark."""
+    with file.filesystem.open_input_stream(file.path) as stream:
+        rest = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
+        while rest:
+            end = rest.rfind(b"\n") + 1
+            if end:
+                yield rest[:end]
+                rest = rest[end:]
+            more = bytes(stream.read(CHUNK_BYTES))
+            if not more:
+                break
+            rest += more
+    if rest:
+        yield rest
+
+
+def sample_of(file: Address) -> bytes:
+    """The first whole lines of a file, about a MiB of them."""
+    with file.filesystem.open_input_stream(file.path) as stream:
+        head = bytes(stream.read(SAMPLE_BYTES)).removeprefix(codecs.BOM_UTF8)
+    if len(head) < SAMPLE_BYTES:
+        return head
+    return head[: head.rfind(b"\n") + 1] or head
+
+
+def estimated_rows(sample: bytes, size: int) -> int | None:
+    """Lines in a file of `size` bytes, judged by its beginning."""
+    lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
+    return max(1, round(size * lines / len(sample))) if sample else 0

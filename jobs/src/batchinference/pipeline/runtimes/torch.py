@@ -1,0 +1,57 @@
+"""PyTorch modules: from a factory, a state dict, a TorchScript file or an exported program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.base import choose_device
+from batchinference.pipeline.runtimes.sources import resolve
+from batchinference.pipeline.steps.python import load_callable
+from batchinference.spec.models import TorchModel
+
+
+class TorchRuntime:
+    def __init__(self, model: TorchModel, *, cpus: float, gpus: int) -> None:
+        self._device = choose_device(cpus, gpus)
+        self._module = _load(model, self._device)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
+        with torch.inference_mode():
+            output = self._module(**tensors)
+        if not isinstance(output, torch.Tensor):
+            raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
+        if output.dtype == torch.bfloat16:
+            output = output.float()  # NumPy has no bfloat16
+        return output.cpu().numpy()
+
+    def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
+        if values.dtype == object:
+            raise TypeError(
+                f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
+                "numbers of one shape"
+            )
+        # a copy, because blocks are shared memory that must not be written to
+        return torch.tensor(values, device=self._device)
+
+
+def _load(model: TorchModel, device: torch.device) -> Any:
+    path = resolve(model.source) if model.source else None
+    if model.factory is None:
+        return _load_program(str(path), device)
+    module = load_callable(model.factory)(**model.factory_args)
+    if not isinstance(module, torch.nn.Module):
+        raise ModelLoad(f"'{model.factory}' returned {type(module).__name__}, not an nn.Module")
+    if path is not None:
+        module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    return module.to(device).eval()
+
+
+def _load_program(path: str, device: torch.device) -> Any:
+    if path.endswith(".pt2"):
+        return torch.export.load(path).module().to(device)
+    return torch.jit.load(path, map_location=device).eval()

@@ -1,0 +1,81 @@
+"""How a job is cut: read tasks, blocks, and rows of an output file."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from batchinference.pipeline.inputs import FrozenInput, InputFile
+from batchinference.pipeline.readers.base import Reader
+from batchinference.spec.read import Read, ReadImages
+
+TASK_BYTES = 64 << 20
+MIN_TASKS, MAX_TASKS = 64, 10_000
+MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
+MIN_COMMITS = 32
+"""Commits that even a small job makes, so that its progress can be seen."""
+FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
+"""Rows and bytes of an output file that are enough."""
+COUNTED_FILES, SAMPLED_FILES = 1000, 8
+COUNT_THREADS = 16
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """Rows of the input, and whether that is an estimate."""
+
+    rows: int
+    estimated: bool
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """`blocks` counts what reading is asked to yield; `rows_per_file` is a lower bound."""
+
+    read_tasks: int
+    blocks: int
+    rows_per_file: int
+
+
+def sizing_of(frozen: FrozenInput, read: Read, count: RowCount | None) -> Sizing:
+    """The cut of an input; `count` is None when nothing is known of its rows."""
+    files, size = len(frozen), frozen.bytes
+    tasks = max(math.ceil(size / TASK_BYTES), min(files, MIN_TASKS))
+    tasks = min(tasks, files, MAX_TASKS)
+    rows = count.rows if count else size // 100
+    wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
+    blocks = tasks * max(1, math.ceil(wanted / tasks))
+    rows_per_file = min(rows // MIN_COMMITS, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
+    return Sizing(tasks, blocks, max(1, rows_per_file))
+
+
+def row_bytes(size: int, rows: int, read: Read) -> int:
+    """About how many bytes a row takes in memory."""
+    if isinstance(read, ReadImages):
+        height, width = read.options.size or (512, 512)
+        return height * width * len(read.options.mode)
+    return max(64, 4 * size // max(1, rows))
+
+
+def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
+    """Rows of the input: counted where that is cheap, else estimated from a few files."""
+    if reader.row_per_file:
+        return RowCount(len(frozen), estimated=False)
+    files = frozen.files()
+    chosen = files if reader.rows_exact and len(files) <= COUNTED_FILES else sample(files)
+    with ThreadPoolExecutor(COUNT_THREADS) as pool:
+        counts = list(pool.map(lambda f: reader.rows_in(frozen.address(f), f.size), chosen))
+    if None in counts:
+        return None
+    rows = sum(count for count in counts if count is not None)
+    if len(chosen) == len(files):
+        return RowCount(rows, estimated=not reader.rows_exact)
+    sampled = sum(file.size for file in chosen)
+    return RowCount(round(rows * frozen.bytes / max(1, sampled)), estimated=True)
+
+
+def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:
+    """A few files, spread evenly over the list."""
+    step = max(1, math.ceil(len(files) / most))
+    return files[::step]

@@ -1,0 +1,117 @@
+"""The datasource: the files of a frozen input as rows with ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from ray.data import DataContext
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.inputs import FrozenInput, InputFile
+from batchinference.pipeline.readers.base import BadRow, Chunk, Reader
+from batchinference.pipeline.storage import Address
+
+READ_STEP = "read"
+"""The step that is named in the error of a row which could not be decoded."""
+READ_THREADS = 8
+"""Files that one task fetches and decodes at a time, where each is one row."""
+GROUP_FILES = 32
+"""Files that make one table, where each is one row."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Turns files into tables of rows with ids. It travels into the read tasks."""
+
+    root: Address
+    reader: Reader
+    include_paths: bool
+
+    def read(self, files: list[InputFile]) -> Iterator[pa.Table]:
+        """All rows of these files, with an END row after each file's last."""
+        if not self.reader.row_per_file:
+            for file in files:
+                yield from self._tables(file)
+            return
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            for start in range(0, len(files), GROUP_FILES):
+                group = files[start : start + GROUP_FILES]
+                yield concat([t for tables in pool.map(self._listed, group) for t in tables])
+
+    def _listed(self, file: InputFile) -> list[pa.Table]:
+        return list(self._tables(file))
+
+    def _tables(self, file: InputFile) -> Iterator[pa.Table]:
+        row = 0
+        address = self.root.at(file.path)
+        for chunk in self.reader.read(address):
+            table = self._identified(chunk, file, row)
+            row += table.num_rows
+            if table.num_rows:
+                yield table
+        yield rows.end_of_file(file.number, row)
+
+    def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
+        if isinstance(chunk, BadRow):
+            return rows.failed_row(rows.pack(file.number, row), READ_STEP, chunk.error)
+        if self.include_paths:
+            if "path" in chunk.column_names:
+                raise BadInput(
+                    f"{file.path} has a column 'path' of its own: set "
+                    "read.options.include_paths to false"
+                )
+            paths = pa.repeat(pa.scalar(self.root.at(file.path).uri), chunk.num_rows)
+            chunk = chunk.append_column("path", paths)
+        return rows.with_ids(chunk, file.number, row)
+
+
+class FileSource(Datasource):  # type: ignore[misc]
+    """The input of a job for Ray Data: each task reads neighbouring files."""
+
+    def __init__(self, frozen: FrozenInput, file_rows: FileRows, tasks: int) -> None:
+        super().__init__()
+        self._tasks = tasks_of(frozen.files(), tasks)
+        self._file_rows = file_rows
+
+    def get_name(self) -> str:
+        return "Files"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: DataContext | None = None,
+    ) -> list[ReadTask]:
+        return [
+            ReadTask(
+                partial(self._file_rows.read, files),
+                BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None),
+            )
+            for files in self._tasks
+        ]
+
+
+def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
+    """Files as at most so many lists of neighbours with about the same number of bytes.
+
+    A file counts as a little more than its bytes, because opening it takes time as well.
+    """
+    cost = 1 << 16
+    total = sum(file.size + cost for file in files)
+    lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
+    done = 0
+    for file in files:
+        lists[min(len(lists) - 1, done * len(lists) // total)].append(file)
+        done += file.size + cost
+    return [chosen for chosen in lists if chosen]

@@ -1,0 +1,103 @@
+"""A stage as Ray Data runs it: a callable over blocks that carries each row's fate along."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.inputs import paths_of
+from batchinference.pipeline.isolation import isolate
+from batchinference.pipeline.steps import Filter, Transform, load_step
+from batchinference.pipeline.storage import Address
+from batchinference.plan import Stage
+from batchinference.spec.steps import Step
+
+TRACEBACK_LINES = 12
+
+
+@dataclass(frozen=True)
+class ErrorHandling:
+    """What happens to a row on which a step raises: set aside, or the end of the job.
+
+    `input` is the address of the frozen input, by which a row is named.
+    """
+
+    tolerant: bool
+    input: Address
+
+    def set_aside(self, step: str, row_id: int, error: Exception) -> pa.Table:
+        """The row in the form of a bad row. Raises JobFailure where none is tolerated."""
+        if not self.tolerant:
+            file, row = rows.unpack(np.int64(row_id))
+            path = paths_of(self.input)[int(file)].as_py()
+            raise JobFailure(
+                f"step '{step}' failed on row {row} of {path}: {rows.describe(error)}"
+            ) from error
+        lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
+        return rows.failed_row(row_id, step, error, "".join(lines))
+
+
+class StageRunner:
+    """Runs the steps of a stage over a table. Made once in each actor or worker process."""
+
+    def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
+        self._steps = [
+            StepRunner(step, load_step(step, gpus=stage.gpus), errors) for step in stage.steps
+        ]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        for step in self._steps:
+            table = step(table)
+        return table
+
+
+class StepRunner:
+    """Runs one step over the good rows of a table; the others pass by, behind them."""
+
+    def __init__(self, step: Step, loaded: Transform | Filter, errors: ErrorHandling) -> None:
+        self._step = step
+        self._loaded = loaded
+        self._errors = errors
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        good, rest = rows.split(table)
+        if good.num_rows == 0:
+            return table
+        loaded = self._loaded
+        is_filter = isinstance(loaded, Filter)
+        results = keep(loaded, good) if is_filter else self._transform(loaded, good)
+        if rest is not None:
+            results.append(rest)
+        return concat(results)
+
+    def _transform(self, transform: Transform, good: pa.Table) -> list[pa.Table]:
+        # Ray Data cuts the batches of a model; those of a function are cut here
+        size = None if self._step.model else self._step.batch_size
+        ids = good.column(rows.ID)
+        data = good.select(rows.data_columns(good))
+        results: list[pa.Table] = []
+        failed: list[pa.Table] = []
+        for start in range(0, data.num_rows, size or data.num_rows):
+            for part in isolate(transform, data.slice(start, size), start):
+                if isinstance(part.result, Exception):
+                    row_id = ids[part.start].as_py()
+                    failed.append(self._errors.set_aside(self._step.name, row_id, part.result))
+                else:
+                    chosen = ids.slice(part.start, part.rows)
+                    results.append(rows.with_own_columns(part.result, chosen))
+        return results + failed
+
+
+def keep(chooser: Filter, good: pa.Table) -> list[pa.Table]:
+    """The rows that stay, and without their data those that do not."""
+    mask = chooser.mask(good)
+    dropped = good.column(rows.ID).filter(pc.invert(mask))
+    results = [good.filter(mask)] if len(dropped) < good.num_rows else []
+    return [*results, rows.skipped_rows(dropped)] if len(dropped) else results

@@ -1,0 +1,66 @@
+"""Steps that only touch columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from batchinference.pipeline.failures import JobFailure
+from batchinference.spec.steps import LabelFromPath
+
+
+@dataclass(frozen=True)
+class SelectColumns:
+    step: str
+    columns: list[str]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(self.step, self.columns, batch)
+        return batch.select(self.columns)
+
+
+@dataclass(frozen=True)
+class DropColumns:
+    step: str
+    columns: list[str]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(self.step, self.columns, batch)
+        return batch.drop_columns(self.columns)
+
+
+@dataclass(frozen=True)
+class AddLabel:
+    """A column made from a part of the path of each row's file."""
+
+    step: str
+    label: LabelFromPath
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(self.step, ["path"], batch)
+        labels = [self._part(path) for path in batch.column("path").to_pylist()]
+        return with_column(batch, self.label.column, pa.array(labels, pa.string()))
+
+    def _part(self, path: str) -> str:
+        try:
+            return path.split("/")[self.label.index]
+        except IndexError:
+            raise ValueError(f"path '{path}' has no part {self.label.index}") from None
+
+
+def require(step: str, columns: list[str], batch: pa.Table) -> None:
+    """Raise JobFailure when a step's column is not there: no row could do better."""
+    for column in columns:
+        if column not in batch.column_names:
+            there = ", ".join(batch.column_names)
+            message = f"step '{step}' reads column '{column}', but the columns here are {there}"
+            raise JobFailure(message)
+
+
+def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table with a column added, or replaced where it stands."""
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return batch.append_column(name, values)
+    return batch.set_column(index, name, values)

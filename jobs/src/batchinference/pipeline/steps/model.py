@@ -1,0 +1,46 @@
+"""Model steps: columns to the runtime's inputs, its output to a column."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.spec.steps import Resources, Step
+
+
+class ModelTransform:
+    """Runs a model over each batch. The model is loaded when the object is made."""
+
+    def __init__(self, step: Step, *, gpus: int) -> None:
+        if step.model is None:
+            raise ValueError(f"step '{step.name}' has no model")
+        self._step = step.name
+        self._model = step.model
+        cpus = (step.resources or Resources()).cpu
+        self._runtime = _load(step, cpus, gpus)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(self._step, list(self._model.inputs.values()), batch)
+        columns = to_batch(batch.select(sorted(set(self._model.inputs.values()))))
+        inputs = {name: columns[column] for name, column in self._model.inputs.items()}
+        output = to_column(self._runtime(inputs))
+        if len(output) != batch.num_rows:
+            raise JobFailure(
+                f"step '{self._step}': the model returned {len(output)} results for a batch of "
+                f"{batch.num_rows}"
+            )
+        return with_column(batch, self._model.output, output)
+
+
+def _load(step: Step, cpus: float, gpus: int) -> Runtime:
+    try:
+        return load_runtime(step.model, cpus=cpus, gpus=gpus)
+    except ModelLoad:
+        raise
+    except Exception as error:
+        raise ModelLoad(
+            f"step '{step.name}': the model cannot be loaded: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,129 @@
+"""Files at an address: a local path or s3://, through pyarrow's file systems.
+
+A file appears whole or not at all. On a POSIX file system that takes a temporary file, fsync and a
+rename; an object store does it with one put.
+S3 is set up by the environment, as every AWS tool is: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_REGION, AWS_ENDPOINT_URL and the rest of the credential chain.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+
+from batchinference.spec.uris import is_local, local_path
+
+
+@lru_cache(maxsize=8)
+def _s3(bucket: str) -> pafs.S3FileSystem:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint:
+        parts = urlsplit(endpoint)
+        return pafs.S3FileSystem(
+            endpoint_override=parts.netloc, scheme=parts.scheme, region=region or "us-east-1"
+        )
+    return pafs.S3FileSystem(region=region or pafs.resolve_s3_region(bucket))
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in a storage system: `uri` as the user wrote it. Picklable and cheap."""
+
+    uri: str
+
+    @cached_property
+    def filesystem(self) -> pafs.FileSystem:
+        return pafs.LocalFileSystem() if self.local else _s3(self.path.split("/", 1)[0])
+
+    @property
+    def local(self) -> bool:
+        return is_local(self.uri)
+
+    @property
+    def path(self) -> str:
+        """The path as the file system knows it: absolute, or bucket/key."""
+        if self.local:
+            return os.path.abspath(local_path(self.uri))
+        return self.uri.split("://", 1)[1].rstrip("/")
+
+    def __truediv__(self, name: str) -> Address:
+        return Address(f"{self.uri.rstrip('/')}/{name}")
+
+    def at(self, path: str) -> Address:
+        """The address of another path of the same file system."""
+        return Address(path if self.local else f"s3://{path}")
+
+    def __reduce__(self) -> tuple[type[Address], tuple[str]]:
+        return Address, (self.uri,)  # without the file system, which stays in its process
+
+    def info(self) -> pafs.FileInfo:
+        return self.filesystem.get_file_info(self.path)
+
+    def exists(self) -> bool:
+        return bool(self.info().type != pafs.FileType.NotFound)
+
+    def read(self) -> bytes:
+        with self.filesystem.open_input_stream(self.path) as stream:
+            return bytes(stream.read())
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Put the whole file, replacing what was there."""
+        if self.local:
+            _write_local(Path(self.path), content)
+            return
+        with self.filesystem.open_output_stream(self.path) as stream:
+            stream.write(content)
+
+    def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
+        """The files below this directory; none when it does not exist."""
+        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        found = self.filesystem.get_file_info(selector)
+        return [info for info in found if info.type == pafs.FileType.File]
+
+    def delete(self) -> None:
+        """Delete this file; one that is gone already is no error."""
+        try:
+            self.filesystem.delete_file(self.path)
+        except FileNotFoundError:
+            pass
+
+    def delete_directory(self) -> None:
+        """Delete this directory with all that is in it."""
+        self.filesystem.delete_dir_contents(self.path, missing_dir_ok=True)
+        if self.local:
+            self.filesystem.delete_dir(self.path) if self.exists() else None
+
+
+def _write_local(path: Path, content: bytes | memoryview) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private; the output is for others
+        os.rename(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def base_name(path: str) -> str:
+    return PurePosixPath(path).name

@@ -1,0 +1,20 @@
+"""From a specification to stages, actor pools and worker groups."""
+
+from batchinference.plan.groups import CPU_GROUP, WorkerGroup
+from batchinference.plan.plan import (
+    Plan,
+    cpus_needed,
+    plan_for_cluster,
+    plan_for_machine,
+)
+from batchinference.plan.stages import Stage
+
+__all__ = [
+    "CPU_GROUP",
+    "Plan",
+    "Stage",
+    "WorkerGroup",
+    "cpus_needed",
+    "plan_for_cluster",
+    "plan_for_machine",
+]

@@ -1,0 +1,130 @@
+"""Worker groups: the kinds of pods that a job's stages run on.
+
+Everything that asks for CPUs alone shares the group `cpu`. A pool that asks for GPUs or for memory
+gets pods of just its shape, one replica a pod; pools of the same shape share them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from batchinference.plan.packing import pods_needed
+from batchinference.plan.stages import TASK_CPUS, Stage
+from batchinference.spec.cluster import Workers
+from batchinference.spec.problems import Problem, SpecError
+
+CPU_GROUP = "cpu"
+DEFAULT_CPUS = 2.0
+DEFAULT_MEMORY = "4Gi"
+MAX_GROUP_NAME = 20
+"""KubeRay puts the group's name into pod names and cuts those at 50 characters."""
+Shape = tuple[float, int, str]
+"""CPUs, GPUs and memory of a pod."""
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """Pods of one shape: what each has, and how many there may be."""
+
+    name: str
+    cpus: float
+    gpus: int
+    memory: str
+    min: int
+    max: int
+
+
+def is_cpu_stage(stage: Stage) -> bool:
+    """Whether a stage runs on the shared group `cpu`."""
+    return stage.gpus == 0 and stage.memory is None
+
+
+def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
+    """The worker groups for these stages, `cpu` first.
+
+    Raises SpecError when the group `cpu` could not hold what must run at the same time: its actors
+    would take every CPU and the tasks that feed them would wait for ever.
+    """
+    shapes: dict[Shape, WorkerGroup] = {}
+    for stage in stages:
+        if is_cpu_stage(stage) or stage.replicas is None:
+            continue
+        shape = _shape(stage)
+        known = shapes.get(shape)
+        shapes[shape] = (
+            replace(known, max=known.max + stage.replicas.max) if known else _group(stage)
+        )
+    return [_cpu_group(stages, workers), *_uniquely_named(list(shapes.values()))]
+
+
+def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
+    """The name of the group that a stage runs on."""
+    if is_cpu_stage(stage):
+        return CPU_GROUP
+    return next(
+        group.name
+        for group in groups
+        if group.name != CPU_GROUP and (group.cpus, group.gpus, group.memory) == _shape(stage)
+    )
+
+
+def _shape(stage: Stage) -> Shape:
+    return stage.cpus, stage.gpus, stage.memory or DEFAULT_MEMORY
+
+
+def _group(stage: Stage) -> WorkerGroup:
+    replicas = stage.replicas.max if stage.replicas else 1
+    name = stage.name[:MAX_GROUP_NAME].rstrip("-")
+    return WorkerGroup(name, *_shape(stage), min=0, max=replicas)
+
+
+def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
+    """`cpu` and `head` are taken, and cutting names may have made two alike."""
+    taken = {CPU_GROUP, "head", "headgroup"}
+    result = []
+    for number, group in enumerate(groups, start=1):
+        name = group.name if group.name not in taken else f"{group.name[:15]}-{number}"
+        taken.add(name)
+        result.append(replace(group, name=name))
+    return result
+
+
+def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
+    on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
+    widest = max([TASK_CPUS, *(stage.cpus for stage in on_cpu)])
+    cpus = workers.cpu or max(DEFAULT_CPUS, math.ceil(widest))
+    _check_width(on_cpu, cpus)
+    must = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)]
+    may = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)]
+    tasks = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
+    most = workers.max or pods_needed([*may, tasks], cpus) + 1
+    _check_deadlock(pods_needed([*must, tasks], cpus), most, cpus, sum(must), tasks)
+    memory = workers.memory or DEFAULT_MEMORY
+    least = workers.min or 0
+    if least > most:
+        raise SpecError([Problem("spec.cluster.workers", f"min ({least}) is above max ({most})")])
+    return WorkerGroup(CPU_GROUP, cpus, 0, memory, least, most)
+
+
+def _check_width(stages: list[Stage], cpus: float) -> None:
+    for stage in stages:
+        if stage.cpus > cpus:
+            message = (
+                f"step '{stage.name}' needs {stage.cpus:g} CPUs and a worker has {cpus:g}: "
+                "raise cluster.workers.cpu or lower the step's resources.cpu"
+            )
+            raise SpecError([Problem("spec.cluster.workers.cpu", message)])
+    if cpus < TASK_CPUS:
+        message = f"a worker needs at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
+        raise SpecError([Problem("spec.cluster.workers.cpu", message)])
+
+
+def _check_deadlock(needed: int, most: int, cpus: float, actors: float, tasks: float) -> None:
+    if needed > most:
+        message = (
+            f"this job would wait for ever: replicas that must run hold {actors:g} CPUs, reading "
+            f"and writing need {tasks:g} more, and {most} worker(s) of {cpus:g} CPUs cannot hold "
+            f"both. Raise cluster.workers.max to {needed} or lower replicas.min"
+        )
+        raise SpecError([Problem("spec.cluster.workers.max", message)])

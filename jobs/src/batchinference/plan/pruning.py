@@ -1,0 +1,61 @@
+"""Dropping columns as early as their last reader allows, so that they travel no further."""
+
+from __future__ import annotations
+
+from batchinference.spec.expression import columns_of, parse_expression
+from batchinference.spec.steps import Step
+
+
+def drop_early(steps: list[Step]) -> list[Step]:
+    """The same steps with each dropped column dropped right after the last step that needs it.
+
+    The rows and columns that come out are the same. Your own code is never passed, because it
+    may read every column.
+    """
+    result: list[Step] = []
+    for step in steps:
+        if step.drop_columns is None:
+            result.append(step)
+            continue
+        for column in step.drop_columns:
+            _insert_drop(result, step, column)
+    return result
+
+
+def _insert_drop(steps: list[Step], drop: Step, column: str) -> None:
+    place = len(steps)
+    while place > 0 and not needs(steps[place - 1], column):
+        place -= 1
+    before = steps[place - 1] if place > 0 else None
+    if before is not None and before.drop_columns is not None:
+        merged = {"drop_columns": [*before.drop_columns, column]}
+        steps[place - 1] = before.model_copy(update=merged)
+    else:
+        steps.insert(place, drop.model_copy(update={"drop_columns": [column]}))
+
+
+def needs(step: Step, column: str) -> bool:
+    """Whether a drop of the column may not be moved before the step."""
+    if step.python is not None or step.drop_columns is not None:
+        return True
+    if step.select_columns is not None:
+        return column in step.select_columns
+    return column in columns_read(step) or column == column_added(step)
+
+
+def columns_read(step: Step) -> set[str]:
+    """The columns that a step reads, as far as that can be told: not for your own code."""
+    if step.model is not None:
+        return set(step.model.inputs.values())
+    if step.filter is not None:
+        return columns_of(parse_expression(step.filter))
+    if step.label_from_path is not None:
+        return {"path"}
+    return set(step.select_columns or step.drop_columns or [])
+
+
+def column_added(step: Step) -> str | None:
+    """The column that a step adds or replaces."""
+    if step.model is not None:
+        return step.model.output
+    return step.label_from_path.column if step.label_from_path else None

@@ -1,0 +1,68 @@
+"""Stages: what Ray Data runs as one operator.
+
+Steps that only touch columns run with their neighbours in one task. A model or a class gets an
+actor pool of its own, and no CPU work joins it, so that the next batch is prepared while the
+device computes. Only dropping columns joins a pool: pixels that nobody reads again stay there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from batchinference.plan.pruning import drop_early
+from batchinference.spec.steps import Replicas, Resources, Step
+
+MODEL_BATCH_SIZE = 32
+TASK_CPUS = 1.0
+"""CPUs of a task that reads, writes or runs column steps."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One operator: its steps, and what each of its tasks or actors takes.
+
+    `replicas` is None for tasks, which start wherever CPUs are free.
+    `batch_size` is in rows; None stands for a whole block.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    cpus: float = TASK_CPUS
+    gpus: int = 0
+    memory: str | None = None
+    batch_size: int | None = None
+    replicas: Replicas | None = None
+
+
+def stages_of(steps: list[Step]) -> list[Stage]:
+    """The steps as stages, in their order, with columns dropped as early as possible."""
+    stages: list[Stage] = []
+    for step in drop_early(steps):
+        stage = _stage(step)
+        if stages and _joins(stage, stages[-1]):
+            stages[-1] = replace(stages[-1], steps=(*stages[-1].steps, step))
+        else:
+            stages.append(stage)
+    return stages
+
+
+def _stage(step: Step) -> Stage:
+    resources = step.resources or Resources()
+    if step.model or step.python_is_class:
+        default = MODEL_BATCH_SIZE if step.model else None
+        return Stage(
+            step.name,
+            (step,),
+            resources.cpu,
+            resources.gpu,
+            resources.memory,
+            step.batch_size or default,
+            step.replicas or Replicas(),
+        )
+    return Stage(step.name, (step,), resources.cpu)
+
+
+def _joins(stage: Stage, previous: Stage) -> bool:
+    only_drops = all(step.drop_columns or step.select_columns for step in stage.steps)
+    both_tasks = stage.replicas is None and previous.replicas is None
+    return only_drops or (both_tasks and stage.cpus == previous.cpus)

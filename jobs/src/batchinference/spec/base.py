@@ -1,0 +1,38 @@
+"""What every model of the specification has in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+MODULE_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+MEMORY = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+Text = Annotated[str, Field(max_length=2048)]
+ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
+Memory = Annotated[str, Field(pattern=MEMORY, max_length=16)]
+Cpus = Annotated[float, Field(gt=0, le=1024)]
+
+
+class SpecModel(BaseModel):
+    """A part of the specification: camelCase fields, nothing unknown, nothing coerced."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class OptionsModel(BaseModel):
+    """Options that carry the names Ray Data gives them, hence snake_case."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )

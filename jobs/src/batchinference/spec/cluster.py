@@ -1,0 +1,195 @@
+"""What only a cluster needs: image, service account, environment, volumes, worker groups."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import DNS_LABEL, Cpus, Memory, SpecModel
+
+ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
+Key = Annotated[str, Field(min_length=1, max_length=253)]
+EnvName = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=128)]
+
+
+class KeyRef(SpecModel):
+    name: ObjectName
+    """The object's name."""
+    key: Key
+    """The key in it."""
+
+
+class EnvSource(SpecModel):
+    """Where the value comes from: exactly one of the two."""
+
+    secret_key_ref: KeyRef | None = None
+    """A key of a Secret."""
+    config_map_key_ref: KeyRef | None = None
+    """A key of a ConfigMap."""
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvSource:
+        if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
+            raise PydanticCustomError(
+                "env_source", "give exactly one of secretKeyRef and configMapKeyRef", {}
+            )
+        return self
+
+
+class EnvVar(SpecModel):
+    name: EnvName
+    """The variable's name."""
+    value: Annotated[str, Field(max_length=4096)] | None = None
+    """Its value. Keep secrets in a Secret and name it in valueFrom."""
+    value_from: EnvSource | None = None
+    """A Secret or ConfigMap that holds the value."""
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvVar:
+        if (self.value is None) == (self.value_from is None):
+            raise PydanticCustomError("env_value", "give exactly one of value and valueFrom", {})
+        return self
+
+
+class NamedRef(SpecModel):
+    name: ObjectName
+    """The object's name."""
+
+
+class ClaimVolume(SpecModel):
+    claim_name: ObjectName
+    """The PersistentVolumeClaim's name."""
+
+
+class HostPathVolume(SpecModel):
+    path: Annotated[str, Field(pattern="^/", max_length=1024)]
+    """The directory on the node."""
+
+
+class SecretVolume(SpecModel):
+    secret_name: ObjectName
+    """The Secret's name."""
+
+
+class Volume(SpecModel):
+    """A volume, mounted in every pod of the job. It holds exactly one source."""
+
+    name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
+    """The volume's name in the pods."""
+    mount_path: Annotated[str, Field(pattern="^/", max_length=1024)]
+    """Where it appears."""
+    read_only: bool = False
+    """Mount it without the right to write."""
+    persistent_volume_claim: ClaimVolume | None = None
+    """A claim that all pods can mount (ReadWriteMany or ReadOnlyMany)."""
+    host_path: HostPathVolume | None = None
+    """A directory of the node: shared only where every pod runs on one node."""
+    config_map: NamedRef | None = None
+    """A ConfigMap, one file a key."""
+    secret: SecretVolume | None = None
+    """A Secret, one file a key."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Volume:
+        sources = (self.persistent_volume_claim, self.host_path, self.config_map, self.secret)
+        if sum(source is not None for source in sources) != 1:
+            raise PydanticCustomError(
+                "volume_source",
+                "give exactly one of persistentVolumeClaim, hostPath, configMap and secret",
+                {},
+            )
+        return self
+
+
+class Toleration(SpecModel):
+    """A toleration of every pod of the job."""
+
+    key: Annotated[str, Field(max_length=316)] | None = None
+    """The taint's key; every key when absent (with operator Exists)."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """How key and value match."""
+    value: Annotated[str, Field(max_length=63)] | None = None
+    """The taint's value."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's effect; every effect when absent."""
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+    """How long a NoExecute taint is tolerated."""
+
+
+class Requests(SpecModel):
+    """What a pod asks of the scheduler, where that is less than it may use."""
+
+    cpu: Cpus | None = None
+    """CPUs."""
+    memory: Memory | None = None
+    """Memory."""
+
+
+class Head(SpecModel):
+    """The head pod: Ray's own services and the driver. No step runs on it."""
+
+    cpu: Cpus | None = None
+    """CPUs. One unless told otherwise."""
+    memory: Memory | None = None
+    """Memory. 4Gi unless told otherwise."""
+
+
+class Workers(SpecModel):
+    """The worker group `cpu`: it reads, writes and runs every step that asks for CPUs alone."""
+
+    cpu: Cpus | None = None
+    """CPUs of one worker. Two unless told otherwise, or more when a step's replica needs more."""
+    memory: Memory | None = None
+    """Memory of one worker. 4Gi unless told otherwise."""
+    min: Annotated[int, Field(ge=0, le=10000)] | None = None
+    """Workers that start with the cluster. None unless told otherwise: the first task brings
+    the first."""
+    max: Annotated[int, Field(ge=1, le=10000)] | None = None
+    """Workers that the group may grow to. Enough for every replica, and one more, unless told
+    otherwise."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Workers:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise PydanticCustomError(
+                "workers", "min ({min}) is above max ({max})", {"min": self.min, "max": self.max}
+            )
+        return self
+
+
+class Cluster(SpecModel):
+    """Settings of the job's pods. A laptop ignores them."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """The image of every pod: the product's pipeline image, or yours built from it."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When the image is pulled, as Kubernetes has it."""
+    image_pull_secrets: Annotated[list[NamedRef], Field(max_length=8)] = []
+    """Secrets with which the image is pulled."""
+    service_account_name: ObjectName | None = None
+    """The ServiceAccount of the pods, for instance one bound to a cloud role."""
+    env: Annotated[list[EnvVar], Field(max_length=64)] = []
+    """Environment variables of every pod."""
+    volumes: Annotated[list[Volume], Field(max_length=16)] = []
+    """Volumes of every pod."""
+    node_selector: Annotated[
+        dict[
+            Annotated[str, Field(max_length=316)],
+            Annotated[str, Field(max_length=63)],
+        ],
+        Field(max_length=32),
+    ] = {}
+    """Labels that a node must have."""
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
+    """Taints that the pods tolerate."""
+    priority_class_name: ObjectName | None = None
+    """The PriorityClass of every pod."""
+    requests: Requests | None = None
+    """What every pod asks of the scheduler, where it is less than its limits: for small and for
+    shared nodes. By default a pod asks for all it may use."""
+    head: Head = Head()
+    """The head pod."""
+    workers: Workers = Workers()
+    """The worker group for everything that needs no GPU."""

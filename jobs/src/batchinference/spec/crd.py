@@ -1,0 +1,117 @@
+"""The CustomResourceDefinition, generated from the models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.spec.base import DNS_LABEL
+from batchinference.spec.job import GROUP, KIND, MAX_NAME, PLURAL, VERSION, BatchInferenceSpec
+from batchinference.spec.schema import Schema, structural_schema
+from batchinference.spec.status import BatchInferenceStatus
+from batchinference.spec.steps import Step, to_alias
+
+NAME = f"{PLURAL}.{GROUP}"
+PRINTER_COLUMNS = (
+    ("Phase", "string", ".status.phase", 0),
+    ("%", "integer", ".status.progress.percent", 0),
+    ("Rows/s", "number", ".status.progress.rowsPerSecond", 0),
+    ("ETA", "string", ".status.progress.eta", 0),
+    ("Errors", "integer", ".status.counts.failed", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Rows", "integer", ".status.progress.rows", 1),
+    ("RayJob", "string", ".status.rayJobName", 1),
+    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
+)
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CRD as plain data, ready for YAML."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": NAME},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["bi"],
+                "categories": ["all"],
+            },
+            "versions": [_version()],
+        },
+    }
+
+
+def _version() -> dict[str, Any]:
+    return {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            {"name": name, "type": kind, "jsonPath": path, **({"priority": 1} if wide else {})}
+            for name, kind, path, wide in PRINTER_COLUMNS
+        ],
+        "schema": {"openAPIV3Schema": _root()},
+    }
+
+
+def _root() -> Schema:
+    return {
+        "type": "object",
+        "description": "One job of offline inference: what to read, which models to run over it "
+        "and where to write.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": _spec(),
+            "status": structural_schema(BatchInferenceStatus),
+        },
+        "x-kubernetes-validations": [
+            {
+                "rule": f"self.metadata.name.matches('{DNS_LABEL}') "
+                f"&& size(self.metadata.name) <= {MAX_NAME}",
+                "message": f"metadata.name: at most {MAX_NAME} lower-case letters, digits and "
+                "'-', beginning with a letter",
+            }
+        ],
+    }
+
+
+def _spec() -> Schema:
+    spec = structural_schema(BatchInferenceSpec)
+    spec["x-kubernetes-validations"] = [
+        {
+            "rule": "self == oldSelf",
+            "message": "the spec cannot be changed: create a new BatchInference",
+        }
+    ]
+    step = spec["properties"]["steps"]["items"]
+    step["x-kubernetes-validations"] = _step_rules()
+    spec["properties"]["steps"] |= {
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    return spec
+
+
+def _step_rules() -> list[Schema]:
+    kinds = [to_alias(kind) for kind in Step.KINDS]
+    given = ", ".join(f"has(self.{kind})" for kind in kinds)
+    return [
+        {
+            "rule": f"[{given}].filter(given, given).size() == 1",
+            "message": f"a step holds exactly one of {', '.join(kinds)}",
+        },
+        {
+            "rule": "has(self.model) || has(self.python) || !(has(self.batchSize) || "
+            "has(self.replicas) || has(self.resources))",
+            "message": "batchSize, replicas and resources are for model and python steps",
+        },
+    ]

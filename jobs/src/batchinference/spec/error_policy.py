@@ -1,0 +1,28 @@
+"""How many rows may fail, and where they go."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from batchinference.spec.base import SpecModel
+from batchinference.spec.uris import Uri
+
+
+class ErrorPolicy(SpecModel):
+    """Bad rows. A row that cannot be decoded, or on which a step raises, is set aside with its
+    error and the others go on, up to a limit. Without a limit the first bad row fails the job."""
+
+    max_rows: Annotated[int, Field(ge=0)] | None = None
+    """Bad rows that the job may have."""
+    max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Bad rows that the job may have, as a percentage of the rows of the input."""
+    path: Uri | None = None
+    """The directory or s3:// prefix that takes them (parquet: id, path, row, step, error,
+    traceback). By default `_batchinference/errors` under the output."""
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether any bad row may be set aside."""
+        return bool(self.max_rows) or bool(self.max_percent)

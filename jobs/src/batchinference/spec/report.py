@@ -1,0 +1,65 @@
+"""How a job goes, as its driver tells it: beside the output at the end, to the operator all along."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from batchinference.spec.base import SpecModel
+from batchinference.spec.status import Counts, Progress, Timestamp
+
+REPORT_FILE = "batchinference-report.json"
+"""The report's name in the directory that a driver is told to keep it in."""
+
+
+class JobState(StrEnum):
+    """Where the driver is."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    FINALIZING = "finalizing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED)
+
+
+class Report(SpecModel):
+    """A job as of `updated_at`."""
+
+    name: str
+    """The job's name."""
+    state: JobState
+    """preparing, running, finalizing, succeeded or failed."""
+    reason: str | None = None
+    """Why it failed, in one word."""
+    message: str | None = None
+    """Why it failed, for people; or what else there is to say."""
+    progress: Progress | None = None
+    """Rows done so far."""
+    counts: Counts | None = None
+    """Rows by what became of them."""
+    output: str
+    """Where the output is."""
+    errors: str | None = None
+    """Where the bad rows are, when there are any."""
+    attempt: int | None = None
+    """Which run towards this output it is, from 1."""
+    started_at: Timestamp
+    """When the driver began."""
+    updated_at: Timestamp
+    """When this was written."""
+    seconds: dict[str, float] = {}
+    """Seconds spent in each state."""
+    version: str
+    """The version of the pipeline."""
+
+    def serialized(self) -> bytes:
+        text = self.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+        return (text + "\n").encode()
+
+    @classmethod
+    def parse(cls, content: bytes | str) -> Report:
+        """Raises ValueError for what is no report."""
+        return cls.model_validate_json(content)

@@ -1,0 +1,160 @@
+"""A step: what is done with the rows, in the order of the list."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import (
+    DNS_LABEL,
+    ColumnName,
+    Cpus,
+    Memory,
+    ModulePath,
+    SpecModel,
+)
+from batchinference.spec.expression import Expression
+from batchinference.spec.models import Model
+from batchinference.spec.read import Columns
+
+Count = Annotated[int, Field(ge=1, le=10000)]
+Arguments = Annotated[dict[str, Any], Field(max_length=64)]
+
+
+class PythonStep(SpecModel):
+    """Your own code: a function of a batch, or a class whose objects are called with one."""
+
+    callable: ModulePath
+    """`module:name`. It takes a dict of column name to NumPy array and returns one with as many
+    rows. A class (a name in CapWords) is constructed once a replica."""
+    constructor_args: Arguments = {}
+    """Keyword arguments of the class."""
+    call_args: Arguments = {}
+    """Keyword arguments of each call, after the batch."""
+
+
+class LabelFromPath(SpecModel):
+    """A column made from the path of the file that a row came from."""
+
+    column: ColumnName
+    """The column to add."""
+    index: int
+    """The part of the path, as in Python's `path.split('/')[index]`: -2 is the folder."""
+
+
+class Replicas(SpecModel):
+    """How many copies of the model or class run side by side."""
+
+    min: Count = 1
+    """Copies that must run before the first batch."""
+    max: Count = 1
+    """Copies that the job may grow to."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Replicas:
+        if self.min > self.max:
+            raise PydanticCustomError(
+                "replicas", "min ({min}) is above max ({max})", {"min": self.min, "max": self.max}
+            )
+        return self
+
+
+class Resources(SpecModel):
+    """What one replica gets."""
+
+    cpu: Cpus = 1.0
+    """CPUs; a replica computes with as many threads."""
+    gpu: Annotated[int, Field(ge=0, le=64)] = 0
+    """GPUs. A machine that has none runs the step on its CPU, a cluster waits for one."""
+    memory: Memory | None = None
+    """Memory of the replica's pod, as Kubernetes writes it (8Gi), its object store included."""
+
+
+class Step(SpecModel):
+    """One step. It holds exactly one of: model, python, filter, labelFromPath, selectColumns,
+    dropColumns."""
+
+    KINDS: ClassVar[tuple[str, ...]] = (
+        "model",
+        "python",
+        "filter",
+        "label_from_path",
+        "select_columns",
+        "drop_columns",
+    )
+
+    name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
+    """The step's name in reports, errors and worker groups."""
+    model: Model | None = None
+    """Run a model over each batch."""
+    python: PythonStep | None = None
+    """Run your own function or class over each batch."""
+    filter: Expression | None = None
+    """Keep the rows for which this expression is true: Python's comparisons, arithmetic, `and`,
+    `or`, `not`, `in`, `is None`, and len, lower, upper, abs, startswith, endswith, contains and
+    matches, over columns; col('NAME') for a column whose name is no identifier. Rows for which
+    it is null are left out."""
+    label_from_path: LabelFromPath | None = None
+    """Add a column made from the path of the row's file."""
+    select_columns: Columns | None = None
+    """Keep these columns, drop the others."""
+    drop_columns: Columns | None = None
+    """Drop these columns."""
+    batch_size: Annotated[int, Field(ge=1, le=1000000)] | None = None
+    """Rows a batch, for model and python. 32 for a model; for python, as many as a block holds."""
+    replicas: Replicas | None = None
+    """Replicas of a model or a python class. One unless told otherwise."""
+    resources: Resources | None = None
+    """Resources of one replica of a model or python step."""
+
+    @property
+    def kind(self) -> str:
+        """The one kind this step is, as the field is called in Python."""
+        return next(kind for kind in self.KINDS if getattr(self, kind) is not None)
+
+    @model_validator(mode="after")
+    def _check(self) -> Step:
+        given = [to_alias(kind) for kind in self.KINDS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise PydanticCustomError(
+                "step_kind",
+                "a step holds exactly one of {kinds}; this one holds {given}",
+                {
+                    "kinds": ", ".join(map(to_alias, self.KINDS)),
+                    "given": " and ".join(given) or "none of them",
+                },
+            )
+        if self.kind not in ("model", "python"):
+            for name in ("batch_size", "replicas", "resources"):
+                if getattr(self, name) is not None:
+                    raise PydanticCustomError(
+                        "step_pool",
+                        "'{name}' is for model and python steps, not for {kind}",
+                        {"name": to_alias(name), "kind": given[0]},
+                    )
+        if self.python and not self.python_is_class:
+            gpu = self.resources is not None and self.resources.gpu > 0
+            if self.replicas or gpu:
+                raise PydanticCustomError(
+                    "step_function",
+                    "'{field}' is for a class, and '{name}' is a function, which runs wherever a "
+                    "CPU is free (a class has a name in CapWords)",
+                    {"field": "gpu" if gpu else "replicas", "name": self.python.callable},
+                )
+        return self
+
+    @property
+    def python_is_class(self) -> bool:
+        """Whether the callable of a python step is a class, told by its name (PEP 8), because
+        the module may not be importable where the plan is made."""
+        if self.python is None:
+            return False
+        name = self.python.callable.rsplit(":", 1)[1].rsplit(".", 1)[-1]
+        return name.lstrip("_")[:1].isupper()
+
+
+def to_alias(field: str) -> str:
+    alias = Step.model_fields[field].alias
+    return alias or field

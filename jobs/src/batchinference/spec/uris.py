@@ -1,0 +1,44 @@
+"""Where data lies: local paths and the storage schemes that the product reads and writes."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+SCHEMES = ("file", "s3")
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme of a URI; a plain path counts as `file`."""
+    match = _SCHEME.match(uri)
+    return match.group(1).lower() if match else "file"
+
+
+def is_local(uri: str) -> bool:
+    return scheme_of(uri) == "file"
+
+
+def local_path(uri: str) -> str:
+    """The path behind a local URI, without its scheme."""
+    return uri.removeprefix("file://")
+
+
+def _supported(uri: str) -> str:
+    scheme = scheme_of(uri)
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise PydanticCustomError(
+            "uri_scheme",
+            "the scheme '{scheme}://' is not supported: use a path or one of {known}",
+            {"scheme": scheme, "known": known},
+        )
+    if scheme == "s3" and not uri[len("s3://") :].strip("/"):
+        raise PydanticCustomError("uri_bucket", "an s3:// address needs a bucket", {})
+    return uri
+
+
+Uri = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_supported)]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 import yaml
+from pydantic import ValidationError
 
+from batchinference import __version__
 from batchinference.cli import exits
+from batchinference.cli.yaml_output import as_yaml
 from batchinference.cli.files import read_jobs, read_text
 from batchinference.plan import Plan, plan_for_cluster
-from batchinference.rendering import Defaults, render_job
-from batchinference.spec import BatchInference, SpecError, parse_one
+from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
+from batchinference.spec import BatchInference, Problem, SpecError, parse_one
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.problems import problems_of
 
 
 def complain(file: str, error: SpecError) -> None:
@@ -68,7 +77,7 @@ def _print_plan(job: BatchInference, plan: Plan) -> None:
     _print_table(groups)
 
 
-def _print_table(rows: list[tuple[str, ...]]) -> None:
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -78,10 +87,31 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 def render_file(file: str, defaults: Path | None) -> int:
     try:
         job = parse_one(read_text(file))
-        chosen = Defaults.load(defaults) if defaults else Defaults()
-        objects = render_job(job, chosen)
+        objects = _render(job, _load_defaults(defaults))
     except SpecError as error:
         complain(file, error)
         return exits.BAD_INPUT
-    yaml.safe_dump_all(objects, sys.stdout, sort_keys=False)
+    sys.stdout.write(as_yaml(objects))
     return exits.SUCCESS
+
+
+def _load_defaults(file: Path | None) -> Cluster:
+    if file is None:
+        return Cluster(image=f"batchinference/pipeline:{__version__}")
+    try:
+        return Cluster.model_validate(yaml.safe_load(read_text(str(file))) or {})
+    except ValidationError as error:
+        raise SpecError(problems_of(error, Cluster)) from None
+    except yaml.YAMLError as error:
+        raise SpecError([Problem(str(file), f"not valid YAML: {error}")]) from None
+
+
+def _render(job: BatchInference, defaults: Cluster) -> list[dict[str, Any]]:
+    """The job's objects without an owner, ready for kubectl apply."""
+    complete = effective(job, defaults)
+    names = Names(job.metadata.name, uuid.uuid4().hex, attempt=1)
+    return [
+        config_map(complete, names, None),
+        token_secret(complete, names, secrets.token_hex(32), None),
+        ray_job(complete, names, None),
+    ]

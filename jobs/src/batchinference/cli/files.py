@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from batchinference.spec import BatchInference, Problem, SpecError, load_documents, parse
+from batchinference.spec.steps import Step
 from batchinference.spec.uris import is_local, local_path
 
 
@@ -37,15 +38,17 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     errors = spec.errors
     if errors.path:
         errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})
-    steps = []
-    for step in spec.steps:
-        if step.model and step.model.source and step.model.source.startswith(("./", "../")):
-            source = _absolute(step.model.source, directory)
-            model = step.model.model_copy(update={"source": source})
-            step = step.model_copy(update={"model": model})
-        steps.append(step)
+    steps = [_with_absolute_source(step, directory) for step in spec.steps]
     update = {"read": read, "write": write, "errors": errors, "steps": steps}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
+
+
+def _with_absolute_source(step: Step, directory: Path) -> Step:
+    if step.model is None or not (step.model.source or "").startswith(("./", "../")):
+        return step
+    source = _absolute(str(step.model.source), directory)
+    model = step.model.model_copy(update={"source": source})
+    return step.model_copy(update={"model": model})
 
 
 def _absolute(uri: str, directory: Path) -> str:

@@ -85,7 +85,7 @@ def render(
     file: File,
     defaults: Annotated[
         Path | None,
-        typer.Option(help="The operator's defaults as YAML (the chart's value `defaults`)."),
+        typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
     ] = None,
 ) -> None:
     """Print the objects that the operator would create for a job, as YAML."""

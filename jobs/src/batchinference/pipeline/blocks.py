@@ -6,7 +6,7 @@ Pinned to the Ray version in pyproject.toml; tests/pipeline/test_blocks.py notic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,8 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 def to_batch(table: pa.Table) -> Batch:
     """A table as NumPy arrays, the way Ray Data hands them to `map_batches` functions."""
-    batch: Batch = BlockAccessor.for_block(table).to_numpy(table.column_names)
-    return batch
+    batch = BlockAccessor.for_block(table).to_numpy(table.column_names)
+    return cast(Batch, batch)
 
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:

@@ -21,7 +21,8 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
     for manifest in manifests:
         for file, first, after in manifest.ranges:
             ranges[file].append([first, after])
-        ends.update({file: rows for file, rows in manifest.ends})
+        for file, rows in manifest.ends:
+            ends[file] = rows
     faults = [
         fault
         for file in range(files)
@@ -40,8 +41,9 @@ def _fault(file: int, ranges: list[list[int]], rows: int | None) -> str | None:
     expected = 0
     for first, after in ranges:
         if first != expected:
+            low, high = sorted((first, expected))
             what = "missing" if first > expected else "there twice"
-            return f"rows {min(first, expected)} to {max(first, expected) - 1} of file {file} are {what}"
+            return f"rows {low} to {high - 1} of file {file} are {what}"
         expected = after
     if expected != rows:
         return f"file {file} has {rows} rows and {expected} were written"

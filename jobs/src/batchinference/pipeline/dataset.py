@@ -18,12 +18,10 @@ from batchinference.pipeline.source import FileRows, FileSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.writers import writer_for
 from batchinference.plan import Plan, Stage
-from batchinference.plan.groups import CPU_GROUP
-from batchinference.plan.stages import TASK_CPUS
+from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.spec.job import BatchInferenceSpec
 
-GROUP_LABEL = "batchinference.dev/group"
-"""Label of Ray nodes that names their worker group."""
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, given all the same: Ray Data joins only operators with equal arguments,
 and actors and write tasks do not have this one. So reading and task stages are joined with each
@@ -33,9 +31,7 @@ other, and never into an actor pool or a write task, which would run them one af
 def execute(spec: BatchInferenceSpec, plan: Plan, prepared: Prepared) -> None:
     """Run the job's one pass over its input. Returns when all rows are committed."""
     configure()
-    file_rows = FileRows(
-        prepared.frozen.root, prepared.reader, spec.read.options.include_paths
-    )
+    file_rows = FileRows(prepared.frozen.root, prepared.reader, spec.read.options.include_paths)
     source = FileSource(prepared.frozen, file_rows, prepared.sizing.read_tasks)
     dataset = ray.data.read_datasource(
         source,
@@ -48,7 +44,7 @@ def execute(spec: BatchInferenceSpec, plan: Plan, prepared: Prepared) -> None:
     for stage in plan.stages:
         dataset = _add(dataset, stage, plan, errors)
     commit = Commit(prepared.attempt.layout, prepared.attempt.number, writer_for(spec.write))
-    arguments: dict[str, Any] = {"num_cpus": TASK_CPUS}
+    arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS}
     if selector := _selector(plan, CPU_GROUP):
         arguments["label_selector"] = selector
     dataset.write_datasink(

@@ -42,7 +42,8 @@ class FrozenInput:
         return int(self.table.num_rows)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
+        """Bytes of all files."""
         return sum(self.table.column("size").to_pylist())
 
     def files(self) -> list[InputFile]:

@@ -25,6 +25,10 @@ from batchinference.spec.status import Counts
 Publish = Callable[[Report], None]
 
 
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @dataclass
 class JobRun:
     """A job on a Ray that is up. `publish` is told of every change."""
@@ -36,7 +40,7 @@ class JobRun:
     _state: JobState = field(default=JobState.PREPARING, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
-    _started_at: str = field(default_factory=lambda: _now(), init=False)
+    _started_at: str = field(default_factory=now, init=False)
     _meter: Meter | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
 
@@ -54,38 +58,38 @@ class JobRun:
 
     def _run(self, prepared: Prepared) -> Report:
         attempt = prepared.attempt
-        self._meter = Meter(prepared.count)
+        meter = self._meter = Meter(prepared.count)
         self._attempt = attempt.number
+
+        def observe() -> None:
+            self._observe(prepared, meter)
+
         self._enter(JobState.RUNNING)
         try:
-            self._observe(prepared)
-            supervise(
-                lambda: execute(self.job.spec, self.plan, prepared),
-                lambda: self._observe(prepared),
-                self.stop,
-            )
-            return self._finish(prepared)
+            observe()
+            supervise(lambda: execute(self.job.spec, self.plan, prepared), observe, self.stop)
+            return self._finish(prepared, meter)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
             report = self._failed(cause_of(error))
             with suppress(OSError):  # the cause may be that storage is gone
                 attempt.layout.report.write(report.serialized())
             return report
 
-    def _observe(self, prepared: Prepared) -> None:
+    def _observe(self, prepared: Prepared, meter: Meter) -> None:
         """Take a reading and publish it. Raises TooManyErrors."""
         try:
             counts = prepared.attempt.counts()
         except OSError:
             return  # storage that is away for a moment fails the work, if anything, not the reading
-        self._meter.read(counts, time.monotonic())
+        meter.read(counts, time.monotonic())
         self.publish(self._report())
         check_errors(self.job.spec.errors, counts, _known(prepared.count), prepared.attempt)
 
-    def _finish(self, prepared: Prepared) -> Report:
+    def _finish(self, prepared: Prepared, meter: Meter) -> Report:
         attempt = prepared.attempt
         self._enter(JobState.FINALIZING)
         counts = attempt.counts()
-        self._meter.finish(counts, time.monotonic())
+        meter.finish(counts, time.monotonic())
         self.publish(self._report())
         exact = RowCount(counts.read, estimated=False)
         check_errors(self.job.spec.errors, counts, exact, attempt)
@@ -109,9 +113,9 @@ class JobRun:
         return report
 
     def _enter(self, state: JobState) -> None:
-        now = time.monotonic()
-        self._seconds[self._state] = round(now - self._since, 3)
-        self._state, self._since = state, now
+        clock = time.monotonic()
+        self._seconds[self._state] = round(clock - self._since, 3)
+        self._state, self._since = state, clock
 
     def _report(self, failure: JobFailure | None = None) -> Report:
         layout = Layout.of(self.job.spec)
@@ -127,7 +131,7 @@ class JobRun:
             errors=layout.errors.uri if counts and counts.failed else None,
             attempt=self._attempt,
             startedAt=self._started_at,
-            updatedAt=_now(),
+            updatedAt=now(),
             seconds=dict(self._seconds),
             version=__version__,
         )
@@ -141,7 +145,3 @@ def _counts(counts: Committed) -> Counts:
     return Counts(
         read=counts.read, written=counts.written, failed=counts.failed, skipped=counts.skipped
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

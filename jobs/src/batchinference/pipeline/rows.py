@@ -33,7 +33,7 @@ def pack(file: int, row: int) -> int:
 
 
 def unpack(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ids (int64, any shape) as file numbers and row numbers."""
+    """Ids (int64) as file numbers and row numbers."""
     return ids >> ROW_BITS, ids & _ROW_MASK
 
 
@@ -68,9 +68,7 @@ def skipped_rows(ids: pa.ChunkedArray) -> pa.Table:
     return _own(ids, SKIPPED)
 
 
-def _own(
-    ids: pa.Array | pa.ChunkedArray, state: int, *details: str
-) -> pa.Table:
+def _own(ids: pa.Array | pa.ChunkedArray, state: int, *details: str) -> pa.Table:
     columns = [ids, pa.array(np.full(len(ids), state, dtype=np.int8))]
     columns += [pa.array([detail], pa.string()) for detail in details]
     return pa.table(columns, names=OWN_COLUMNS[: len(columns)])

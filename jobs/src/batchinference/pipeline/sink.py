@@ -53,7 +53,7 @@ class Commit:
             task,
             counts,
             ranges_of(np.concatenate(ids)),
-            [list(pair) for pair in zip(*map(np.ndarray.tolist, rows.unpack(_ids(ends))))],
+            np.stack(rows.unpack(_ids(ends)), axis=1).tolist(),
             self._put_data(good, task),
             self._put_errors(failed, task),
         )
@@ -80,7 +80,7 @@ class Commit:
         return WrittenFile(name, len(content))
 
 
-class CommitSink(Datasink):  # type: ignore[misc]
+class CommitSink(Datasink[None]):
     """The output of a job for Ray Data. `rows_per_file` is the least a task waits for."""
 
     def __init__(self, commit: Commit, rows_per_file: int) -> None:
@@ -121,7 +121,8 @@ def _in_state(rest: pa.Table | None, state: int) -> pa.Table | None:
 def _ids(table: pa.Table | None) -> np.ndarray:
     if table is None:
         return np.empty(0, dtype=np.int64)
-    return table.column(rows.ID).to_numpy()
+    ids: np.ndarray = table.column(rows.ID).to_numpy()
+    return ids
 
 
 def _count(table: pa.Table | None) -> int:

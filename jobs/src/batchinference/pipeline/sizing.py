@@ -40,7 +40,7 @@ class Sizing:
 
 def sizing_of(frozen: FrozenInput, read: Read, count: RowCount | None) -> Sizing:
     """The cut of an input; `count` is None when nothing is known of its rows."""
-    files, size = len(frozen), frozen.bytes
+    files, size = len(frozen), frozen.size
     tasks = max(math.ceil(size / TASK_BYTES), min(files, MIN_TASKS))
     tasks = min(tasks, files, MAX_TASKS)
     rows = count.rows if count else size // 100
@@ -72,7 +72,7 @@ def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
     if len(chosen) == len(files):
         return RowCount(rows, estimated=not reader.rows_exact)
     sampled = sum(file.size for file in chosen)
-    return RowCount(round(rows * frozen.bytes / max(1, sampled)), estimated=True)
+    return RowCount(round(rows * frozen.size / max(1, sampled)), estimated=True)
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:

@@ -73,11 +73,11 @@ class FileRows:
         return rows.with_ids(chunk, file.number, row)
 
 
-class FileSource(Datasource):  # type: ignore[misc]
+class FileSource(Datasource):
     """The input of a job for Ray Data: each task reads neighbouring files."""
 
     def __init__(self, frozen: FrozenInput, file_rows: FileRows, tasks: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tasks = tasks_of(frozen.files(), tasks)
         self._file_rows = file_rows
 

@@ -35,7 +35,7 @@ class ErrorHandling:
     def set_aside(self, step: str, row_id: int, error: Exception) -> pa.Table:
         """The row in the form of a bad row. Raises JobFailure where none is tolerated."""
         if not self.tolerant:
-            file, row = rows.unpack(np.int64(row_id))
+            (file,), (row,) = rows.unpack(np.array([row_id]))
             path = paths_of(self.input)[int(file)].as_py()
             raise JobFailure(
                 f"step '{step}' failed on row {row} of {path}: {rows.describe(error)}"
@@ -70,9 +70,10 @@ class StepRunner:
         good, rest = rows.split(table)
         if good.num_rows == 0:
             return table
-        loaded = self._loaded
-        is_filter = isinstance(loaded, Filter)
-        results = keep(loaded, good) if is_filter else self._transform(loaded, good)
+        if isinstance(self._loaded, Filter):
+            results = keep(self._loaded, good)
+        else:
+            results = self._transform(self._loaded, good)
         if rest is not None:
             results.append(rest)
         return concat(results)

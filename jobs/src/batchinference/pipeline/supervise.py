@@ -90,8 +90,10 @@ def check_errors(
         return
     if (most := policy.max_rows) is not None and counts.failed > most:
         limit = f"errors.maxRows ({most})"
-    elif policy.max_percent is not None and total is not None and (
-        100 * counts.failed > policy.max_percent * max(total.rows, 1)
+    elif (
+        policy.max_percent is not None
+        and total is not None
+        and (100 * counts.failed > policy.max_percent * max(total.rows, 1))
     ):
         limit = f"errors.maxPercent ({policy.max_percent:g} % of {total.rows} rows)"
     elif not policy.tolerant:

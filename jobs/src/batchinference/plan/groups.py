@@ -10,12 +10,14 @@ import math
 from dataclasses import dataclass, replace
 
 from batchinference.plan.packing import pods_needed
-from batchinference.plan.stages import TASK_CPUS, Stage
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage
 from batchinference.spec.cluster import Workers
 from batchinference.spec.problems import Problem, SpecError
 
 CPU_GROUP = "cpu"
-DEFAULT_CPUS = 2.0
+GROUP_LABEL = "batchinference.dev/group"
+"""Label of Ray nodes that names their worker group; tasks and actors choose nodes by it."""
+MAX_DEFAULT_CPUS = 8
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names and cuts those at 50 characters."""
@@ -92,19 +94,25 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 
 def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
-    widest = max([TASK_CPUS, *(stage.cpus for stage in on_cpu)])
-    cpus = workers.cpu or max(DEFAULT_CPUS, math.ceil(widest))
-    _check_width(on_cpu, cpus)
     must = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)]
     may = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)]
-    tasks = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
-    most = workers.max or pods_needed([*may, tasks], cpus) + 1
-    _check_deadlock(pods_needed([*must, tasks], cpus), most, cpus, sum(must), tasks)
-    memory = workers.memory or DEFAULT_MEMORY
+    reading = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
+    tasks = [reading, WRITE_CPUS]
+    cpus = workers.cpu or _default_cpus([*must, *tasks])
+    _check_width(on_cpu, cpus)
+    most = workers.max or pods_needed([*may, *tasks], cpus) + 1
+    _check_deadlock(pods_needed([*must, *tasks], cpus), most, cpus, sum(must), sum(tasks))
     least = workers.min or 0
     if least > most:
         raise SpecError([Problem("spec.cluster.workers", f"min ({least}) is above max ({most})")])
+    memory = workers.memory or DEFAULT_MEMORY
     return WorkerGroup(CPU_GROUP, cpus, 0, memory, least, most)
+
+
+def _default_cpus(demands: list[float]) -> float:
+    """Workers that each hold all that must run at the same time, unless that is very much."""
+    together = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
+    return float(max(together, math.ceil(max(demands))))
 
 
 def _check_width(stages: list[Stage], cpus: float) -> None:

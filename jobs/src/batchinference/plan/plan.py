@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from batchinference.plan.columns import check_columns, input_columns
 from batchinference.plan.groups import WorkerGroup, group_of, groups_of
-from batchinference.plan.stages import TASK_CPUS, Stage, stages_of
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import SpecError
 from batchinference.spec.steps import Replicas
@@ -52,10 +52,10 @@ def plan_for_machine(spec: BatchInferenceSpec, gpus: int) -> Plan:
 
 
 def cpus_needed(plan: Plan) -> float:
-    """CPUs without which the plan's replicas would starve the tasks that feed them."""
+    """CPUs without which the plan's replicas would starve the tasks that feed them and write."""
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]
-    return pools + max([TASK_CPUS, *tasks])
+    return pools + max([TASK_CPUS, *tasks]) + WRITE_CPUS
 
 
 def _checked_stages(spec: BatchInferenceSpec) -> list[Stage]:

@@ -14,7 +14,10 @@ from batchinference.spec.steps import Replicas, Resources, Step
 
 MODEL_BATCH_SIZE = 32
 TASK_CPUS = 1.0
-"""CPUs of a task that reads, writes or runs column steps."""
+"""CPUs of a task that reads or runs column steps."""
+WRITE_CPUS = 0.25
+"""CPUs of a write task. It mostly waits for storage, and must never have to wait for a whole CPU
+until all reading is done: what is not written is not safe."""
 
 
 @dataclass(frozen=True)

@@ -1,2 +1,25 @@
-class Defaults: ...
-def render_job(job, d): return []
+"""From a BatchInference to the Kubernetes objects that run it. Pure: models in, plain dicts out."""
+
+from batchinference.rendering.defaults import effective
+from batchinference.rendering.names import (
+    ATTEMPT_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    NAME_LABEL,
+    Names,
+)
+from batchinference.rendering.objects import Owner, config_map, token_secret
+from batchinference.rendering.rayjob import ray_job
+
+__all__ = [
+    "ATTEMPT_LABEL",
+    "MANAGED_BY",
+    "MANAGER",
+    "NAME_LABEL",
+    "Names",
+    "Owner",
+    "config_map",
+    "effective",
+    "ray_job",
+    "token_secret",
+]

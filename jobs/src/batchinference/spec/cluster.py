@@ -140,7 +140,8 @@ class Workers(SpecModel):
     """The worker group `cpu`: it reads, writes and runs every step that asks for CPUs alone."""
 
     cpu: Cpus | None = None
-    """CPUs of one worker. Two unless told otherwise, or more when a step's replica needs more."""
+    """CPUs of one worker. Unless told otherwise as many as hold a replica of each CPU step, a
+    reading and a writing task, but at most 8 where no single replica needs more."""
     memory: Memory | None = None
     """Memory of one worker. 4Gi unless told otherwise."""
     min: Annotated[int, Field(ge=0, le=10000)] | None = None

@@ -20,7 +20,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 continue  # the base class refuses it, with its place
             if key in seen:
@@ -36,7 +36,7 @@ def load_documents(text: str) -> list[dict[str, Any]]:
     Raises SpecError when the text is no YAML or holds no BatchInference.
     """
     try:
-        documents = [d for d in yaml.load_all(text, _Loader) if d is not None]  # noqa: S506
+        documents = [d for d in yaml.load_all(text, _Loader) if d is not None]
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError([Problem("", f"not valid YAML: {error}")]) from None
     for document in documents:

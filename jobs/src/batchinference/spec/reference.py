@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from batchinference.spec.job import API_VERSION, KIND, BatchInference, BatchInferenceSpec
 from batchinference.spec.schema import Schema, expanded_schema
 from batchinference.spec.status import BatchInferenceStatus
@@ -15,7 +17,7 @@ Every field of a `{KIND}` of `{API_VERSION}`: its type, what it is when absent, 
 Fields in **bold** are required. Where a field such as `format` or `runtime` decides which others
 there are, each of its values has a table of its own.
 """
-_SECTIONS = {"spec": BatchInferenceSpec, "status": BatchInferenceStatus}
+_SECTIONS: dict[str, type[BaseModel]] = {"spec": BatchInferenceSpec, "status": BatchInferenceStatus}
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a job goes, as its driver tells it: beside the output at the end, to the operator all along."""
+"""How a job goes, as its driver tells it."""
 
 from __future__ import annotations
 

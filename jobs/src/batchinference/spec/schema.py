@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 Schema = dict[str, Any]
 
-_KEPT = frozenset(
-    "type format description default enum pattern minimum maximum exclusiveMinimum "
-    "exclusiveMaximum minLength maxLength minItems maxItems minProperties maxProperties "
-    "required".split()
+_KEPT = (
+    *("type", "format", "description", "default", "enum", "pattern", "required"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
 )
 _MAX_DESCRIPTION = 1024
 _NESTED = ("items", "additionalProperties")
@@ -128,8 +128,8 @@ def merge_arms(tag: str, arms: dict[str, Schema], path: str = "self") -> Schema:
             rules.append(_only_for(tag, f"{path}.{name}", list(holders)))
     required = [set(arm.get("required", [])) for arm in arms.values()]
     for value, arm in arms.items():
-        for name in sorted(set(arm.get("required", [])) - set.intersection(*required)):
-            rules.append(_required_for(tag, f"{path}.{name}", value))
+        own = sorted(set(arm.get("required", [])) - set.intersection(*required))
+        rules += [_required_for(tag, f"{path}.{name}", value) for name in own]
     merged: Schema = {"type": "object", "properties": properties}
     if common := sorted(set.intersection(*required), key=list(names).index):
         merged["required"] = common
@@ -147,8 +147,7 @@ def _merge_field(
     if all("properties" in holder for holder in holders.values()):
         return _merge_objects(tag, name, holders, path, rules)
     if name != tag and all("enum" in holder for holder in holders.values()):
-        for value, holder in holders.items():
-            rules.append(_enum_for(tag, path, value, holder["enum"]))
+        rules += [_enum_for(tag, path, value, arm["enum"]) for value, arm in holders.items()]
     elif name != tag:
         raise ValueError(f"the arms of {tag} disagree about {path}")
     values = [value for holder in holders.values() for value in holder["enum"]]

@@ -18,5 +18,5 @@ _READERS = {
 
 def reader_for(read: Read) -> Reader:
     """The reader of a format, with its options."""
-    reader: Reader = _READERS[read.format](read.options)  # type: ignore[arg-type]
+    reader: Reader = _READERS[read.format](read.options)
     return reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ class BadRow:
     error: Exception
 
 
-Chunk = pa.Table | BadRow
+Chunk: TypeAlias = pa.Table | BadRow
 
 
 class Reader(Protocol):

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 
-def agreed_schema(
-    samples: list[bytes], parse: Callable[[bytes, pa.Schema], pa.Table]
-) -> pa.Schema:
+def agreed_schema(samples: list[bytes], parse: Callable[[bytes, pa.Schema], pa.Table]) -> pa.Schema:
     """The schema that the samples have in common: for each column the wider of two types, nothing
     for a column that is always empty. Samples that cannot be parsed have no say."""
     schemas = []

@@ -14,4 +14,3 @@ class Transform(Protocol):
     """
 
     def __call__(self, batch: pa.Table) -> pa.Table: ...
-

@@ -34,10 +34,10 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "lower": pc.utf8_lower,
     "upper": pc.utf8_upper,
     "abs": pc.abs,
-    "startswith": lambda text, prefix: pc.starts_with(text, prefix),
-    "endswith": lambda text, suffix: pc.ends_with(text, suffix),
-    "contains": lambda text, part: pc.match_substring(text, part),
-    "matches": lambda text, pattern: pc.match_substring_regex(text, pattern),
+    "startswith": pc.starts_with,
+    "endswith": pc.ends_with,
+    "contains": pc.match_substring,
+    "matches": pc.match_substring_regex,
 }
 
 
@@ -56,7 +56,9 @@ class Filter:
         try:
             result = narrow.to_table(columns={"keep": expression}).column("keep")
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise JobFailure(f"step '{self._step}': the filter cannot be computed: {error}") from None
+            raise JobFailure(
+                f"step '{self._step}': the filter cannot be computed: {error}"
+            ) from None
         if not pa.types.is_boolean(result.type):
             raise JobFailure(
                 f"step '{self._step}': the filter gives {result.type}, not true or false"

@@ -8,6 +8,7 @@ from batchinference.pipeline.blocks import to_batch, to_column
 from batchinference.pipeline.failures import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.spec.models import Model
 from batchinference.spec.steps import Resources, Step
 
 
@@ -20,7 +21,7 @@ class ModelTransform:
         self._step = step.name
         self._model = step.model
         cpus = (step.resources or Resources()).cpu
-        self._runtime = _load(step, cpus, gpus)
+        self._runtime = _load(step.name, step.model, cpus, gpus)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         require(self._step, list(self._model.inputs.values()), batch)
@@ -35,12 +36,12 @@ class ModelTransform:
         return with_column(batch, self._model.output, output)
 
 
-def _load(step: Step, cpus: float, gpus: int) -> Runtime:
+def _load(step: str, model: Model, cpus: float, gpus: int) -> Runtime:
     try:
-        return load_runtime(step.model, cpus=cpus, gpus=gpus)
+        return load_runtime(model, cpus=cpus, gpus=gpus)
     except ModelLoad:
         raise
     except Exception as error:
         raise ModelLoad(
-            f"step '{step.name}': the model cannot be loaded: {type(error).__name__}: {error}"
+            f"step '{step}': the model cannot be loaded: {type(error).__name__}: {error}"
         ) from error

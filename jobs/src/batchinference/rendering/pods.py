@@ -1,0 +1,122 @@
+"""Pod templates of the head and of worker groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.plan import WorkerGroup
+from batchinference.rendering.names import ATTEMPT_LABEL, Names
+from batchinference.rendering.quantities import smaller_cpus, smaller_memory
+from batchinference.spec.cluster import Cluster, Volume
+from batchinference.spec.problems import Problem, SpecError
+
+GPU = "nvidia.com/gpu"
+HEAD_CPUS = 1.0
+HEAD_MEMORY = "4Gi"
+JOB_DIRECTORY = "/etc/batchinference"
+_JOB_VOLUME = "batchinference-job"
+
+RESTRICTED: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What Pod Security's level `restricted` asks of a container."""
+
+
+def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:
+    """The head pod: Ray's services and the driver, with the job's file mounted."""
+    limits = {
+        "cpu": _number(cluster.head.cpu or HEAD_CPUS),
+        "memory": cluster.head.memory or HEAD_MEMORY,
+    }
+    template = _template(cluster, names, "ray-head", limits)
+    spec = template["spec"]
+    spec["containers"][0]["volumeMounts"].append(
+        {"name": _JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
+    )
+    spec["volumes"].append({"name": _JOB_VOLUME, "configMap": {"name": names.config_map}})
+    return template
+
+
+def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
+    """A pod of a worker group. It never talks to Kubernetes, so it gets no token for it."""
+    limits: dict[str, Any] = {"cpu": _number(group.cpus), "memory": group.memory}
+    if group.gpus:
+        limits[GPU] = group.gpus
+    template = _template(cluster, names, "ray-worker", limits)
+    template["spec"]["automountServiceAccountToken"] = False
+    if group.gpus:
+        tolerations = template["spec"].setdefault("tolerations", [])
+        tolerations.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    return template
+
+
+def _template(
+    cluster: Cluster, names: Names, container: str, limits: dict[str, Any]
+) -> dict[str, Any]:
+    if cluster.image is None:
+        message = "no image: set spec.cluster.image, or a default in the operator's chart"
+        raise SpecError([Problem("spec.cluster.image", message)])
+    ray = {
+        "name": container,
+        "image": cluster.image,
+        "resources": {"limits": limits, "requests": _requests(cluster, limits)},
+        "env": [_dump(variable) for variable in cluster.env],
+        "volumeMounts": [_mount(volume) for volume in cluster.volumes],
+        "securityContext": RESTRICTED,
+    }
+    if cluster.image_pull_policy:
+        ray["imagePullPolicy"] = cluster.image_pull_policy
+    spec: dict[str, Any] = {
+        "containers": [ray],
+        "volumes": [_volume(volume) for volume in cluster.volumes],
+    }
+    return {
+        "metadata": {"labels": {**names.labels, ATTEMPT_LABEL: str(names.attempt)}},
+        "spec": spec | _placement(cluster),
+    }
+
+
+def _placement(cluster: Cluster) -> dict[str, Any]:
+    """Settings of the pod that stand only where they are asked for."""
+    settings: dict[str, Any] = {
+        "serviceAccountName": cluster.service_account_name,
+        "priorityClassName": cluster.priority_class_name,
+        "nodeSelector": cluster.node_selector,
+        "tolerations": [_dump(toleration) for toleration in cluster.tolerations],
+        "imagePullSecrets": [_dump(secret) for secret in cluster.image_pull_secrets],
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def _requests(cluster: Cluster, limits: dict[str, Any]) -> dict[str, Any]:
+    wanted = cluster.requests
+    if wanted is None:
+        return dict(limits)
+    return limits | {
+        "cpu": smaller_cpus(wanted.cpu, limits["cpu"]),
+        "memory": smaller_memory(wanted.memory, limits["memory"]),
+    }
+
+
+def _mount(volume: Volume) -> dict[str, Any]:
+    mount: dict[str, Any] = {"name": volume.name, "mountPath": volume.mount_path}
+    return mount | {"readOnly": True} if volume.read_only else mount
+
+
+def _volume(volume: Volume) -> dict[str, Any]:
+    source = _dump(volume)
+    for ours in ("name", "mountPath", "readOnly"):
+        source.pop(ours, None)
+    return {"name": volume.name, **source}
+
+
+def _dump(model: Any) -> dict[str, Any]:
+    dumped: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def _number(value: float) -> int | float:
+    return int(value) if value == int(value) else value

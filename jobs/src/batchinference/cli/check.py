@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from batchinference import __version__
 from batchinference.cli import exits
-from batchinference.cli.yaml_output import as_yaml
 from batchinference.cli.files import read_jobs, read_text
+from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import Plan, plan_for_cluster
 from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one

@@ -16,13 +16,12 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
 
     `files` is the number of files of the input.
     """
-    ranges: dict[int, list[list[int]]] = defaultdict(list)
+    ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
     ends: dict[int, int] = {}
     for manifest in manifests:
         for file, first, after in manifest.ranges:
-            ranges[file].append([first, after])
-        for file, rows in manifest.ends:
-            ends[file] = rows
+            ranges[file].append((first, after))
+        ends |= dict(manifest.ends)
     faults = [
         fault
         for file in range(files)
@@ -35,7 +34,7 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
         )
 
 
-def _fault(file: int, ranges: list[list[int]], rows: int | None) -> str | None:
+def _fault(file: int, ranges: list[tuple[int, int]], rows: int | None) -> str | None:
     if rows is None:
         return f"the end of file {file} was not written"
     expected = 0

@@ -6,6 +6,8 @@ again.
 
 from __future__ import annotations
 
+MAX_MESSAGE = 1000
+
 
 class JobFailure(Exception):
     """The job cannot go on. `reason` is one word for programs, the message is for people."""
@@ -59,7 +61,7 @@ def cause_of(error: BaseException) -> JobFailure:
     for link in chain:
         if isinstance(link, JobFailure):
             return link
-    return JobFailure(_first_line(chain[-1]))
+    return JobFailure(_in_one_line(chain[-1]))
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -73,6 +75,6 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else '(no message)'}"
+def _in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:MAX_MESSAGE]
+    return f"{type(error).__name__}: {text or '(no message)'}"

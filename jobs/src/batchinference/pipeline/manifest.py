@@ -50,10 +50,10 @@ class Manifest:
     attempt: int
     task: int
     counts: Counts
-    ranges: list[list[int]]
-    """[file, first row, row after the last] of the input, for all rows of the task."""
-    ends: list[list[int]]
-    """[file, rows in it] for each file whose end the task has seen."""
+    ranges: list[tuple[int, int, int]]
+    """File, first row, row after the last: of the input, for all rows of the task."""
+    ends: list[tuple[int, int]]
+    """File and rows in it, for each file whose end the task has seen."""
     data: WrittenFile | None
     errors: WrittenFile | None
 
@@ -72,7 +72,8 @@ class Manifest:
             key: WrittenFile(**raw[key]) if raw[key] is not None else None
             for key in ("data", "errors")
         }
-        return cls(**{**raw, **files, "counts": Counts(**raw["counts"])})
+        pairs = {key: [tuple(entry) for entry in raw[key]] for key in ("ranges", "ends")}
+        return cls(**{**raw, **files, **pairs, "counts": Counts(**raw["counts"])})
 
 
 def counts_of_name(name: str) -> tuple[int, Counts] | None:
@@ -84,8 +85,8 @@ def counts_of_name(name: str) -> tuple[int, Counts] | None:
     return task, Counts(*counts)
 
 
-def ranges_of(ids: np.ndarray) -> list[list[int]]:
-    """Row ids (int64, any order, each once) as [file, first, after last] of neighbours."""
+def ranges_of(ids: np.ndarray) -> list[tuple[int, int, int]]:
+    """Row ids (int64, any order, each once) as file, first row, row after the last."""
     if len(ids) == 0:
         return []
     ordered = np.sort(ids)
@@ -94,4 +95,10 @@ def ranges_of(ids: np.ndarray) -> list[list[int]]:
     lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))]
     files, first = rows.unpack(starts)
     _, last = rows.unpack(lasts)
-    return np.stack([files, first, last + 1], axis=1).tolist()  # type: ignore[no-any-return]
+    return list(zip(files.tolist(), first.tolist(), (last + 1).tolist(), strict=True))
+
+
+def ends_of(ids: np.ndarray) -> list[tuple[int, int]]:
+    """The ids of END rows as file and rows in it."""
+    files, counts = rows.unpack(ids)
+    return list(zip(files.tolist(), counts.tolist(), strict=True))

@@ -16,7 +16,7 @@ from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.inputs import paths_of
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, ranges_of
+from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, ends_of, ranges_of
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers import Writer
 from batchinference.pipeline.writers.parquet import ParquetWriter
@@ -53,7 +53,7 @@ class Commit:
             task,
             counts,
             ranges_of(np.concatenate(ids)),
-            np.stack(rows.unpack(_ids(ends)), axis=1).tolist(),
+            ends_of(_ids(ends)),
             self._put_data(good, task),
             self._put_errors(failed, task),
         )

@@ -9,7 +9,9 @@ AWS_REGION, AWS_ENDPOINT_URL and the rest of the credential chain.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -19,6 +21,8 @@ import pyarrow.fs as pafs
 
 from batchinference.spec.uris import is_local, local_path
 
+DELETE_THREADS = 16
+
 
 @lru_cache(maxsize=8)
 def _s3(bucket: str) -> pafs.S3FileSystem:
@@ -27,9 +31,14 @@ def _s3(bucket: str) -> pafs.S3FileSystem:
     if endpoint:
         parts = urlsplit(endpoint)
         return pafs.S3FileSystem(
-            endpoint_override=parts.netloc, scheme=parts.scheme, region=region or "us-east-1"
+            endpoint_override=parts.netloc,
+            scheme=parts.scheme,
+            region=region or "us-east-1",
+            allow_delayed_open=True,
         )
-    return pafs.S3FileSystem(region=region or pafs.resolve_s3_region(bucket))
+    return pafs.S3FileSystem(
+        region=region or pafs.resolve_s3_region(bucket), allow_delayed_open=True
+    )
 
 
 @dataclass(frozen=True)
@@ -96,9 +105,12 @@ class Address:
 
     def delete_directory(self) -> None:
         """Delete this directory with all that is in it."""
-        self.filesystem.delete_dir_contents(self.path, missing_dir_ok=True)
         if self.local:
-            self.filesystem.delete_dir(self.path) if self.exists() else None
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        files = [self.at(info.path) for info in self.files(recursive=True)]
+        with ThreadPoolExecutor(DELETE_THREADS) as pool:
+            list(pool.map(Address.delete, files))
 
 
 def _write_local(path: Path, content: bytes | memoryview) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.names import ATTEMPT_LABEL, Names
-from batchinference.rendering.quantities import smaller_cpus, smaller_memory
+from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Volume
 from batchinference.spec.problems import Problem, SpecError
 
@@ -27,11 +27,8 @@ RESTRICTED: dict[str, Any] = {
 
 def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:
     """The head pod: Ray's services and the driver, with the job's file mounted."""
-    limits = {
-        "cpu": _number(cluster.head.cpu or HEAD_CPUS),
-        "memory": cluster.head.memory or HEAD_MEMORY,
-    }
-    template = _template(cluster, names, "ray-head", limits)
+    cpus, memory = cluster.head.cpu or HEAD_CPUS, cluster.head.memory or HEAD_MEMORY
+    template = _template(cluster, names, "ray-head", _resources(cluster, cpus, memory))
     spec = template["spec"]
     spec["containers"][0]["volumeMounts"].append(
         {"name": _JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
@@ -42,10 +39,11 @@ def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:
 
 def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
     """A pod of a worker group. It never talks to Kubernetes, so it gets no token for it."""
-    limits: dict[str, Any] = {"cpu": _number(group.cpus), "memory": group.memory}
+    resources = _resources(cluster, group.cpus, group.memory)
     if group.gpus:
-        limits[GPU] = group.gpus
-    template = _template(cluster, names, "ray-worker", limits)
+        for side in resources.values():
+            side[GPU] = str(group.gpus)
+    template = _template(cluster, names, "ray-worker", resources)
     template["spec"]["automountServiceAccountToken"] = False
     if group.gpus:
         tolerations = template["spec"].setdefault("tolerations", [])
@@ -54,7 +52,7 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
 
 
 def _template(
-    cluster: Cluster, names: Names, container: str, limits: dict[str, Any]
+    cluster: Cluster, names: Names, container: str, resources: dict[str, Any]
 ) -> dict[str, Any]:
     if cluster.image is None:
         message = "no image: set spec.cluster.image, or a default in the operator's chart"
@@ -62,7 +60,7 @@ def _template(
     ray = {
         "name": container,
         "image": cluster.image,
-        "resources": {"limits": limits, "requests": _requests(cluster, limits)},
+        "resources": resources,
         "env": [_dump(variable) for variable in cluster.env],
         "volumeMounts": [_mount(volume) for volume in cluster.volumes],
         "securityContext": RESTRICTED,
@@ -91,14 +89,17 @@ def _placement(cluster: Cluster) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value}
 
 
-def _requests(cluster: Cluster, limits: dict[str, Any]) -> dict[str, Any]:
+def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:
+    """Limits, and requests that are the same unless the job asks the scheduler for less."""
+    limits = {"cpu": cpu_quantity(cpus), "memory": memory}
     wanted = cluster.requests
     if wanted is None:
-        return dict(limits)
-    return limits | {
-        "cpu": smaller_cpus(wanted.cpu, limits["cpu"]),
-        "memory": smaller_memory(wanted.memory, limits["memory"]),
+        return {"limits": limits, "requests": dict(limits)}
+    asked = {
+        "cpu": cpu_quantity(min(wanted.cpu or cpus, cpus)),
+        "memory": smaller_memory(wanted.memory, memory),
     }
+    return {"limits": limits, "requests": asked}
 
 
 def _mount(volume: Volume) -> dict[str, Any]:
@@ -116,7 +117,3 @@ def _volume(volume: Volume) -> dict[str, Any]:
 def _dump(model: Any) -> dict[str, Any]:
     dumped: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return dumped
-
-
-def _number(value: float) -> int | float:
-    return int(value) if value == int(value) else value

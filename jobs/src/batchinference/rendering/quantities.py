@@ -25,9 +25,9 @@ def memory_bytes(quantity: str) -> int:
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
-def smaller_cpus(wanted: float | None, limit: float) -> float:
-    """What is asked for, but never more than the limit, which is also the default."""
-    return limit if wanted is None else min(wanted, limit)
+def cpu_quantity(cpus: float) -> str:
+    """CPUs as Kubernetes writes them: 2, 500m."""
+    return str(int(cpus)) if cpus == int(cpus) else f"{round(cpus * 1000)}m"
 
 
 def smaller_memory(wanted: str | None, limit: str) -> str:

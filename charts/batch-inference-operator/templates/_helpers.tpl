@@ -1,0 +1,64 @@
+{{- define "bi.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "bi.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "bi.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "bi.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "bi.selector" -}}
+app.kubernetes.io/name: {{ include "bi.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "bi.labels" -}}
+{{ include "bi.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "bi.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "bi.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name is required when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "bi.keySecret" -}}
+{{- default (printf "%s-key" (include "bi.fullname" .)) .Values.tokenKey.existingSecret -}}
+{{- end -}}
+
+{{- define "bi.defaults" -}}
+{{- $own := dict "image" (printf "batchinference/pipeline:%s" .Chart.AppVersion) -}}
+{{- toYaml (mergeOverwrite $own (deepCopy .Values.defaults)) -}}
+{{- end -}}
+
+{{/* The rights of the operator where it runs jobs: exactly the requests that it makes. */}}
+{{- define "bi.rules" -}}
+- apiGroups: [batchinference.dev]
+  resources: [batchinferences]
+  verbs: [list, watch]
+- apiGroups: [batchinference.dev]
+  resources: [batchinferences/status]
+  verbs: [patch]
+- apiGroups: [ray.io]
+  resources: [rayjobs]
+  verbs: [create, get, list, patch, watch]
+- apiGroups: [""]
+  resources: [configmaps, secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+{{- end -}}

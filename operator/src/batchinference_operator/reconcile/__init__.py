@@ -1,0 +1,1 @@
+"""What is to be done about a job. Pure: what was observed in, actions out."""

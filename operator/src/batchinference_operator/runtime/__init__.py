@@ -1,0 +1,1 @@
+"""The edge: kopf, the API server and the dashboards of Ray clusters."""

@@ -1,0 +1,1 @@
+"""From observations to the status of a BatchInference. Pure."""

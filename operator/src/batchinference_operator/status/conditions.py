@@ -1,0 +1,71 @@
+"""Conditions, by the rules that kubectl wait, Flux, Argo CD and Helm 4 go by.
+
+Ready, Complete and Failed stand always; Reconciling and Stalled only while they are true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+MAX_MESSAGE = 4096
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said about a job: is it going on, complete or failed, and why."""
+
+    reason: str
+    message: str
+    complete: bool = False
+    failed: bool = False
+
+
+def conditions(
+    verdict: Verdict, previous: list[dict[str, Any]], generation: int, now: str
+) -> list[dict[str, Any]]:
+    """All conditions; the time of one changes only with its status."""
+    active = not (verdict.complete or verdict.failed)
+    wanted = {"Ready": verdict.complete, "Complete": verdict.complete, "Failed": verdict.failed}
+    if active:
+        wanted["Reconciling"] = True
+    if verdict.failed:
+        wanted["Stalled"] = True
+    before = {condition["type"]: condition for condition in previous}
+    return [
+        _condition(kind, holds, verdict, before.get(kind), generation, now)
+        for kind, holds in wanted.items()
+    ]
+
+
+def _condition(
+    kind: str,
+    holds: bool,
+    verdict: Verdict,
+    before: dict[str, Any] | None,
+    generation: int,
+    now: str,
+) -> dict[str, Any]:
+    status = "True" if holds else "False"
+    changed = before is None or before["status"] != status
+    return {
+        "type": kind,
+        "status": status,
+        "reason": verdict.reason,
+        "message": truncated(verdict.message),
+        "lastTransitionTime": now if changed or before is None else before["lastTransitionTime"],
+        "observedGeneration": generation,
+    }
+
+
+def truncated(message: str) -> str:
+    """The message, cut where an API object would grow too large."""
+    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
+
+
+def holds(status: dict[str, Any], kind: str) -> bool:
+    """Whether a status has this condition with status True."""
+    return any(
+        condition["type"] == kind and condition["status"] == "True"
+        for condition in status.get("conditions", [])
+    )

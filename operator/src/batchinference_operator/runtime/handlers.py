@@ -21,7 +21,7 @@ Take = Callable[[Object], Key]
 
 
 def register(registry: kopf.OperatorRegistry, controller: Controller) -> None:
-    """Have all three kinds of objects watched."""
+    """Have all three kinds of objects watched, with the credentials of the pod or a kubeconfig."""
     cache = controller.cache
 
     def watch(set_object: Take, drop_object: Take) -> Callable[..., Any]:
@@ -35,6 +35,8 @@ def register(registry: kopf.OperatorRegistry, controller: Controller) -> None:
     ray_jobs = watch(cache.set_ray_job, cache.drop_ray_job)
     pods = watch(cache.set_pod, cache.drop_pod)
     ours: Any = {NAME_LABEL: kopf.PRESENT}
+    kopf.on.login(id="pod", registry=registry)(kopf.login_with_service_account)
+    kopf.on.login(id="kubeconfig", registry=registry)(kopf.login_with_kubeconfig)
     kopf.on.event(GROUP, VERSION, PLURAL, id="jobs", registry=registry)(jobs)
     kopf.on.event("ray.io", "v1", "rayjobs", id="ray-jobs", labels=ours, registry=registry)(
         ray_jobs
@@ -42,8 +44,10 @@ def register(registry: kopf.OperatorRegistry, controller: Controller) -> None:
     kopf.on.event("", "v1", "pods", id="pods", labels=ours, registry=registry)(pods)
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
+def configure(settings: kopf.OperatorSettings, *, clusterwide: bool) -> None:
     """kopf as a watcher and nothing else."""
+    # looking out for new CustomResourceDefinitions takes rights in the whole cluster
+    settings.scanning.disabled = not clusterwide
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.watching.chunk_size = 500

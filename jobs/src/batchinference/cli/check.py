@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,22 @@ from pydantic import ValidationError
 
 from batchinference import __version__
 from batchinference.cli import exits
-from batchinference.cli.files import read_jobs, read_text
+from batchinference.cli.files import read_text
 from batchinference.cli.yaml_output import as_yaml
-from batchinference.plan import Plan, plan_for_cluster
+from batchinference.plan import CPU_GROUP, Stage, WorkerGroup, plan_for_cluster
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
-from batchinference.spec import BatchInference, Problem, SpecError, parse_one
+from batchinference.rendering.paths import check_paths
+from batchinference.rendering.pods import head_size
+from batchinference.spec import (
+    KIND,
+    BatchInference,
+    Problem,
+    SpecError,
+    load_documents,
+    parse,
+    parse_one,
+)
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.problems import problems_of
 
@@ -31,50 +42,112 @@ def complain(file: str, error: SpecError) -> None:
 
 
 def validate_files(files: list[str]) -> int:
-    code = exits.SUCCESS
-    for file in files:
-        try:
-            for job in read_jobs(file):
-                plan_for_cluster(job.spec)
-                typer.echo(f"{file}: {job.metadata.name} is valid")
-        except SpecError as error:
-            complain(file, error)
-            code = exits.BAD_INPUT
-    return code
+    valid = [_validate_file(file) for file in files]
+    return exits.SUCCESS if all(valid) else exits.BAD_INPUT
 
 
-def show_plan(file: str) -> int:
+def _validate_file(file: str) -> bool:
     try:
-        job = parse_one(read_text(file))
-        _print_plan(job, plan_for_cluster(job.spec))
+        documents = load_documents(read_text(file))
     except SpecError as error:
         complain(file, error)
+        return False
+    several = len(documents) > 1
+    valid = [
+        _validate_document(f"{file} ({KIND} {number})" if several else file, document)
+        for number, document in enumerate(documents, start=1)
+    ]
+    return all(valid)
+
+
+def _validate_document(where: str, document: dict[str, Any]) -> bool:
+    try:
+        job = parse(document)
+        plan_for_cluster(job.spec)
+    except SpecError as error:
+        complain(where, error)
+        return False
+    typer.echo(f"{where}: {job.metadata.name} is valid")
+    return True
+
+
+def show_plan(file: str, defaults: Path | None) -> int:
+    return _with_job(file, defaults, _print_plan)
+
+
+def render_file(file: str, defaults: Path | None) -> int:
+    return _with_job(file, defaults, _print_objects)
+
+
+def _with_job(file: str, defaults: Path | None, show: Callable[[BatchInference], None]) -> int:
+    """Show something of a job whose cluster settings are complete, or what is wrong with it."""
+    read_last = str(defaults)
+    try:
+        platform = _load_defaults(defaults)
+        read_last = file
+        show(effective(parse_one(read_text(file)), platform))
+    except SpecError as error:
+        complain(read_last, error)
         return exits.BAD_INPUT
     return exits.SUCCESS
 
 
-def _print_plan(job: BatchInference, plan: Plan) -> None:
-    rows = [("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "GPU", "GROUP")]
-    rows.append(("read", job.spec.read.format, "tasks", "-", "1", "0", "cpu"))
-    for stage in plan.stages:
-        pool = stage.replicas
-        rows.append((
-            stage.name,
-            ",".join(step.name for step in stage.steps),
-            f"{pool.min}-{pool.max} actors" if pool else "tasks",
-            str(stage.batch_size or "block"),
-            f"{stage.cpus:g}",
-            str(stage.gpus),
-            plan.group_of(stage),
-        ))  # fmt: skip
-    rows.append(("write", job.spec.write.format, "tasks", "-", "1", "0", "cpu"))
-    _print_table(rows)
+def _load_defaults(file: Path | None) -> Cluster:
+    """The operator's defaults, which have the pipeline's image where they name none."""
+    try:
+        given = (yaml.safe_load(read_text(str(file))) if file else None) or {}
+        own = Cluster.model_validate(given)
+    except ValidationError as error:
+        raise SpecError(problems_of(error, Cluster)) from None
+    except yaml.YAMLError as error:
+        raise SpecError([Problem("", f"not valid YAML: {' '.join(str(error).split())}")]) from None
+    image = own.image or f"batchinference/pipeline:{__version__}"
+    return own.model_copy(update={"image": image})
+
+
+def _print_plan(job: BatchInference) -> None:
+    spec, plan = job.spec, plan_for_cluster(job.spec)
+    _print_table([
+        ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "GPU", "GROUP"),
+        ("read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "0", CPU_GROUP),
+        *(_stage_row(stage, plan.group_of(stage)) for stage in plan.stages),
+        ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "0", CPU_GROUP),
+    ])  # fmt: skip
     typer.echo("")
-    groups = [("WORKER GROUP", "CPU", "GPU", "MEMORY", "MIN", "MAX")]
-    for group in plan.groups:
-        cpus, gpus = f"{group.cpus:g}", str(group.gpus)
-        groups.append((group.name, cpus, gpus, group.memory, str(group.min), str(group.max)))
-    _print_table(groups)
+    cpus, memory = head_size(spec.cluster)
+    _print_table([
+        ("GROUP", "CPU", "GPU", "MEMORY", "MIN", "MAX"),
+        ("head", f"{cpus:g}", "0", memory, "1", "1"),
+        *(_group_row(group) for group in plan.groups),
+    ])  # fmt: skip
+    for problem in check_paths(spec):
+        typer.echo(f"a cluster would refuse this job: {problem}", err=True)
+
+
+def _stage_row(stage: Stage, group: str) -> tuple[str, ...]:
+    steps = ",".join(step.name for step in stage.steps)
+    return (stage.name, steps, _runs_as(stage), _batch(stage), f"{stage.cpus:g}", str(stage.gpus),
+            group)  # fmt: skip
+
+
+def _runs_as(stage: Stage) -> str:
+    if stage.replicas is None:
+        return "tasks"
+    least, most = stage.replicas.min, stage.replicas.max
+    number = str(most) if least == most else f"{least}-{most}"
+    return f"{number} actor" if most == 1 else f"{number} actors"
+
+
+def _batch(stage: Stage) -> str:
+    """Rows a batch. A task takes a block, which its functions may get in pieces."""
+    pieces = (step.batch_size for step in stage.steps if step.batch_size)
+    sizes = dict.fromkeys([stage.batch_size] if stage.batch_size else pieces)
+    return ",".join(map(str, sizes)) or "block"
+
+
+def _group_row(group: WorkerGroup) -> tuple[str, ...]:
+    cpus, gpus = f"{group.cpus:g}", str(group.gpus)
+    return group.name, cpus, gpus, group.memory, str(group.min), str(group.max)
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
@@ -84,34 +157,12 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
         typer.echo("  ".join(cells).rstrip())
 
 
-def render_file(file: str, defaults: Path | None) -> int:
-    try:
-        job = parse_one(read_text(file))
-        objects = _render(job, _load_defaults(defaults))
-    except SpecError as error:
-        complain(file, error)
-        return exits.BAD_INPUT
-    sys.stdout.write(as_yaml(objects))
-    return exits.SUCCESS
-
-
-def _load_defaults(file: Path | None) -> Cluster:
-    if file is None:
-        return Cluster(image=f"batchinference/pipeline:{__version__}")
-    try:
-        return Cluster.model_validate(yaml.safe_load(read_text(str(file))) or {})
-    except ValidationError as error:
-        raise SpecError(problems_of(error, Cluster)) from None
-    except yaml.YAMLError as error:
-        raise SpecError([Problem(str(file), f"not valid YAML: {error}")]) from None
-
-
-def _render(job: BatchInference, defaults: Cluster) -> list[dict[str, Any]]:
+def _print_objects(job: BatchInference) -> None:
     """The job's objects without an owner, ready for kubectl apply."""
-    complete = effective(job, defaults)
     names = Names(job.metadata.name, uuid.uuid4().hex, attempt=1)
-    return [
-        config_map(complete, names, None),
-        token_secret(complete, names, secrets.token_hex(32), None),
-        ray_job(complete, names, None),
+    objects = [
+        config_map(job, names, None),
+        token_secret(job.metadata.namespace, names, secrets.token_hex(32), None),
+        ray_job(job, names, None),
     ]
+    sys.stdout.write(as_yaml(objects))

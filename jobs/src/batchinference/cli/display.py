@@ -15,7 +15,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
@@ -54,10 +53,12 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:  # elsewhere rich would print an empty line
+            self._bar.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        """Print a line as it is: what stands in brackets or is long is not rich's to change."""
+        self._console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def show(self, report: Report) -> None:
         if self._console.is_terminal:
@@ -82,15 +83,15 @@ class Display:
         line = (report.state, percent // LINE_EVERY_PERCENT)
         if line != self._last_line:
             self._last_line = line
-            rows = f", {progress.rows} rows, {percent} %, {_speed(report)}" if progress else ""
-            self.say(f"{report.name}: {report.state.value}{rows}")
+            parts = [f"{report.name}: {report.state.value}", *_progress(report)]
+            self.say(", ".join(part for part in parts if part))
 
     def summarize(self, report: Report) -> None:
         """A table of how it went."""
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for name, value in _summary(report):
-            table.add_row(name, value)
-        self._console.print(table)
+        lines = _summary(report)
+        width = max(len(name) for name, _ in lines) + 2
+        for name, value in lines:
+            self.say(name.ljust(width) + value.replace("\n", "\n" + " " * width))
 
     def show_sample(self, job: BatchInference, rows: int) -> None:
         """The first rows of the output."""
@@ -100,6 +101,14 @@ class Display:
             self.say(f"row {number}:")
             for name, value in row.items():
                 self.say(f"  {name}: {_short(value)}")
+
+
+def _progress(report: Report) -> list[str]:
+    progress = report.progress
+    if progress is None:
+        return []
+    percent = f"{progress.percent} %" if progress.percent is not None else ""
+    return [f"{progress.rows} rows", percent, _speed(report)]
 
 
 def _summary(report: Report) -> list[tuple[str, str]]:

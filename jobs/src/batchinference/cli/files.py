@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from batchinference.spec import BatchInference, Problem, SpecError, load_documents, parse
+from batchinference.spec import BatchInference, Problem, SpecError
+from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 from batchinference.spec.uris import is_local, local_path
 
@@ -16,11 +17,6 @@ def read_text(file: str) -> str:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError([Problem("", f"cannot be read: {error}")]) from None
-
-
-def read_jobs(file: str) -> list[BatchInference]:
-    """All jobs of a file. Raises SpecError."""
-    return [parse(document) for document in load_documents(read_text(file))]
 
 
 def directory_of(file: str) -> Path:
@@ -44,11 +40,18 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 
 def _with_absolute_source(step: Step, directory: Path) -> Step:
-    if step.model is None or not (step.model.source or "").startswith(("./", "../")):
+    source = step.model.source if step.model else None
+    if step.model is None or source is None or not _is_path(step.model, source, directory):
         return step
-    source = _absolute(str(step.model.source), directory)
-    model = step.model.model_copy(update={"source": source})
+    model = step.model.model_copy(update={"source": _absolute(source, directory)})
     return step.model_copy(update={"model": model})
+
+
+def _is_path(model: Model, source: str, directory: Path) -> bool:
+    """Only transformers has models by name, and a name may look like a path."""
+    if model.runtime != "transformers" or source.startswith(("./", "../", "~")):
+        return True
+    return is_local(source) and (directory / local_path(source)).exists()
 
 
 def _absolute(uri: str, directory: Path) -> str:

@@ -20,6 +20,10 @@ app = typer.Typer(
     help="Offline model inference over large data sets, from one YAML file.",
 )
 File = Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")]
+Defaults = Annotated[
+    Path | None,
+    typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -73,21 +77,15 @@ def validate(
 
 
 @app.command()
-def plan(file: File) -> None:
-    """Show the stages and worker groups that a cluster would run a job with."""
+def plan(file: File, defaults: Defaults = None) -> None:
+    """Show the stages and pods that a cluster would run a job with."""
     from batchinference.cli.check import show_plan
 
-    raise typer.Exit(show_plan(file))
+    raise typer.Exit(show_plan(file, defaults))
 
 
 @app.command()
-def render(
-    file: File,
-    defaults: Annotated[
-        Path | None,
-        typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
-    ] = None,
-) -> None:
+def render(file: File, defaults: Defaults = None) -> None:
     """Print the objects that the operator would create for a job, as YAML."""
     from batchinference.cli.check import render_file
 

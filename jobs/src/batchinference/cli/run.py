@@ -40,8 +40,15 @@ def run_file(file: str, options: RunOptions) -> int:
         return exits.BAD_INPUT
     if not _pipeline_is_installed():
         return exits.BAD_INPUT
+    from batchinference.pipeline.failures import JobFailure
+
     directory = directory_of(file)
-    return _exit_code(_run(with_absolute_paths(job, directory), plan, directory, options))
+    try:
+        report = _run(with_absolute_paths(job, directory), plan, directory, options)
+    except JobFailure as failure:  # without Ray there is no run to report on
+        typer.echo(f"{job.metadata.name}: {failure.message}", err=True)
+        return _exit_code(failure.reason)
+    return exits.SUCCESS if report.state == JobState.SUCCEEDED else _exit_code(report.reason)
 
 
 def _pipeline_is_installed() -> bool:
@@ -93,7 +100,5 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
     return publish
 
 
-def _exit_code(report: Report) -> int:
-    if report.state == JobState.SUCCEEDED:
-        return exits.SUCCESS
-    return exits.INTERRUPTED if report.reason == "Interrupted" else exits.JOB_FAILED
+def _exit_code(reason: str | None) -> int:
+    return exits.INTERRUPTED if reason == "Interrupted" else exits.JOB_FAILED

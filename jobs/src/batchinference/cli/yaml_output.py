@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
+
+_NUMBER_OR_BOOLEAN = re.compile(
+    r"[yYnN]|[-+]?(0[oOxXbB][0-9a-fA-F_]+"
+    r"|(\.[0-9][0-9_]*|[0-9][0-9_]*\.?[0-9_]*)([eE][-+]?[0-9]+)?)"
+)
+"""Texts that kubectl reads as numbers or booleans unless they are quoted, where PyYAML does not."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -14,6 +21,8 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else None
+    if _NUMBER_OR_BOOLEAN.fullmatch(text):
+        style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -1,6 +1,6 @@
 """What the pipeline needs of Ray Data's blocks, in one place, because part of it is not public.
 
-Pinned to the Ray version in pyproject.toml; tests/pipeline/test_blocks.py notices a change.
+Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_blocks.py notices a change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
+from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
 
 Batch = dict[str, np.ndarray]
@@ -31,15 +32,18 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Arrays as a table; arrays of more than one dimension become tensors.
-
-    Raises ValueError when the columns differ in length.
-    """
+    """Arrays as a table; arrays of more than one dimension become tensors."""
     return BlockAccessor.batch_to_arrow_block(dict(columns))
 
 
 def to_column(values: Any) -> pa.ChunkedArray:
-    """One column: Arrow data as it is, anything else by the rules of `to_table`."""
+    """One column: Arrow data as it is, anything else by the rules of `to_table`.
+
+    Raises TypeError for objects that Ray Data would only pickle.
+    """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    return to_table({"column": values}).column(0)
+    column = to_table({"column": values}).column(0)
+    if isinstance(column.type, ArrowPythonObjectType):
+        raise TypeError("its values have no type in common that Arrow knows")
+    return column

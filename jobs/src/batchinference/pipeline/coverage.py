@@ -39,10 +39,10 @@ def _fault(file: int, ranges: list[tuple[int, int]], rows: int | None) -> str | 
         return f"the end of file {file} was not written"
     expected = 0
     for first, after in ranges:
-        if first != expected:
-            low, high = sorted((first, expected))
-            what = "missing" if first > expected else "there twice"
-            return f"rows {low} to {high - 1} of file {file} are {what}"
+        if first > expected:
+            return f"rows {expected} to {first - 1} of file {file} are missing"
+        if first < expected:
+            return f"rows {first} to {min(after, expected) - 1} of file {file} are there twice"
         expected = after
     if expected != rows:
         return f"file {file} has {rows} rows and {expected} were written"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset
+from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.prepare import Prepared
@@ -28,28 +30,57 @@ and actors and write tasks do not have this one. So reading and task stages are 
 other, and never into an actor pool or a write task, which would run them one after the other."""
 
 
-def execute(spec: BatchInferenceSpec, plan: Plan, prepared: Prepared) -> None:
-    """Run the job's one pass over its input. Returns when all rows are committed."""
-    configure()
-    file_rows = FileRows(prepared.frozen.root, prepared.reader, spec.read.options.include_paths)
-    source = FileSource(prepared.frozen, file_rows, prepared.sizing.read_tasks)
-    dataset = ray.data.read_datasource(
-        source,
-        override_num_blocks=prepared.sizing.blocks,
-        num_cpus=TASK_CPUS,
-        label_selector=_selector(plan, CPU_GROUP),
-        **_UNFUSED,
-    )
-    errors = ErrorHandling(spec.errors.tolerant, prepared.attempt.layout.input)
-    for stage in plan.stages:
-        dataset = _add(dataset, stage, plan, errors)
-    commit = Commit(prepared.attempt.layout, prepared.attempt.number, writer_for(spec.write))
-    arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS}
-    if selector := _selector(plan, CPU_GROUP):
-        arguments["label_selector"] = selector
-    dataset.write_datasink(
-        CommitSink(commit, prepared.sizing.rows_per_file), ray_remote_args=arguments
-    )
+class Execution:
+    """The job's one pass over its input."""
+
+    def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: Prepared) -> None:
+        self._spec, self._plan, self._prepared = spec, plan, prepared
+        self._given_up = _GiveUp.asked = threading.Event()
+
+    def run(self) -> None:
+        """Returns when all rows are committed."""
+        configure()
+        attempt, sizing = self._prepared.attempt, self._prepared.sizing
+        dataset = self._read()
+        errors = ErrorHandling(self._spec.errors.tolerant, attempt.layout.input)
+        for stage in self._plan.stages:
+            dataset = _add(dataset, stage, self._plan, errors)
+        commit = Commit(attempt.layout, attempt.number, writer_for(self._spec.write))
+        arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS}
+        if selector := _selector(self._plan, CPU_GROUP):
+            arguments["label_selector"] = selector
+        dataset.write_datasink(CommitSink(commit, sizing.rows_per_file), ray_remote_args=arguments)
+
+    def give_up(self) -> None:
+        """Make `run`, in another thread, cancel its tasks and raise."""
+        self._given_up.set()
+
+    def _read(self) -> Dataset:
+        prepared, options = self._prepared, self._spec.read.options
+        file_rows = FileRows(prepared.frozen.root, prepared.reader, options.include_paths)
+        dataset: Dataset = ray.data.read_datasource(
+            FileSource(prepared.frozen, file_rows, prepared.sizing.read_tasks),
+            override_num_blocks=prepared.sizing.blocks,
+            num_cpus=TASK_CPUS,
+            label_selector=_selector(self._plan, CPU_GROUP),
+            **_UNFUSED,
+        )
+        return dataset
+
+
+class _GiveUp(ExecutionCallback):
+    """Ends an execution from within, at one of its steps: Ray must not be shut down under it, for
+    then Ray ends the whole process."""
+
+    asked = threading.Event()
+    """Of the execution that was made last. A class, because workers get it by its name."""
+
+    def __init__(self) -> None:
+        self._asked = _GiveUp.asked
+
+    def on_execution_step(self, executor: object) -> None:
+        if self._asked.is_set():
+            raise JobFailure("given up")
 
 
 def configure() -> None:
@@ -57,6 +88,7 @@ def configure() -> None:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True
+    context.custom_execution_callback_classes = [_GiveUp]
 
 
 def _selector(plan: Plan, group: str) -> dict[str, str] | None:

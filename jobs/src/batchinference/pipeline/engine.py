@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import ray
+from ray._private import auto_init_hook
+
+from batchinference.pipeline.failures import Interrupted, JobFailure, cause_of
 
 
 @contextmanager
@@ -18,11 +23,12 @@ def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[int]:
     """Ray on this machine, with at least so many logical CPUs. Yields the number of GPUs.
 
     Modules in `directory` can be imported by its workers. `quiet` keeps what Ray prints in a file.
+    Raises JobFailure when Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
     with _stderr_to_file() if quiet else nullcontext():
-        ray.init(
+        _init(
             num_cpus=max(len(os.sched_getaffinity(0)), math.ceil(cpus)),
             include_dashboard=False,
             log_to_driver=not quiet,
@@ -47,10 +53,25 @@ def _stderr_to_file() -> Iterator[None]:
         os.close(saved)
 
 
+def _init(**arguments: Any) -> None:
+    """Initialize Ray, which takes SIGTERM for itself: it is given back to whoever had it."""
+    # a job that failed leaves a thread behind, which must not start another Ray after this one
+    auto_init_hook.enable_auto_connect = False
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**arguments)
+    except SystemExit:  # what Ray makes of a SIGTERM
+        raise Interrupted("stopped by SIGTERM") from None
+    except Exception as error:
+        raise JobFailure(f"Ray is not up: {cause_of(error).message}") from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """An existing Ray cluster."""
-    ray.init(address=address, log_to_driver=True)
+    """An existing Ray cluster. Raises JobFailure when there is none."""
+    _init(address=address, log_to_driver=True)
     try:
         yield
     finally:

@@ -20,6 +20,8 @@ from batchinference.pipeline.rows import MAX_FILES
 from batchinference.pipeline.storage import Address, base_name
 
 _GLOB = frozenset("*?[")
+_HIDDEN = frozenset("._")
+"""How the names begin of hidden files, and of those that tools leave (_SUCCESS)."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,10 @@ class FrozenInput:
         return self.root.at(file.path)
 
     def serialized(self) -> bytes:
+        """The list as a parquet file, with each path as a user writes it."""
+        uris = [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
         buffer = io.BytesIO()
-        pq.write_table(self.table, buffer)
+        pq.write_table(self.table.set_column(0, "path", pa.array(uris, pa.string())), buffer)
         return buffer.getvalue()
 
 
@@ -95,10 +99,10 @@ def paths_of(frozen: Address) -> pa.ChunkedArray:
 
 def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo]:
     try:
-        if _GLOB.intersection(address.path):
-            return _expand(address, endings)
         info = address.info()
         if info.type == pafs.FileType.NotFound:
+            if _GLOB.intersection(address.path):
+                return _expand(address, endings)
             raise BadInput(f"{label} does not exist")
         return _below(address, endings) if info.type == pafs.FileType.Directory else [info]
     except OSError as error:
@@ -106,7 +110,8 @@ def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.F
 
 
 def _expand(address: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    matches = ArrowFSWrapper(address.filesystem).glob(address.path)
+    found = ArrowFSWrapper(address.filesystem).glob(address.path)
+    matches = [path for path in found if not _is_hidden(path, address.path)]
     infos = address.filesystem.get_file_info(matches) if matches else []
     files = []
     for info in infos:
@@ -117,12 +122,20 @@ def _expand(address: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
     return files
 
 
+def _is_hidden(path: str, pattern: str) -> bool:
+    """Whether a path has hidden parts that its pattern does not ask for, as `.*` or `_part*` do."""
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if _GLOB.intersection(part))
+    named = {part[:1] for part in parts[fixed:]}
+    return any(part[:1] in _HIDDEN - named for part in path.split("/")[fixed:])
+
+
 def _below(directory: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    """The files of a directory tree, but for hidden ones and those that tools leave (_SUCCESS)."""
+    """The files of a directory tree, but for hidden ones."""
     root = directory.path.rstrip("/") + "/"
     return [
         info
         for info in directory.files(recursive=True)
-        if not any(part.startswith((".", "_")) for part in info.path[len(root) :].split("/"))
+        if not any(part[:1] in _HIDDEN for part in info.path[len(root) :].split("/"))
         and (not endings or base_name(info.path).lower().endswith(endings))
     ]

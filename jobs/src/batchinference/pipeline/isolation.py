@@ -27,17 +27,23 @@ def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
     Costs up to 2 x log2(rows) further calls a bad row. What says nothing about a row is raised:
     see `is_about_the_row`.
     """
+    result = _try(apply, batch)
+    if isinstance(result, pa.Table) or batch.num_rows == 1:
+        yield Part(start, batch.num_rows, result)
+        return
+    half = batch.num_rows // 2
+    yield from isolate(apply, batch.slice(0, half), start)
+    yield from isolate(apply, batch.slice(half), start + half)
+
+
+def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
+    # not halved in here, where the error of the whole would become the context of each row's own
     try:
-        yield Part(start, batch.num_rows, apply(batch))
+        return apply(batch)
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        if batch.num_rows == 1:
-            yield Part(start, 1, error)
-            return
-        half = batch.num_rows // 2
-        yield from isolate(apply, batch.slice(0, half), start)
-        yield from isolate(apply, batch.slice(half), start + half)
+        return error
 
 
 def is_about_the_row(error: BaseException) -> bool:

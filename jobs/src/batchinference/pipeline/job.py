@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from batchinference import __version__
-from batchinference.pipeline.dataset import execute
+from batchinference.pipeline.dataset import Execution
 from batchinference.pipeline.failures import JobFailure, cause_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts as Committed
@@ -49,6 +49,7 @@ class JobRun:
         layout = Layout.of(self.job.spec)
         try:
             self.publish(self._report())
+            self.stop.check()
             prepared = prepare(self.job.spec, layout)
             if prepared is None:
                 return self._already_complete(layout)
@@ -67,11 +68,13 @@ class JobRun:
         self._enter(JobState.RUNNING)
         try:
             observe()
-            supervise(lambda: execute(self.job.spec, self.plan, prepared), observe, self.stop)
+            supervise(Execution(self.job.spec, self.plan, prepared), observe, self.stop)
             return self._finish(prepared, meter)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
-            report = self._failed(cause_of(error))
             with suppress(OSError):  # the cause may be that storage is gone
+                meter.read(attempt.counts(), time.monotonic())
+            report = self._failed(cause_of(error))
+            with suppress(OSError):
                 attempt.layout.report.write(report.serialized())
             return report
 
@@ -82,7 +85,7 @@ class JobRun:
         except OSError:
             return  # storage that is away for a moment fails the work, if anything, not the reading
         meter.read(counts, time.monotonic())
-        self.publish(self._report())
+        self._tell(self._report())
         check_errors(self.job.spec.errors, counts, _known(prepared.count), prepared.attempt)
 
     def _finish(self, prepared: Prepared, meter: Meter) -> Report:
@@ -90,27 +93,33 @@ class JobRun:
         self._enter(JobState.FINALIZING)
         counts = attempt.counts()
         meter.finish(counts, time.monotonic())
-        self.publish(self._report())
+        self._tell(self._report())
         exact = RowCount(counts.read, estimated=False)
         check_errors(self.job.spec.errors, counts, exact, attempt)
         attempt.check_and_clean(len(prepared.frozen))
         self._enter(JobState.SUCCEEDED)
         report = self._report()
         attempt.complete(report)
-        self.publish(report)
+        self._tell(report)
         return report
 
     def _already_complete(self, layout: Layout) -> Report:
         report = Report.parse(layout.report.read())
-        report = report.model_copy(update={"message": "the output was complete already"})
-        self.publish(report)
+        update = {"name": self.job.metadata.name, "message": "the output was complete already"}
+        report = report.model_copy(update=update)
+        self._tell(report)
         return report
 
     def _failed(self, failure: JobFailure) -> Report:
         self._enter(JobState.FAILED)
         report = self._report(failure)
-        self.publish(report)
+        self._tell(report)
         return report
+
+    def _tell(self, report: Report) -> None:
+        """Publish a report, unless that cannot be done just now: the job does not fail by that."""
+        with suppress(OSError):
+            self.publish(report)
 
     def _enter(self, state: JobState) -> None:
         clock = time.monotonic()

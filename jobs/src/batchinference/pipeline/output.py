@@ -29,20 +29,24 @@ class Attempt:
 
     def counts(self) -> Counts:
         """Rows committed so far, from the names of the manifests."""
-        names = (base_name(info.path) for info in self.layout.manifests(self.number).files())
-        by_task = dict(found for name in names if (found := counts_of_name(name)))
-        return sum(by_task.values(), Counts())
+        return sum((counts for _, counts in self._commits()), Counts())
 
     def manifests(self) -> list[Manifest]:
         """All commits of this attempt, one a task."""
         directory = self.layout.manifests(self.number)
-        names = {}
-        for info in directory.files():
-            if found := counts_of_name(base_name(info.path)):
-                names[found[0]] = base_name(info.path)
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
-            contents = pool.map(lambda name: (directory / name).read(), names.values())
+            contents = pool.map(lambda commit: (directory / commit[0]).read(), self._commits())
             return [Manifest.parse(content) for content in contents]
+
+    def _commits(self) -> list[tuple[str, Counts]]:
+        """The name and the counts of one manifest a task; of a task that was tried again with
+        other counts always the same one."""
+        by_task = {}
+        for info in sorted(self.layout.manifests(self.number).files(), key=lambda info: info.path):
+            name = base_name(info.path)
+            if found := counts_of_name(name):
+                by_task[found[0]] = (name, found[1])
+        return list(by_task.values())
 
     def check_and_clean(self, files: int) -> None:
         """Check that each row of the input's `files` is there once, and remove the data and error
@@ -50,10 +54,9 @@ class Attempt:
         manifests = self.manifests()
         check_coverage(manifests, files)
         layout = self.layout
-        data = {m.data.name for m in manifests if m.data}
-        errors = {m.errors.name for m in manifests if m.errors}
-        remove_parts(layout.output, layout.key, keep=data)
-        remove_parts(layout.errors, layout.key, keep=errors)
+        named = {file.name for m in manifests for file in (m.data, m.errors) if file}
+        for place in (layout.output, layout.errors):
+            remove_parts(place, layout.key, keep=named)
 
     def complete(self, report: Report) -> None:
         """Mark the output complete, which nothing but this does."""
@@ -72,8 +75,20 @@ def remove_parts(place: Address, key: str, keep: Set[str] = frozenset()) -> None
 def begin(write: Write, layout: Layout) -> Attempt | None:
     """The next attempt at this output; None when it is complete already.
 
-    Raises BadOutput when the path holds something that this job must not touch.
+    Raises BadOutput when the path holds something that this job must not touch, or cannot be used.
     """
+    try:
+        return _begin(write, layout)
+    except OSError as error:
+        raise BadOutput(f"write.path '{write.path}' cannot be used: {error}") from error
+
+
+def _begin(write: Write, layout: Layout) -> Attempt | None:
+    if layout.errors.path == layout.output.path:
+        raise BadOutput(
+            f"errors.path and write.path are both '{write.path}': readers would take bad rows for "
+            "output"
+        )
     owner = _owner(layout)
     if owner is None:
         _refuse_foreign(write, layout)
@@ -129,10 +144,14 @@ def _refuse_foreign(write: Write, layout: Layout) -> None:
 
 
 def _clear(layout: Layout, owner: _Owner) -> None:
-    # the mark of completeness goes first, so that half an output never looks whole
+    # the mark of completeness goes first, so that half an output never looks whole; whose it is
+    # stays until the new attempt replaces it, so that clearing it can be taken up again
     layout.success.delete()
     _remove_files(layout, owner)
-    layout.state.delete_directory()
+    for name in ("manifests", "errors"):
+        (layout.state / name).delete_directory()
+    layout.report.delete()
+    layout.input.delete()
 
 
 def _remove_files(layout: Layout, owner: _Owner) -> None:

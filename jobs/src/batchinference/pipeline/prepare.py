@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
-from batchinference.pipeline.failures import BadInput, ModelLoad
+from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.inputs import FrozenInput, freeze_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import Attempt, begin
@@ -44,6 +44,7 @@ def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
     reader = reader_for(spec.read)
     extensions = spec.read.options.file_extensions or list(reader.extensions)
     frozen = freeze_input(spec.read.paths, extensions)
+    _check_apart(frozen, layout)
     reader.prepare([frozen.address(file) for file in sample(frozen.files())])
     _check_columns(spec, reader)
     count = count_rows(frozen, reader)
@@ -78,6 +79,20 @@ def _check_module(step: str, path: str) -> None:
             f"step '{step}': there is no module '{module}'. It must lie beside the job's file, be "
             "installed, or be in the image"
         )
+
+
+def _check_apart(frozen: FrozenInput, layout: Layout) -> None:
+    """Raise BadOutput when input lies where output goes: an attempt removes the one before it."""
+    for place in (layout.output, layout.errors):
+        if place.local != frozen.root.local:
+            continue
+        below = place.path.rstrip("/") + "/"
+        inside = next((file for file in frozen.files() if file.path.startswith(below)), None)
+        if inside is not None:
+            raise BadOutput(
+                f"'{place.uri}' is where output goes and holds a file of the input, {inside.path}: "
+                "choose another write.path or errors.path"
+            )
 
 
 def _check_columns(spec: BatchInferenceSpec, reader: Reader) -> None:

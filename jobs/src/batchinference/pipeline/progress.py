@@ -23,11 +23,11 @@ class Meter:
 
     def read(self, counts: Counts, now: float) -> None:
         """Take a reading at `now`, when `counts` rows are committed."""
-        if self._since is None or not self.counts.read:
-            self._since = now  # speed counts from the first rows, not from when models load
         if counts.read > self.counts.read:
             self.counts = counts
         rows = self.counts.read
+        if self._since is None or rows == 0:
+            self._since = now  # speed counts from the first rows, not from when models load
         rate = self._rate(now)
         total = None if self.total is None else max(self.total.rows, rows)
         self.progress = Progress(

@@ -18,6 +18,7 @@ from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import BadRow, Chunk, Reader
 from batchinference.pipeline.storage import Address
+from batchinference.plan.columns import OWN_PREFIX
 
 READ_STEP = "read"
 """The step that is named in the error of a row which could not be decoded."""
@@ -62,6 +63,7 @@ class FileRows:
     def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
         if isinstance(chunk, BadRow):
             return rows.failed_row(rows.pack(file.number, row), READ_STEP, chunk.error)
+        _check_names(chunk.column_names, file)
         if self.include_paths:
             if "path" in chunk.column_names:
                 raise BadInput(
@@ -71,6 +73,17 @@ class FileRows:
             paths = pa.repeat(pa.scalar(self.root.at(file.path).uri), chunk.num_rows)
             chunk = chunk.append_column("path", paths)
         return rows.with_ids(chunk, file.number, row)
+
+
+def _check_names(names: list[str], file: InputFile) -> None:
+    for name in names:
+        if name.startswith(OWN_PREFIX):
+            raise BadInput(
+                f"{file.path} has a column '{name}': names that begin with {OWN_PREFIX} are "
+                "reserved"
+            )
+        if names.count(name) > 1:
+            raise BadInput(f"{file.path} has two columns '{name}'")
 
 
 class FileSource(Datasource):

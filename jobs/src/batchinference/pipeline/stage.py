@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.isolation import isolate
+from batchinference.pipeline.isolation import Apply, isolate
 from batchinference.pipeline.steps import Filter, Transform, load_step
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
@@ -71,7 +72,7 @@ class StepRunner:
         if good.num_rows == 0:
             return table
         if isinstance(self._loaded, Filter):
-            results = keep(self._loaded, good)
+            results = self._isolated(partial(keep, self._loaded), good)
         else:
             results = self._transform(self._loaded, good)
         if rest is not None:
@@ -80,25 +81,37 @@ class StepRunner:
 
     def _transform(self, transform: Transform, good: pa.Table) -> list[pa.Table]:
         # Ray Data cuts the batches of a model; those of a function are cut here
-        size = None if self._step.model else self._step.batch_size
+        size = (None if self._step.model else self._step.batch_size) or good.num_rows
+        results: list[pa.Table] = []
+        for start in range(0, good.num_rows, size):
+            results += self._isolated(partial(change, transform), good.slice(start, size))
+        return results
+
+    def _isolated(self, apply: Apply, good: pa.Table) -> list[pa.Table]:
+        """What becomes of the rows, with each on which the step raises set aside."""
         ids = good.column(rows.ID)
-        data = good.select(rows.data_columns(good))
         results: list[pa.Table] = []
         failed: list[pa.Table] = []
-        for start in range(0, data.num_rows, size or data.num_rows):
-            for part in isolate(transform, data.slice(start, size), start):
-                if isinstance(part.result, Exception):
-                    row_id = ids[part.start].as_py()
-                    failed.append(self._errors.set_aside(self._step.name, row_id, part.result))
-                else:
-                    chosen = ids.slice(part.start, part.rows)
-                    results.append(rows.with_own_columns(part.result, chosen))
+        for part in isolate(apply, good):
+            if isinstance(part.result, Exception):
+                row_id = ids[part.start].as_py()
+                failed.append(self._errors.set_aside(self._step.name, row_id, part.result))
+            else:
+                results.append(part.result)
         return results + failed
 
 
-def keep(chooser: Filter, good: pa.Table) -> list[pa.Table]:
+def change(transform: Transform, good: pa.Table) -> pa.Table:
+    """The rows with the data that the step gives them."""
+    changed = transform(good.select(rows.data_columns(good)))
+    return rows.with_own_columns(changed, good.column(rows.ID))
+
+
+def keep(chooser: Filter, good: pa.Table) -> pa.Table:
     """The rows that stay, and without their data those that do not."""
     mask = chooser.mask(good)
     dropped = good.column(rows.ID).filter(pc.invert(mask))
-    results = [good.filter(mask)] if len(dropped) < good.num_rows else []
-    return [*results, rows.skipped_rows(dropped)] if len(dropped) else results
+    if len(dropped) == 0:
+        return good
+    skipped = rows.skipped_rows(dropped)
+    return skipped if len(dropped) == good.num_rows else concat([good.filter(mask), skipped])

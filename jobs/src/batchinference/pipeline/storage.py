@@ -79,7 +79,8 @@ class Address:
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self) -> bytes:
-        with self.filesystem.open_input_stream(self.path) as stream:
+        """The file as it is: one that is compressed stays so."""
+        with self.filesystem.open_input_stream(self.path, compression=None) as stream:
             return bytes(stream.read())
 
     def write(self, content: bytes | memoryview) -> None:
@@ -87,7 +88,7 @@ class Address:
         if self.local:
             _write_local(Path(self.path), content)
             return
-        with self.filesystem.open_output_stream(self.path) as stream:
+        with self.filesystem.open_output_stream(self.path, compression=None) as stream:
             stream.write(content)
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:

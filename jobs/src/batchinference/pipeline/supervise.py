@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 import pyarrow.parquet as pq
 
@@ -18,6 +19,8 @@ from batchinference.pipeline.sizing import RowCount
 from batchinference.spec.error_policy import ErrorPolicy
 
 POLL_SECONDS = 2.0
+LAST_SECONDS = 10.0
+"""What work that is given up has left to end."""
 
 
 class StopRequest:
@@ -30,6 +33,11 @@ class StopRequest:
     def ask(self, number: int, _: FrameType | None = None) -> None:
         self.signal = number
         self.event.set()
+
+    def check(self) -> None:
+        """Raise Interrupted once somebody has asked."""
+        if self.event.is_set():
+            raise Interrupted(f"stopped by {signal.Signals(self.signal or signal.SIGTERM).name}")
 
 
 @contextmanager
@@ -45,8 +53,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
+class Work(Protocol):
+    """Something long that another thread can end."""
+
+    def run(self) -> None: ...
+
+    def give_up(self) -> None:
+        """Make `run` raise soon."""
+
+
 def supervise(
-    work: Callable[[], None],
+    work: Work,
     observe: Callable[[], None],
     stop: StopRequest,
     poll_seconds: float = POLL_SECONDS,
@@ -54,29 +71,40 @@ def supervise(
     """Run `work` in a thread and call `observe` every few seconds until it ends.
 
     Raises the failure of `work`, what `observe` raises, or Interrupted. In the last two cases the
-    thread is left behind: it ends with Ray.
+    work is given up, and the thread, should it not end in time, left behind.
     """
     errors: list[BaseException] = []
     done = threading.Event()
 
     def run() -> None:
         try:
-            work()
+            work.run()
         except BaseException as error:  # noqa: BLE001 - handed to the main thread
             errors.append(error)
         finally:
             done.set()
 
     threading.Thread(target=run, name="dataset", daemon=True).start()
+    try:
+        _watch(done, observe, stop, poll_seconds)
+    except BaseException:
+        work.give_up()
+        done.wait(LAST_SECONDS)
+        raise
+    if errors:
+        stop.check()  # Ctrl-C reaches the workers as well, and what they die of is not the cause
+        raise cause_of(errors[0]) from errors[0]
+
+
+def _watch(
+    done: threading.Event, observe: Callable[[], None], stop: StopRequest, poll_seconds: float
+) -> None:
     deadline = time.monotonic() + poll_seconds
     while not done.wait(0.1):
-        if stop.event.is_set():
-            raise Interrupted(f"stopped by {signal.Signals(stop.signal or signal.SIGTERM).name}")
+        stop.check()
         if time.monotonic() >= deadline:
             observe()
             deadline = time.monotonic() + poll_seconds
-    if errors:
-        raise cause_of(errors[0]) from errors[0]
 
 
 def check_errors(

@@ -7,6 +7,8 @@ import difflib
 from batchinference.plan.pruning import column_added, columns_read
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
+from batchinference.spec.read import CsvOptions, ParquetOptions
+from batchinference.spec.steps import Step
 
 OWN_PREFIX = "_bi_"
 """Columns that begin so are the product's own."""
@@ -15,31 +17,55 @@ _FORMAT_COLUMNS = {"images": "image", "text": "text", "binary": "bytes"}
 
 def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     """The columns that come out of the reader; None where the files themselves decide."""
-    column = _FORMAT_COLUMNS.get(spec.read.format)
-    if column is None:
-        return None
-    return [column, "path"] if spec.read.options.include_paths else [column]
+    options = spec.read.options
+    columns = None
+    if spec.read.format in _FORMAT_COLUMNS:
+        columns = [_FORMAT_COLUMNS[spec.read.format]]
+    elif isinstance(options, ParquetOptions):
+        columns = options.columns
+    elif isinstance(options, CsvOptions):
+        columns = options.column_names
+    return [*columns, "path"] if columns and options.include_paths else columns
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[Problem]:
-    """Steps that read columns which are not there; none found after a step of your own code,
-    whose columns only running it would tell."""
+    """What is wrong with the columns that steps name. Whether they are there is not known after a
+    step of your own code, whose columns only running it would tell, until one selects columns."""
     problems: list[Problem] = []
     for index, step in enumerate(spec.steps):
-        if columns is None or step.python is not None:
-            return problems
-        for column in sorted(columns_read(step) - set(columns)):
-            where = f"spec.steps[{index}]"
-            problems.append(Problem(where, _missing(step.name, column, columns)))
-        added = column_added(step)
-        columns = step.select_columns or [
-            column for column in columns if column not in (step.drop_columns or [])
-        ]
-        if added is not None and added not in columns:
-            columns = [*columns, added]
+        messages = _wrong_names(step)
+        if columns is not None:
+            missing = sorted(columns_read(step) - set(columns))
+            messages += [_missing(step.name, column, columns) for column in missing]
+        problems += [Problem(f"spec.steps[{index}]", message) for message in messages]
+        columns = _columns_after(step, columns)
     if columns == []:
         problems.append(Problem("spec.steps", "they drop every column: nothing is left to write"))
     return problems
+
+
+def _wrong_names(step: Step) -> list[str]:
+    """Names that no column could make right."""
+    named = step.select_columns or step.drop_columns or []
+    twice = dict.fromkeys(column for column in named if named.count(column) > 1)
+    messages = [f"step '{step.name}' names column '{column}' twice" for column in twice]
+    added = column_added(step)
+    if added is not None and added.startswith(OWN_PREFIX):
+        reserved = f"columns that begin with '{OWN_PREFIX}' are the product's own"
+        messages.append(f"step '{step.name}' adds column '{added}', but {reserved}")
+    return messages
+
+
+def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
+    """The columns that a step leaves; None where that cannot be told."""
+    if step.select_columns is not None:
+        return step.select_columns
+    if columns is None or step.python is not None:
+        return None
+    added = column_added(step)
+    if added is not None:
+        return columns if added in columns else [*columns, added]
+    return [column for column in columns if column not in (step.drop_columns or [])]
 
 
 def _missing(step: str, column: str, columns: list[str]) -> str:

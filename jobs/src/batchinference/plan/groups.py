@@ -6,6 +6,7 @@ gets pods of just its shape, one replica a pod; pools of the same shape share th
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -85,8 +86,10 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     """`cpu` and `head` are taken, and cutting names may have made two alike."""
     taken = {CPU_GROUP, "head", "headgroup"}
     result = []
-    for number, group in enumerate(groups, start=1):
-        name = group.name if group.name not in taken else f"{group.name[:15]}-{number}"
+    for group in groups:
+        numbered = (f"{group.name[:15]}-{number}" for number in itertools.count(2))
+        names = itertools.chain([group.name], numbered)
+        name = next(name for name in names if name not in taken)
         taken.add(name)
         result.append(replace(group, name=name))
     return result
@@ -100,9 +103,9 @@ def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
     tasks = [reading, WRITE_CPUS]
     cpus = workers.cpu or _default_cpus([*must, *tasks])
     _check_width(on_cpu, cpus)
-    most = workers.max or pods_needed([*may, *tasks], cpus) + 1
-    _check_deadlock(pods_needed([*must, *tasks], cpus), most, cpus, sum(must), sum(tasks))
     least = workers.min or 0
+    most = workers.max or max(pods_needed([*may, *tasks], cpus) + 1, least)
+    _check_deadlock(pods_needed([*must, *tasks], cpus), most, cpus, sum(must), sum(tasks))
     if least > most:
         raise SpecError([Problem("spec.cluster.workers", f"min ({least}) is above max ({most})")])
     memory = workers.memory or DEFAULT_MEMORY

@@ -42,8 +42,8 @@ def plan_for_machine(spec: BatchInferenceSpec, gpus: int) -> Plan:
     if wanted <= gpus:
         return Plan(tuple(_one_at_least(stage) for stage in stages), ())
     notes = tuple(
-        f"step '{stage.name}' asks for {stage.gpus} GPU(s) and this machine has "
-        f"{gpus}: it runs on the CPU"
+        f"step '{stage.name}' runs on the CPU: the job needs {wanted} GPU(s) at the same time and "
+        f"this machine has {gpus}"
         for stage in stages
         if stage.gpus
     )

@@ -26,21 +26,15 @@ def _insert_drop(steps: list[Step], drop: Step, column: str) -> None:
     place = len(steps)
     while place > 0 and not needs(steps[place - 1], column):
         place -= 1
-    before = steps[place - 1] if place > 0 else None
-    if before is not None and before.drop_columns is not None:
-        merged = {"drop_columns": [*before.drop_columns, column]}
-        steps[place - 1] = before.model_copy(update=merged)
+    if place < len(steps) and (others := steps[place].drop_columns):
+        steps[place] = steps[place].model_copy(update={"drop_columns": [*others, column]})
     else:
         steps.insert(place, drop.model_copy(update={"drop_columns": [column]}))
 
 
 def needs(step: Step, column: str) -> bool:
     """Whether a drop of the column may not be moved before the step."""
-    if step.python is not None or step.drop_columns is not None:
-        return True
-    if step.select_columns is not None:
-        return column in step.select_columns
-    return column in columns_read(step) or column == column_added(step)
+    return step.python is not None or column in columns_read(step) or column == column_added(step)
 
 
 def columns_read(step: Step) -> set[str]:

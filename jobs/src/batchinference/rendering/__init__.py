@@ -9,13 +9,15 @@ from batchinference.rendering.names import (
     Names,
 )
 from batchinference.rendering.objects import Owner, config_map, token_secret
-from batchinference.rendering.rayjob import ray_job
+from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_JOB, ray_job
 
 __all__ = [
     "ATTEMPT_LABEL",
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",
+    "RAY_API_VERSION",
+    "RAY_JOB",
     "Names",
     "Owner",
     "config_map",

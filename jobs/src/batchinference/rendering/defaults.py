@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
+from batchinference.spec.problems import Problem, SpecError, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -15,18 +16,40 @@ Model = TypeVar("Model", bound=BaseModel)
 def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
     """The job with each cluster setting that it leaves out taken from the defaults.
 
-    Objects (head, workers, requests) are filled in field by field, lists and maps are taken whole.
+    Objects (head, workers, requests) and maps are filled in key by key, lists of named things
+    (env, volumes, imagePullSecrets) name by name; any other value of the job stands alone.
+    Raises SpecError when the two do not go together.
     """
     cluster = _filled(job.spec.cluster, defaults)
+    _check(cluster)
     return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
 
 
+def _check(cluster: Cluster) -> None:
+    """Two that are valid by themselves may still name one mount path or exceed a limit."""
+    try:
+        Cluster.model_validate(cluster.model_dump(by_alias=True, exclude_none=True))
+    except ValidationError as error:
+        raise SpecError([
+            Problem(f"spec.cluster.{problem.path}".rstrip("."),
+                    f"with the platform's defaults: {problem.message}")
+            for problem in problems_of(error, Cluster)
+        ]) from None  # fmt: skip
+
+
 def _filled(own: Model, defaults: Model) -> Model:
-    update = {}
-    for name in type(own).model_fields:
-        mine, other = getattr(own, name), getattr(defaults, name)
-        if isinstance(mine, BaseModel) and isinstance(other, BaseModel):
-            update[name] = _filled(mine, other)
-        elif mine in (None, [], {}):
-            update[name] = other
-    return own.model_copy(update=update)
+    fields = type(own).model_fields
+    return own.model_copy(
+        update={name: _merged(getattr(own, name), getattr(defaults, name)) for name in fields}
+    )
+
+
+def _merged(own: Any, default: Any) -> Any:
+    if isinstance(own, BaseModel) and isinstance(default, BaseModel):
+        return _filled(own, default)
+    if isinstance(own, dict):
+        return default | own
+    if isinstance(own, list) and own and hasattr(own[0], "name"):
+        names = {item.name for item in own}
+        return [*(item for item in default if item.name not in names), *own]
+    return default if own in (None, []) else own

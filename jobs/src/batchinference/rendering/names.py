@@ -37,7 +37,7 @@ class Names:
 
     @property
     def secret(self) -> str:
-        return f"{self.job}-{self.uid[:UID_LENGTH]}-ray-token"
+        return f"{self.job}-{self.uid[:UID_LENGTH]}-{self.attempt}-token"
 
     @property
     def labels(self) -> dict[str, str]:

@@ -17,15 +17,18 @@ TOKEN_KEY = "auth_token"  # noqa: S105
 
 @dataclass(frozen=True)
 class Owner:
-    """The BatchInference that objects belong to and are deleted with."""
+    """The object that others belong to and are deleted with: a BatchInference, unless told
+    otherwise."""
 
     name: str
     uid: str
+    kind: str = KIND
+    api_version: str = API_VERSION
 
     def reference(self) -> dict[str, Any]:
         return {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
+            "apiVersion": self.api_version,
+            "kind": self.kind,
             "name": self.name,
             "uid": self.uid,
             "controller": True,
@@ -34,12 +37,12 @@ class Owner:
 
 
 def metadata(
-    name: str, job: BatchInference, labels: dict[str, str], owner: Owner | None
+    name: str, namespace: str | None, labels: dict[str, str], owner: Owner | None
 ) -> dict[str, Any]:
     """Metadata of a child. Without an owner it lives on its own."""
     result: dict[str, Any] = {"name": name, "labels": labels}
-    if job.metadata.namespace:
-        result["namespace"] = job.metadata.namespace
+    if namespace:
+        result["namespace"] = namespace
     if owner is not None:
         result["ownerReferences"] = [owner.reference()]
     return result
@@ -50,7 +53,7 @@ def config_map(job: BatchInference, names: Names, owner: Owner | None) -> dict[s
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(names.config_map, job, names.labels, owner),
+        "metadata": metadata(names.config_map, job.metadata.namespace, names.labels, owner),
         "data": {JOB_FILE: job_file(job)},
     }
 
@@ -63,17 +66,22 @@ def job_file(job: BatchInference) -> str:
         "metadata": {"name": job.metadata.name},
         "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
     }
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    # ASCII alone: PyYAML loses some line breaks of Unicode that it writes as they are
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def token_secret(
-    job: BatchInference, names: Names, token: str, owner: Owner | None
+    namespace: str | None, names: Names, token: str, owner: Owner | None
 ) -> dict[str, Any]:
-    """The token with which KubeRay, the operator and Ray's own processes talk to the cluster."""
+    """The token with which KubeRay, the operator and Ray's own processes talk to the cluster.
+
+    It belongs to the RayJob, not to the BatchInference: KubeRay still needs it when it stops the
+    job of a RayJob that is being deleted, and would otherwise wait for it for ever.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": metadata(names.secret, job, names.labels, owner),
+        "metadata": metadata(names.secret, namespace, names.labels, owner),
         "type": "Opaque",
         "stringData": {TOKEN_KEY: token},
     }

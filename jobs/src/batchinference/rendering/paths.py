@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
+from posixpath import normpath
 
+from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model
 from batchinference.spec.problems import Problem
 from batchinference.spec.uris import is_local, local_path
 
@@ -21,9 +24,8 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
         if is_local(path) and not _absolute(path):
             problems.append(_relative(f"spec.read.paths[{index}]", path))
     for index, step in enumerate(spec.steps):
-        source = step.model.source if step.model else None
-        if source is not None and source.startswith((".", "~")):
-            problems.append(_relative(f"spec.steps[{index}].model.source", source))
+        if step.model and step.model.source and _is_relative_source(step.model):
+            problems.append(_relative(f"spec.steps[{index}].model.source", step.model.source))
     outputs = [("spec.write.path", spec.write.path), ("spec.errors.path", spec.errors.path)]
     for field, output in outputs:
         if output is not None and is_local(output) and not _mounted(output, spec):
@@ -40,9 +42,24 @@ def _absolute(path: str) -> bool:
     return local_path(path).startswith("/")
 
 
+def _is_relative_source(model: Model) -> bool:
+    """Only transformers has models by name, which look like relative paths."""
+    source = model.source or ""
+    is_path = model.runtime != "transformers" or source.startswith((".", "~", "file:"))
+    return is_path and is_local(source) and not _absolute(source)
+
+
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    inside = PurePosixPath(local_path(path))
-    return any(
-        inside.is_relative_to(volume.mount_path) and not volume.read_only
-        for volume in spec.cluster.volumes
-    )
+    """Whether a path can be written below the volume that it lies on, the innermost one."""
+    inside = PurePosixPath(normpath(local_path(path)))
+    around = [volume for volume in spec.cluster.volumes if inside.is_relative_to(_mount(volume))]
+    return bool(around) and _is_writable(max(around, key=lambda volume: len(_mount(volume))))
+
+
+def _mount(volume: Volume) -> str:
+    return normpath(volume.mount_path)
+
+
+def _is_writable(volume: Volume) -> bool:
+    """Kubernetes mounts ConfigMaps and Secrets read-only."""
+    return not (volume.read_only or volume.config_map or volume.secret)

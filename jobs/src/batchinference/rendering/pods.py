@@ -15,6 +15,8 @@ HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"
 JOB_DIRECTORY = "/etc/batchinference"
 _JOB_VOLUME = "batchinference-job"
+GRACE_SECONDS = 5
+"""KubeRay starts Ray below a shell, which does not pass SIGTERM on: waiting longer is in vain."""
 
 RESTRICTED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -27,14 +29,18 @@ RESTRICTED: dict[str, Any] = {
 
 def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:
     """The head pod: Ray's services and the driver, with the job's file mounted."""
-    cpus, memory = cluster.head.cpu or HEAD_CPUS, cluster.head.memory or HEAD_MEMORY
-    template = _template(cluster, names, "ray-head", _resources(cluster, cpus, memory))
+    template = _template(cluster, names, "ray-head", _resources(cluster, *head_size(cluster)))
     spec = template["spec"]
     spec["containers"][0]["volumeMounts"].append(
         {"name": _JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
     )
     spec["volumes"].append({"name": _JOB_VOLUME, "configMap": {"name": names.config_map}})
     return template
+
+
+def head_size(cluster: Cluster) -> tuple[float, str]:
+    """CPUs and memory of the head pod."""
+    return cluster.head.cpu or HEAD_CPUS, cluster.head.memory or HEAD_MEMORY
 
 
 def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
@@ -68,6 +74,7 @@ def _template(
     if cluster.image_pull_policy:
         ray["imagePullPolicy"] = cluster.image_pull_policy
     spec: dict[str, Any] = {
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "containers": [ray],
         "volumes": [_volume(volume) for volume in cluster.volumes],
     }

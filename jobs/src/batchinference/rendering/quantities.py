@@ -26,8 +26,8 @@ def memory_bytes(quantity: str) -> int:
 
 
 def cpu_quantity(cpus: float) -> str:
-    """CPUs as Kubernetes writes them: 2, 500m."""
-    return str(int(cpus)) if cpus == int(cpus) else f"{round(cpus * 1000)}m"
+    """CPUs as Kubernetes writes them: 2, 500m. Never 0, which would stand for no limit."""
+    return str(int(cpus)) if cpus == int(cpus) else f"{max(1, round(cpus * 1000))}m"
 
 
 def smaller_memory(wanted: str | None, limit: str) -> str:

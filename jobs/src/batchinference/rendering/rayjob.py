@@ -23,6 +23,8 @@ from batchinference.rendering.pods import (
 from batchinference.spec.job import BatchInference
 from batchinference.spec.problems import SpecError
 
+RAY_API_VERSION = "ray.io/v1"
+RAY_JOB = "RayJob"
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own place in its pods
 """Ray's dashboard serves the files of this directory, also when the driver has gone."""
@@ -44,9 +46,9 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
     groups = plan_for_cluster(job.spec).groups
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
     return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": metadata(names.ray_job, job, labels, owner),
+        "apiVersion": RAY_API_VERSION,
+        "kind": RAY_JOB,
+        "metadata": metadata(names.ray_job, job.metadata.namespace, labels, owner),
         "spec": {
             "submissionMode": "HTTPMode",
             "entrypoint": entrypoint(),

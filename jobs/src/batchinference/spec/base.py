@@ -7,9 +7,14 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-MODULE_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+_WORD = "[A-Za-z_][A-Za-z0-9_]*"
+_NAME = rf"{_WORD}(\.{_WORD})*"
+MODULE_PATH = f"^{_NAME}:{_NAME}$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
+ABSOLUTE_PATH = "^/"
+DELIMITER = r"^[\t -~]$"
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Text = Annotated[str, Field(max_length=2048)]

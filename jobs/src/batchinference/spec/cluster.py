@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, Cpus, Memory, SpecModel
+from batchinference.spec.base import (
+    ABSOLUTE_PATH,
+    DNS_LABEL,
+    ENV_NAME,
+    Cpus,
+    Memory,
+    SpecModel,
+)
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
 Key = Annotated[str, Field(min_length=1, max_length=253)]
-EnvName = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=128)]
+EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
+Directory = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
 
 
 class KeyRef(SpecModel):
@@ -64,7 +73,7 @@ class ClaimVolume(SpecModel):
 
 
 class HostPathVolume(SpecModel):
-    path: Annotated[str, Field(pattern="^/", max_length=1024)]
+    path: Directory
     """The directory on the node."""
 
 
@@ -78,7 +87,7 @@ class Volume(SpecModel):
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The volume's name in the pods."""
-    mount_path: Annotated[str, Field(pattern="^/", max_length=1024)]
+    mount_path: Directory
     """Where it appears."""
     read_only: bool = False
     """Mount it without the right to write."""
@@ -114,8 +123,20 @@ class Toleration(SpecModel):
     """The taint's value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect; every effect when absent."""
-    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+    toleration_seconds: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """How long a NoExecute taint is tolerated."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Toleration:
+        # what the API server would say of every pod, long after the job was taken
+        if not self.key and self.operator != "Exists":
+            raise PydanticCustomError("toleration", "without a key, operator must be Exists", {})
+        if self.value and self.operator == "Exists":
+            raise PydanticCustomError("toleration", "'value' is for operator Equal", {})
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            message = "'tolerationSeconds' is for effect NoExecute"
+            raise PydanticCustomError("toleration", message, {})
+        return self
 
 
 class Requests(SpecModel):
@@ -194,3 +215,13 @@ class Cluster(SpecModel):
     """The head pod."""
     workers: Workers = Workers()
     """The worker group for everything that needs no GPU."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Cluster:
+        for field in ("name", "mount_path"):
+            values = [getattr(volume, field) for volume in self.volumes]
+            if twice := [value for value in values if values.count(value) > 1]:
+                message = "two volumes have the {field} '{value}'"
+                shown = {"field": to_camel(field), "value": twice[0]}
+                raise PydanticCustomError("volumes", message, shown)
+        return self

@@ -88,7 +88,9 @@ def _spec() -> Schema:
     spec = structural_schema(BatchInferenceSpec)
     spec["x-kubernetes-validations"] = [
         {
-            "rule": "self == oldSelf",
+            # lists of the type `map` are equal in any order, and steps are not
+            "rule": "self == oldSelf && (!has(self.steps) || self.steps.map(step, step.name) == "
+            "oldSelf.steps.map(step, step.name))",
             "message": "the spec cannot be changed: create a new BatchInference",
         }
     ]

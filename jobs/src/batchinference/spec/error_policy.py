@@ -14,7 +14,7 @@ class ErrorPolicy(SpecModel):
     """Bad rows. A row that cannot be decoded, or on which a step raises, is set aside with its
     error and the others go on, up to a limit. Without a limit the first bad row fails the job."""
 
-    max_rows: Annotated[int, Field(ge=0)] | None = None
+    max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Bad rows that the job may have."""
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
     """Bad rows that the job may have, as a percentage of the rows of the input."""

@@ -7,6 +7,7 @@ same tree into an Arrow expression.
 from __future__ import annotations
 
 import ast
+import warnings
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -25,27 +26,70 @@ FUNCTIONS = {
 }
 """Function name to number of arguments."""
 
-_LEAVES = (ast.Constant, ast.Name, ast.Load)
+MAX_DEPTH = 100
+"""Levels of a tree: far more than a person writes, and far less than Python's stack has."""
+MAX_INTEGER = 2**63 - 1
+
+_LEAVES = (ast.Constant, ast.Name)
+_BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call)
 _OPERATORS = (
     *(ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod),
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
 )
-_BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.List, ast.Tuple)
 
 
 def parse_expression(text: str) -> ast.expr:
-    """The tree of a filter expression.
+    """The tree of a filter expression. A negative number stands in it as a constant.
 
     Raises ValueError that names the part which the language does not have.
     """
+    written = _parse(text.strip())
+    if _depth(written) > MAX_DEPTH:
+        raise ValueError("not an expression: nested too deeply")
+    tree: ast.expr = _Negatives().visit(written)
+    _check(tree)
+    if not columns_of(tree):
+        raise ValueError("it reads no column")
+    return tree
+
+
+def _parse(text: str) -> ast.expr:
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of \d in a pattern, which Python takes as it is
+            parsed = ast.parse(text, mode="eval")
     except SyntaxError as error:
-        raise ValueError(f"not an expression: {error.msg} at character {error.offset}") from None
+        raise ValueError(f"not an expression: {error.msg} at {_place(error, text)}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
-    _check(tree)
-    return tree
+    return parsed.body
+
+
+def _place(error: SyntaxError, text: str) -> str:
+    line, character = error.lineno or 0, error.offset or 0
+    if line > 1:
+        return f"line {line}"
+    return f"character {character}" if 0 < character <= len(text) else "its end"
+
+
+def _depth(tree: ast.AST) -> int:
+    level: list[ast.AST] = [tree]
+    depth = 0
+    while level:
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        depth += 1
+    return depth
+
+
+class _Negatives(ast.NodeTransformer):
+    """Makes -1 the constant that it is for everyone but Python's grammar."""
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        number = node.operand.value if isinstance(node.operand, ast.Constant) else None
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return node
+        return ast.Constant(-number) if isinstance(node.op, ast.USub) else node
 
 
 def columns_of(tree: ast.expr) -> set[str]:
@@ -70,16 +114,52 @@ def column_of(node: ast.Call) -> str:
     return str(argument.value) if isinstance(argument, ast.Constant) else ""
 
 
-def _check(tree: ast.expr) -> None:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
+def _check(node: ast.expr) -> None:
+    known = isinstance(node, _LEAVES + _BRANCHES)
+    if not known or not all(isinstance(operator, _OPERATORS) for operator in _operators(node)):
+        raise _not_part(node)
+    match node:
+        case ast.Constant():
+            _check_constant(node)
+        case ast.Call():
             _check_call(node)
-        elif isinstance(node, ast.Compare):
+        case ast.Compare():
             _check_comparison(node)
-        elif not isinstance(node, _LEAVES + _OPERATORS + _BRANCHES):
-            raise ValueError(f"'{ast.unparse(node)}' is not part of the filter language")
-    if not columns_of(tree):
-        raise ValueError("it reads no column")
+    for part in _parts(node):
+        _check(part)
+
+
+def _operators(node: ast.expr) -> list[ast.AST]:
+    match node:
+        case ast.Compare():
+            return list(node.ops)
+        case ast.BoolOp() | ast.UnaryOp() | ast.BinOp():
+            return [node.op]
+    return []
+
+
+def _not_part(node: ast.expr) -> ValueError:
+    return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the filter language")
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """The expressions in an expression: neither a function's name nor the list behind `in`."""
+    match node:
+        case ast.Call():
+            return node.args
+        case ast.Compare():
+            pairs = zip(node.ops, node.comparators, strict=True)
+            listed = [right for op, right in pairs if not isinstance(op, ast.In | ast.NotIn)]
+            return [node.left, *listed]
+    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+
+
+def _check_constant(node: ast.Constant) -> None:
+    value = node.value
+    if not isinstance(value, bool | int | float | str | bytes | None):
+        raise _not_part(node)
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ValueError(f"an integer is at most {MAX_INTEGER}")
 
 
 def _check_call(node: ast.Call) -> None:
@@ -94,21 +174,28 @@ def _check_call(node: ast.Call) -> None:
 
 
 def _check_comparison(node: ast.Compare) -> None:
+    left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):
-        if isinstance(operator, ast.Is | ast.IsNot) and not _is_none(right):
-            raise ValueError("'is' compares with None alone; use '=='")
-        if isinstance(operator, ast.In | ast.NotIn) and not _is_list_of_constants(right):
+        if isinstance(operator, ast.In | ast.NotIn):
+            _check_list(right)
+        elif isinstance(operator, ast.Is | ast.IsNot):
+            if not _is_none(right):
+                raise ValueError("'is' compares with None alone; use '=='")
+        elif _is_none(left) or _is_none(right):
+            raise ValueError("nothing equals None; use 'is None' or 'is not None'")
+        left = right
+
+
+def _check_list(node: ast.expr) -> None:
+    elements = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    for element in elements:
+        if element is node or not isinstance(element, ast.Constant):
             raise ValueError("'in' needs a list of constants on its right")
+        _check_constant(element)
 
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
-
-
-def _is_list_of_constants(node: ast.expr) -> bool:
-    return isinstance(node, ast.List | ast.Tuple) and all(
-        isinstance(element, ast.Constant) for element in node.elts
-    )
 
 
 def _parses(text: str) -> str:

@@ -17,7 +17,8 @@ CRD_FILE = "charts/batch-inference-operator/files/crd.yaml"
 
 def generated_files() -> dict[str, str]:
     """Path below the repository's root to content."""
-    crd = yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=100)
+    plain = json.loads(json.dumps(custom_resource_definition()))  # or YAML would write aliases
+    crd = yaml.safe_dump(plain, sort_keys=False, width=100)
     return {
         CRD_FILE: _HEADER + crd,
         "docs/reference.md": reference(),

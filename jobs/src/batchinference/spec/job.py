@@ -58,10 +58,12 @@ class BatchInferenceSpec(SpecModel):
 class Metadata(BaseModel):
     """The object's metadata. Only the name matters to a laptop."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=MAX_NAME)]
+    """The job's name."""
     namespace: str | None = None
+    """Where it lives on a cluster."""
 
 
 class BatchInference(SpecModel):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, SpecModel
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]
-Options = Annotated[dict[str, Any], Field(max_length=64)]
 
 TEXT_TASKS = ("feature-extraction", "text-classification")
 IMAGE_TASKS = ("image-classification", "image-feature-extraction")
@@ -42,7 +42,7 @@ class TransformersModel(SpecModel):
     the first one. For the two feature-extraction tasks; mean unless told otherwise."""
     normalize: bool | None = None
     """Scale each embedding to length 1. For the two feature-extraction tasks."""
-    options: Options = {}
+    options: Arguments = {}
     """Passed to the library as keyword arguments of the tokenizer or image processor, such as
     `max_length`."""
 
@@ -52,8 +52,8 @@ class TransformersModel(SpecModel):
         if set(self.inputs) != {wanted}:
             raise PydanticCustomError(
                 "model_inputs",
-                "task '{task}' takes exactly one input: inputs: {{{wanted}: COLUMN}}",
-                {"task": self.task, "wanted": wanted},
+                "task '{task}' takes exactly one input: inputs: {wanted}",
+                {"task": self.task, "wanted": f"{{{wanted}: COLUMN}}"},
             )
         if not self.task.endswith("feature-extraction"):
             for name in ("pooling", "normalize"):
@@ -74,7 +74,7 @@ class TorchModel(SpecModel):
     factory: ModulePath | None = None
     """`module:function` that returns the torch.nn.Module. With `source`, the module then loads
     that state dict."""
-    factory_args: Options = {}
+    factory_args: Arguments = {}
     """Keyword arguments of the factory."""
     source: Source | None = None
     """A path or s3:// address: of a state dict when there is a factory; else of a TorchScript

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from yaml.error import MarkedYAMLError
 
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
-from batchinference.spec.problems import Problem, SpecError, problems_of
+from batchinference.spec.problems import Problem, SpecError, problems_of, type_name
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
     """Safe, and strict about keys given twice, of which YAML would silently take the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # here and not where the dict is made: by then merge keys (<<) have been written out, and
+        # a key that overrides a merged one stands there twice
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # the base class refuses it, with its place
-            if key in seen:
-                line = key_node.start_mark.line + 1
-                raise SpecError([Problem("", f"line {line}: the key '{key}' is given twice")])
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+            if (key.tag, key.value) in seen:
+                problem = f"the key '{key.value}' is given twice"
+                raise MarkedYAMLError(None, None, problem, key.start_mark)
+            seen.add((key.tag, key.value))
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, int):
+                str(value)  # fails for thousands of digits, which could not be shown later either
+            return value
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            # 2020-13-45 looks like a date, and PyYAML lets Python's own errors through
+            kind = node.tag.rsplit(":", 1)[-1]
+            problem = f"cannot be read as {kind}; put it in quotes if it is text"
+            raise MarkedYAMLError(None, None, problem, node.start_mark) from None
 
 
 def load_documents(text: str) -> list[dict[str, Any]]:
@@ -38,10 +52,10 @@ def load_documents(text: str) -> list[dict[str, Any]]:
     try:
         documents = [d for d in yaml.load_all(text, _Loader) if d is not None]
     except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError([Problem("", f"not valid YAML: {error}")]) from None
+        raise SpecError([Problem("", f"not valid YAML: {_reason(error)}")]) from None
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
-            shown = "a mapping without kind" if isinstance(document, dict) else repr(document)[:60]
+            shown = "a mapping without kind" if isinstance(document, dict) else type_name(document)
             problem = f"expected 'apiVersion: {API_VERSION}' and 'kind: {KIND}', got {shown}"
             raise SpecError([Problem("", problem)])
     ours = [document for document in documents if document["kind"] == KIND]
@@ -49,6 +63,17 @@ def load_documents(text: str) -> list[dict[str, Any]]:
         kinds = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
         raise SpecError([Problem("", f"no {KIND} here, only {kinds}")])
     return ours
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong and where, without the line of the file: it may hold a password."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if not isinstance(error, MarkedYAMLError):
+        return " ".join(str(error).split())
+    mark = error.problem_mark or error.context_mark
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return place + (error.problem or error.context or "")
 
 
 def parse(document: dict[str, Any]) -> BatchInference:
@@ -63,6 +88,11 @@ def parse_one(text: str) -> BatchInference:
     """The one BatchInference of a YAML text. Raises SpecError, also when there are several."""
     documents = load_documents(text)
     if len(documents) > 1:
-        names = ", ".join(str((d.get("metadata") or {}).get("name")) for d in documents)
+        names = ", ".join(map(_name, documents))
         raise SpecError([Problem("", f"expected one {KIND}, found {len(documents)}: {names}")])
     return parse(documents[0])
+
+
+def _name(document: dict[str, Any]) -> str:
+    metadata = document.get("metadata")
+    return str(metadata.get("name")) if isinstance(metadata, dict) else "without a name"

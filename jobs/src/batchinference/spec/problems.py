@@ -7,6 +7,7 @@ the value found there and, for an unknown field, the nearest one that exists.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import types
 import typing
@@ -17,14 +18,37 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from batchinference.spec.base import DNS_LABEL, MEMORY, MODULE_PATH
+from batchinference.spec.base import (
+    ABSOLUTE_PATH,
+    DELIMITER,
+    DNS_LABEL,
+    ENV_NAME,
+    MEMORY,
+    MODULE_PATH,
+)
 
 MAX_SHOWN = 60
+CLOSE = 0.7
+"""How alike two names are when one is taken for a slip: `gpu` is none of `cpu`."""
 _PATTERNS = {
     MEMORY: "a quantity of memory such as 512Mi or 8Gi",
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     MODULE_PATH: "a callable written as module:name",
+    ENV_NAME: "letters, digits, '_', '-' and '.', not beginning with a digit",
+    ABSOLUTE_PATH: "an absolute path",
+    DELIMITER: "one ASCII character or a tab",
 }
+_TYPE_NAMES = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a text",
+    bool: "a boolean",
+    int | float: "a number",
+    type(None): "null",
+}
+_KEY_MARK = "[key]"
+"""pydantic puts it behind a key of a mapping when the key itself is at fault."""
+_MAPPING_TYPES = {"model_type", "model_attributes_type", "dict_type"}
 _SECRET_PARTS = {"env", "constructorArgs", "callArgs", "factoryArgs"}
 """Parts of a specification in which people put passwords; values below them are not shown."""
 
@@ -55,38 +79,81 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]
 
 def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     words, parent = _resolve(details["loc"], model)
-    value = _shown(details["input"], words)
     kind = details["type"]
-    context = details.get("ctx", {})
     if kind.startswith("union_tag"):
-        words.append(context["discriminator"].strip("'"))
-    match kind:
-        case "extra_forbidden":
-            message = "unknown field" + _nearest(words[-1], _aliases(parent))
-        case "missing" | "union_tag_not_found":
-            message = "required, but missing"
-        case "union_tag_invalid":
-            message = _not_one_of(context["tag"], context["expected_tags"])
-        case "literal_error":
-            message = _not_one_of(details["input"], context["expected"])
-        case "string_pattern_mismatch" if context["pattern"] in _PATTERNS:
-            message = f"expected {_PATTERNS[context['pattern']]}, got {value}"
-        case _ if isinstance(details["input"], dict | list):
-            message = details["msg"]
-        case _:
-            message = f"{details['msg']}, got {value}"
+        words.append(details["ctx"]["discriminator"].strip("'"))
+    value = _Value(details["input"], secret=not _SECRET_PARTS.isdisjoint(words))
+    if kind == "invalid_key" or (words[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
+        words[-1] = str(details["input"])  # pydantic turns true into 1
+        message = f"as a key: {_message(details, value)}"
+    elif kind == "extra_forbidden":
+        message = "unknown field" + _nearest(words[-1], _aliases(parent))
+    elif kind == "union_tag_invalid":
+        message = _not_one_of(value.below(words[-1]), details["ctx"]["expected_tags"])
+    elif kind == "literal_error":
+        message = _not_one_of(value, details["ctx"]["expected"])
+    else:
+        message = _message(details, value)
     return Problem(_path(words), message)
 
 
-def _not_one_of(value: object, expected: str) -> str:
+def _message(details: ErrorDetails, value: _Value) -> str:
+    kind = details["type"]
+    pattern = details.get("ctx", {}).get("pattern")
+    if kind in ("missing", "union_tag_not_found"):
+        return "required, but missing"
+    if pattern in _PATTERNS:
+        return f"expected {_PATTERNS[pattern]}, got {value}"
+    if kind in _MAPPING_TYPES:
+        return f"expected a mapping, got {value}"
+    if kind.endswith("_type") or not value.nested:
+        return f"{details['msg']}, got {value}"
+    return details["msg"]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value of the document, as a message may show it."""
+
+    value: Any
+    secret: bool
+
+    @property
+    def nested(self) -> bool:
+        return isinstance(self.value, dict | list)
+
+    def below(self, field: str | int) -> _Value:
+        return _Value(self.value.get(field), self.secret)
+
+    def __str__(self) -> str:
+        if self.nested:
+            return type_name(self.value)
+        if self.secret:
+            return f"{type_name(self.value)} (not shown)"
+        if self.value is None or isinstance(self.value, bool):
+            return json.dumps(self.value)  # null, true and false, as YAML has them
+        return _short(repr(self.value))
+
+
+def type_name(value: object) -> str:
+    """What kind of thing a YAML value is, in words."""
+    for kind, name in _TYPE_NAMES.items():
+        if isinstance(value, kind):
+            return name
+    return f"a value of type {type(value).__name__}"
+
+
+def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
-    return f"'{value}' is not one of {', '.join(known)}" + _nearest(value, known, listed=True)
+    near = "" if value.nested else _nearest(value.value, known, listed=True)
+    return f"{value} is not one of {', '.join(known)}" + near
 
 
 def _resolve(
     loc: tuple[str | int, ...], model: type[BaseModel]
 ) -> tuple[list[str | int], type[BaseModel] | None]:
-    """pydantic's location without the tags of unions, and the model that holds its last word."""
+    """pydantic's location without the tags of unions and the mark of a faulty key, and the model
+    that holds its last word. Numbers stay numbers where they count the items of a list."""
     words: list[str | int] = []
     current: Any = model
     parent: type[BaseModel] | None = None
@@ -95,7 +162,10 @@ def _resolve(
         if tagged := _arm(current, word):
             current = tagged
             continue
-        words.append(word)
+        origin = typing.get_origin(current)
+        if word == _KEY_MARK and origin is not dict and not _is_model(current):
+            continue
+        words.append(word if origin is list else str(word))
         parent = current if _is_model(current) else None
         current = _child(current, word)
     return words, parent
@@ -157,7 +227,7 @@ def _aliases(model: type[BaseModel] | None) -> list[str]:
 
 def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:
     folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=CLOSE)
     if found:
         return f"; did you mean '{folded[found[0]]}'?"
     return f"; there are {', '.join(known)}" if known and not listed else ""
@@ -166,12 +236,14 @@ def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:
 def _path(words: list[str | int]) -> str:
     text = ""
     for word in words:
-        text += f"[{word}]" if isinstance(word, int) else f".{word}"
+        text += f"[{word}]" if isinstance(word, int) else f".{_name(word)}"
     return text.removeprefix(".")
 
 
-def _shown(value: object, words: list[str | int]) -> str:
-    if _SECRET_PARTS.intersection(map(str, words)):
-        return f"a value of type {type(value).__name__} (not shown)"
-    text = repr(value)
+def _name(key: str) -> str:
+    """A key as it stands in the document, unless a terminal could not show it."""
+    return _short(key if key.isprintable() else repr(key))
+
+
+def _short(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import ColumnName, OptionsModel, SpecModel
+from batchinference.spec.base import DELIMITER, ColumnName, OptionsModel, SpecModel
 from batchinference.spec.uris import Uri
 
 Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
@@ -49,7 +49,7 @@ class JsonOptions(FileOptions):
 
 
 class CsvOptions(FileOptions):
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
     """The character between two fields."""
     column_names: Columns | None = None
     """The names of the columns of files that have no header line."""

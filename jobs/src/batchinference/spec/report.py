@@ -61,5 +61,5 @@ class Report(SpecModel):
 
     @classmethod
     def parse(cls, content: bytes | str) -> Report:
-        """Raises ValueError for what is no report."""
-        return cls.model_validate_json(content)
+        """Raises ValueError for what is no report. A newer driver may tell more than is known."""
+        return cls.model_validate_json(content, extra="ignore")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import (
     DNS_LABEL,
     ColumnName,
@@ -20,7 +21,6 @@ from batchinference.spec.models import Model
 from batchinference.spec.read import Columns
 
 Count = Annotated[int, Field(ge=1, le=10000)]
-Arguments = Annotated[dict[str, Any], Field(max_length=64)]
 
 
 class PythonStep(SpecModel):
@@ -40,7 +40,7 @@ class LabelFromPath(SpecModel):
 
     column: ColumnName
     """The column to add."""
-    index: int
+    index: Annotated[int, Field(ge=-100, le=100)]
     """The part of the path, as in Python's `path.split('/')[index]`: -2 is the folder."""
 
 

@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 
 SCHEMES = ("file", "s3")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+_HALF_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def scheme_of(uri: str) -> str:
@@ -24,10 +26,14 @@ def is_local(uri: str) -> bool:
 
 def local_path(uri: str) -> str:
     """The path behind a local URI, without its scheme."""
-    return uri.removeprefix("file://")
+    return _SCHEME.sub("", uri)
 
 
 def _supported(uri: str) -> str:
+    if half := _HALF_SCHEME.match(uri):
+        raise PydanticCustomError(
+            "uri_scheme", "an address begins with '{scheme}://'", {"scheme": half.group(1)}
+        )
     scheme = scheme_of(uri)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
@@ -36,8 +42,13 @@ def _supported(uri: str) -> str:
             "the scheme '{scheme}://' is not supported: use a path or one of {known}",
             {"scheme": scheme, "known": known},
         )
-    if scheme == "s3" and not uri[len("s3://") :].strip("/"):
+    rest = _SCHEME.sub("", uri)
+    if scheme == "s3" and not rest.split("/")[0]:
         raise PydanticCustomError("uri_bucket", "an s3:// address needs a bucket", {})
+    if not rest:
+        raise PydanticCustomError("uri_path", "a file:// address needs a path", {})
+    if _CONTROL.search(uri):
+        raise PydanticCustomError("uri_control", "an address holds no control characters", {})
     return uri
 
 

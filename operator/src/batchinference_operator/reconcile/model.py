@@ -21,6 +21,8 @@ class JobView:
     resource_version: str
     spec: dict[str, Any]
     status: Status
+    created_at: str = ""
+    deleting: bool = False
 
     @property
     def document(self) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from batchinference.rendering import (
+    RAY_API_VERSION,
+    RAY_JOB,
     Names,
     Owner,
     config_map,
@@ -31,6 +33,8 @@ from batchinference_operator.status.verdict import judge
 FIRST_ATTEMPT = 1
 POLL_SECONDS = 2.0
 """How often the driver of a running job is asked for its report."""
+SILENT_SECONDS = 10.0
+"""How often a driver is asked that does not answer: each time takes a worker for a while."""
 IDLE_SECONDS = 30.0
 """How often a job is looked at of which nothing new is heard."""
 REPORT_GRACE_SECONDS = 60.0
@@ -59,11 +63,16 @@ def names_of(job: JobView) -> Names:
     return Names(job.name, job.uid, FIRST_ATTEMPT)
 
 
+def settled(job: JobView) -> bool:
+    """Whether nothing more is to be found out about a job: it is finished, or being deleted."""
+    return job.deleting or finished(job)
+
+
 def wants_report(observed: Observed) -> bool:
     """Whether the driver is to be asked how it goes."""
     seen = observed.ray_job
     return (
-        not finished(observed.job)
+        not settled(observed.job)
         and seen is not None
         and seen.owner_uid == observed.job.uid
         and seen.driver_started
@@ -73,13 +82,19 @@ def wants_report(observed: Observed) -> bool:
 def reconcile(observed: Observed, settings: Settings, now: datetime) -> Actions:
     """What is to be done about a job."""
     job, seen = observed.job, observed.ray_job
+    if job.deleting:
+        return Actions()  # what is created now, Kubernetes would have to delete again
     if finished(job):
         return _clean_up(job, seen)
     if seen is not None and seen.owner_uid != job.uid:
         return _wait_for_name(job, seen, now)
     if seen is None:
         return _vanished(job, now) if job.status.get("rayJobName") else _start(job, settings, now)
-    return _follow(observed, seen, now)
+    actions = _follow(observed, seen, now)
+    if job.status.get("rayJobName"):
+        return actions
+    # the status names the RayJob from the look on that gives it its token
+    return replace(actions, create=(_token_of(job, seen, settings),))
 
 
 def _clean_up(job: JobView, seen: RayJobView | None) -> Actions:
@@ -98,6 +113,11 @@ def _wait_for_name(job: JobView, seen: RayJobView, now: datetime) -> Actions:
     return Actions(status=_status(job, finding, now), again_after=POLL_SECONDS)
 
 
+def refused(job: JobView, words: str, now: datetime) -> Status:
+    """The status of a job whose objects the API server does not take, in the server's words."""
+    return _status(job, Finding(Phase.PENDING, Verdict("Refused", words)), now)
+
+
 def _vanished(job: JobView, now: datetime) -> Actions:
     """Somebody deleted the RayJob. Rows may be written; nothing is begun anew by itself."""
     message = f"RayJob {job.status['rayJobName']} was deleted before the job ended"
@@ -113,21 +133,23 @@ def _start(job: JobView, settings: Settings, now: datetime) -> Actions:
         return Actions(status=_status(job, finding, now))
     verdict = Verdict("Pending", f"RayJob {names_of(job).ray_job} is created")
     status = _status(job, Finding(Phase.PENDING, verdict), now)
-    return Actions(create=objects, status=status, again_after=IDLE_SECONDS)
+    return Actions(create=objects, status=status, again_after=POLL_SECONDS)
 
 
 def render(job: JobView, settings: Settings) -> tuple[Object, ...]:
-    """The objects of a job, the RayJob last: what it mounts is there before it.
+    """What a job is started with, the RayJob last: what it mounts is there before it.
 
     Raises SpecError.
     """
     complete = effective(parse(job.document), settings.defaults)
     names, owner = names_of(job), Owner(job.name, job.uid)
-    return (
-        config_map(complete, names, owner),
-        token_secret(complete, names, settings.token(job.uid), owner),
-        ray_job(complete, names, owner),
-    )
+    return config_map(complete, names, owner), ray_job(complete, names, owner)
+
+
+def _token_of(job: JobView, seen: RayJobView, settings: Settings) -> Object:
+    """The Secret with the token. It belongs to the RayJob, so it can only come after it."""
+    owner = Owner(seen.name, seen.uid, RAY_JOB, RAY_API_VERSION)
+    return token_secret(job.namespace, names_of(job), settings.token(job.uid), owner)
 
 
 def _follow(observed: Observed, seen: RayJobView, now: datetime) -> Actions:
@@ -136,11 +158,13 @@ def _follow(observed: Observed, seen: RayJobView, now: datetime) -> Actions:
     if seen.ended and unheard and _age(seen.ended_at, now) < REPORT_GRACE_SECONDS:
         return _ask_again(job, seen, now)
     output = str(job.spec.get("write", {}).get("path", ""))
-    phase, verdict = judge(seen, observed.pods, report, output)
+    phase, verdict = judge(seen, observed.pods, report, output, job.status.get("phase", ""))
     status = _status(job, Finding(phase, verdict, seen, report), now)
     if verdict.complete or verdict.failed:
         return Actions(status=status)
-    return Actions(status=status, again_after=POLL_SECONDS if seen.driver_started else IDLE_SECONDS)
+    if not seen.driver_started:
+        return Actions(status=status, again_after=IDLE_SECONDS)
+    return Actions(status=status, again_after=SILENT_SECONDS if unheard else POLL_SECONDS)
 
 
 def _ask_again(job: JobView, seen: RayJobView, now: datetime) -> Actions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from batchinference.rendering import NAME_LABEL
@@ -12,34 +14,80 @@ from batchinference_operator.status.observations import Object, PodView, RayJobV
 Key = tuple[str, str]
 """Namespace and name of a BatchInference."""
 
+DOUBT_SECONDS = 300.0
+"""How long the watch may say nothing of a RayJob before it is looked up. A watch that has to begin
+anew tells what exists, not what has gone meanwhile."""
+
 
 class Cache:
-    """The last word of the watches on each object."""
+    """The last word of the watches on each object.
 
-    def __init__(self) -> None:
+    kopf hands on the events of one object in their order, but those of two objects that bore the
+    same name one after the other in any order: the object that was created last counts.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._jobs: dict[Key, JobView] = {}
         self._ray_jobs: dict[Key, RayJobView] = {}
+        self._heard: dict[Key, float] = {}
         self._pods: dict[Key, dict[str, PodView]] = {}
 
     def set_job(self, body: Object) -> Key:
         job = job_view(body)
         key = job.namespace, job.name
-        self._jobs[key] = replace(job, spec={}) if finished(job) else job
+        if not _outlived(job, self._jobs.get(key)):
+            self._jobs[key] = _only_the_end(job) if finished(job) else job
         return key
 
     def drop_job(self, body: Object) -> Key:
-        key = body["metadata"]["namespace"], body["metadata"]["name"]
-        self._jobs.pop(key, None)
+        key, uid = _key(body), body["metadata"]["uid"]
+        self._forget(key, uid)
         return key
 
+    def forget(self, job: JobView) -> None:
+        """A job whose end the watch has missed."""
+        self._forget((job.namespace, job.name), job.uid)
+
+    def _forget(self, key: Key, uid: str) -> None:
+        if key in self._jobs and self._jobs[key].uid == uid:
+            del self._jobs[key]
+            self._pods.pop(key, None)
+
     def set_ray_job(self, body: Object) -> Key:
-        view = RayJobView.of(body)
-        self._ray_jobs[body["metadata"]["namespace"], view.name] = view
+        key, view = _key(body), RayJobView.of(body)
+        if not _outlived(view, self._ray_jobs.get(key)):
+            self._ray_jobs[key] = view
+            self._heard[key] = self._clock()
         return _parent(body)
 
     def drop_ray_job(self, body: Object) -> Key:
-        self._ray_jobs.pop((body["metadata"]["namespace"], body["metadata"]["name"]), None)
+        key = _key(body)
+        known = self._ray_jobs.get(key)
+        if known is not None and known.uid == body["metadata"]["uid"]:
+            self._drop_ray_job(key)
         return _parent(body)
+
+    def _drop_ray_job(self, key: Key) -> None:
+        del self._ray_jobs[key], self._heard[key]
+
+    def doubtful(self, namespace: str, ray_job: str) -> bool:
+        """Whether the watch has said nothing of a RayJob that it showed once for too long."""
+        heard = self._heard.get((namespace, ray_job))
+        return heard is not None and self._clock() - heard > DOUBT_SECONDS
+
+    def confirm(self, namespace: str, seen: RayJobView, body: Object | None) -> RayJobView | None:
+        """Put what was looked up in the place of what was in doubt, unless the watch has told
+        something newer in between. Returns what holds now."""
+        key = namespace, seen.name
+        if self._ray_jobs.get(key) is not seen:
+            return self._ray_jobs.get(key)
+        if body is None:
+            self._drop_ray_job(key)
+        else:
+            self._ray_jobs[key] = RayJobView.of(body)
+            self._heard[key] = self._clock()
+        return self._ray_jobs.get(key)
 
     def set_pod(self, body: Object) -> Key:
         """Only pods in trouble are kept: no decision reads the others."""
@@ -77,7 +125,24 @@ def job_view(body: Object) -> JobView:
         resource_version=metadata["resourceVersion"],
         spec=body.get("spec", {}),
         status=body.get("status", {}),
+        created_at=metadata.get("creationTimestamp", ""),
+        deleting="deletionTimestamp" in metadata,
     )
+
+
+def _only_the_end(job: JobView) -> JobView:
+    """Of a finished job nothing else is read, and there may be thousands."""
+    ends = [{"type": c["type"], "status": c["status"]} for c in job.status["conditions"]]
+    return replace(job, spec={}, status={"conditions": ends})
+
+
+def _outlived(view: JobView | RayJobView, known: JobView | RayJobView | None) -> bool:
+    """Whether a later object of the same name is known."""
+    return known is not None and known.uid != view.uid and view.created_at < known.created_at
+
+
+def _key(body: Object) -> Key:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
 def _parent(body: Object) -> Key:

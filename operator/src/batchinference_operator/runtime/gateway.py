@@ -43,9 +43,9 @@ class Gateway(Protocol):
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status
-    ) -> None:
-        """Merge a patch into the status of a BatchInference. One that is gone is no error.
-        Raises Conflict."""
+    ) -> bool:
+        """Merge a patch into the status of a BatchInference. One that is gone is no error;
+        returns whether it is there. Raises Conflict."""
 
 
 class ApiServer:
@@ -58,17 +58,16 @@ class ApiServer:
     async def create(self, body: Object) -> None:
         root, plural = _COLLECTIONS[body["kind"]]
         namespace = body["metadata"]["namespace"]
-        status, answer = await self._request(
-            "POST", f"{root}/namespaces/{namespace}/{plural}", body
-        )
-        if status == HTTPStatus.CONFLICT:
-            return
-        _raise_for(status, answer)
+        path = f"{root}/namespaces/{namespace}/{plural}"
+        status, answer = await request(self._client, "POST", path, body)
+        # a quota under pressure answers 409 as well, and then nothing was created
+        if not _is(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
+            _raise_for(status, answer)
 
     async def ray_job(self, namespace: str, name: str) -> Object | None:
         answer: Object
-        status, answer = await self._request("GET", _ray_job_path(namespace, name))
-        if status == HTTPStatus.NOT_FOUND:
+        status, answer = await request(self._client, "GET", _ray_job_path(namespace, name))
+        if _is_gone(status, answer):
             return None
         _raise_for(status, answer)
         return answer
@@ -76,39 +75,64 @@ class ApiServer:
     async def release(self, namespace: str, name: str) -> None:
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = _ray_job_path(namespace, name)
-        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
-        if status != HTTPStatus.NOT_FOUND:
+        status, answer = await request(self._client, "PATCH", path, patch, MERGE_PATCH)
+        if not _is_gone(status, answer):
             _raise_for(status, answer)
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status
-    ) -> None:
+    ) -> bool:
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
-        status, answer = await self._request("PATCH", path, body, MERGE_PATCH)
-        if status != HTTPStatus.NOT_FOUND:
-            _raise_for(status, answer)
+        status, answer = await request(self._client, "PATCH", path, body, MERGE_PATCH)
+        if _is_gone(status, answer):
+            return False
+        _raise_for(status, answer)
+        return True
 
-    async def _request(
-        self, method: str, path: str, body: Any = None, content_type: str = "application/json"
-    ) -> tuple[int, Any]:
-        headers = {"Accept": "application/json", "Content-Type": content_type}
-        request = await self._client.param_serialize(
-            method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
-        )
-        response = await self._client.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
-        content = await response.read()
-        return response.status, json.loads(content) if content else {}
+
+async def request(
+    client: ApiClient,
+    method: str,
+    path: str,
+    body: Any = None,
+    content_type: str = "application/json",
+) -> tuple[int, Any]:
+    """The status and the answer: JSON as plain data, anything else as text."""
+    headers = {"Accept": "application/json", "Content-Type": content_type}
+    call = await client.param_serialize(
+        method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
+    )
+    response = await client.call_api(*call, _request_timeout=TIMEOUT_SECONDS)
+    content = await response.read()
+    try:
+        return response.status, json.loads(content)
+    except ValueError:
+        return response.status, content.decode(errors="replace").strip()
 
 
 def _ray_job_path(namespace: str, name: str) -> str:
     return f"/apis/ray.io/v1/namespaces/{namespace}/rayjobs/{name}"
 
 
+def _is(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
+    return status == wanted and isinstance(answer, dict) and answer.get("reason") == reason
+
+
+def _is_gone(status: int, answer: Any) -> bool:
+    """Whether the object is gone. A kind that the server does not know, or not yet, is a 404 too,
+    but says nothing of the object."""
+    return _is(status, answer, HTTPStatus.NOT_FOUND, "NotFound")
+
+
+def words_of(answer: Any) -> str:
+    """What the API server has to say."""
+    return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
+
+
 def _raise_for(status: int, answer: Any) -> None:
     if status < HTTPStatus.BAD_REQUEST:
         return
-    message = answer.get("message", "") if isinstance(answer, dict) else str(answer)
     if status == HTTPStatus.CONFLICT:
-        raise Conflict(message)
-    raise Refused(f"{status}: {message}")
+        raise Conflict(words_of(answer))
+    raise Refused(f"{status}: {words_of(answer)}")

@@ -51,8 +51,8 @@ def configure(settings: kopf.OperatorSettings, *, clusterwide: bool) -> None:
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.watching.chunk_size = 500
-    settings.watching.label_selectors["ray.io/v1/rayjobs"] = NAME_LABEL
-    settings.watching.label_selectors["v1/pods"] = NAME_LABEL
+    settings.watching.label_selectors["ray.io", "v1", "rayjobs"] = NAME_LABEL
+    settings.watching.label_selectors["", "v1", "pods"] = NAME_LABEL
     settings.networking.request_timeout = 60
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 0.2  # a watched object costs a task only while it changes

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.problems import SpecError, problems_of
 from batchinference_operator.reconcile.reconcile import Settings
 
 MIN_KEY_BYTES = 16
@@ -48,4 +49,11 @@ class OperatorSettings(BaseSettings):
     def _defaults(self) -> Cluster:
         if self.defaults_file is None:
             return Cluster()
-        return Cluster.model_validate(yaml.safe_load(self.defaults_file.read_text()) or {})
+        try:
+            return Cluster.model_validate(yaml.safe_load(self.defaults_file.read_text()) or {})
+        except ValidationError as error:
+            raise ValueError(
+                f"{self.defaults_file}: {SpecError(problems_of(error, Cluster))}"
+            ) from None
+        except yaml.YAMLError as error:
+            raise ValueError(f"{self.defaults_file} is no YAML: {error}") from None

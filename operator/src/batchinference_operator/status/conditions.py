@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_MESSAGE = 4096
+MAX_REASON = 1024
+"""As in the CRD. KubeRay and the driver choose the words; the API server refuses longer ones."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def _condition(
     return {
         "type": kind,
         "status": status,
-        "reason": verdict.reason,
+        "reason": verdict.reason[:MAX_REASON],
         "message": truncated(verdict.message),
         "lastTransitionTime": now if changed or before is None else before["lastTransitionTime"],
         "observedGeneration": generation,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from batchinference.rendering import NAME_LABEL
+from batchinference_operator.status.conditions import truncated
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server sends it."""
@@ -29,6 +30,7 @@ class RayJobView:
     """A RayJob. Empty strings stand for what KubeRay has not said yet."""
 
     name: str
+    uid: str
     owner_uid: str | None
     created_at: str
     deleting: bool
@@ -50,6 +52,7 @@ class RayJobView:
         head = cluster.get("head") or {}
         return cls(
             name=body["metadata"]["name"],
+            uid=body["metadata"].get("uid", ""),
             owner_uid=owner_uid(body, "BatchInference"),
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleting="deletionTimestamp" in body["metadata"],
@@ -57,7 +60,7 @@ class RayJobView:
             job_status=status.get("jobStatus", ""),
             deployment_status=status.get("jobDeploymentStatus", ""),
             reason=status.get("reason", ""),
-            message=status.get("message", ""),
+            message=truncated(status.get("message", "")),
             cluster=status.get("rayClusterName", ""),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
@@ -73,6 +76,12 @@ class RayJobView:
     def succeeded(self) -> bool:
         """KubeRay calls a job complete whatever way its driver ended."""
         return self.deployment_status == "Complete" and self.job_status == "SUCCEEDED"
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in one word. KubeRay's "Complete" tells only that it did."""
+        ray = self.job_status.capitalize() if self.deployment_status == "Complete" else ""
+        return ray or self.deployment_status
 
     @property
     def driver_started(self) -> bool:

@@ -50,7 +50,7 @@ def _of_report(report: Report, previous: Status) -> Status:
     before = previous.get("progress", {}).get("rows", 0)
     if found.get("progress", {}).get("rows", 0) < before and not report.state.ended:
         # a driver that was started anew counts from nothing; progress never goes back
-        found.pop("progress")
+        found.pop("progress", None)
         found.pop("counts", None)
     return found
 

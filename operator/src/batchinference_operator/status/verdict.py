@@ -13,9 +13,13 @@ UNREAD = "the driver's report could not be read: counts may be missing here; see
 
 
 def judge(
-    ray_job: RayJobView | None, pods: Sequence[PodView], report: Report | None, output: str
+    ray_job: RayJobView | None,
+    pods: Sequence[PodView],
+    report: Report | None,
+    output: str,
+    before: str = "",
 ) -> tuple[Phase, Verdict]:
-    """The phase and what is to be said about it.
+    """The phase and what is to be said about it; `before` is the phase that was written last.
 
     The driver's word counts most: when its report says that the output is complete, then it is,
     whatever becomes of the cluster afterwards.
@@ -26,7 +30,7 @@ def judge(
         return Phase.PENDING, Verdict("Pending", "the RayJob is being created")
     if ray_job.ended:
         return _ended_without_report(ray_job, output)
-    return _under_way(ray_job, pods, report)
+    return _under_way(ray_job, pods, report, before)
 
 
 def _ended(report: Report) -> tuple[Phase, Verdict]:
@@ -43,23 +47,40 @@ def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Verd
         place = f"{output.rstrip('/')}/_batchinference/report.json"
         message = f"output written to {output}; {UNREAD.format(report=place)}"
         return Phase.SUCCEEDED, Verdict("Succeeded", message, complete=True)
-    reason = ray_job.reason or ray_job.deployment_status
-    message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.deployment_status}"
+    reason = ray_job.reason or ray_job.outcome
+    message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
     return Phase.FAILED, Verdict(reason, message, failed=True)
 
 
 def _under_way(
-    ray_job: RayJobView, pods: Sequence[PodView], report: Report | None
+    ray_job: RayJobView, pods: Sequence[PodView], report: Report | None, before: str
 ) -> tuple[Phase, Verdict]:
-    rows = report.progress.rows if report and report.progress else 0
+    phase, verdict = _stage(ray_job, report, before)
     for pod in pods:
         if pod.trouble is not None:
-            phase = Phase.RUNNING if rows else Phase.PENDING
-            return phase, Verdict(pod.trouble.reason, f"pod {pod.name}: {pod.trouble.message}")
+            moving = phase in _AT_WORK and not _waits_for_first_row(report)
+            verdict = Verdict(pod.trouble.reason, f"pod {pod.name}: {pod.trouble.message}")
+            return phase if moving else Phase.PENDING, verdict
+    return phase, verdict
+
+
+_AT_WORK = (Phase.RUNNING, Phase.FINALIZING)
+
+
+def _stage(ray_job: RayJobView, report: Report | None, before: str) -> tuple[Phase, Verdict]:
     if not ray_job.driver_started:
         return Phase.STARTING, Verdict("Starting", f"RayJob {ray_job.name} is starting its cluster")
-    if report is None or report.state == JobState.PREPARING:
+    if report is None and before in _AT_WORK:
+        return Phase(before), Verdict("DriverSilent", "the driver has ceased to answer")
+    if report is None:
+        return Phase.STARTING, Verdict("Starting", "waiting for the driver's first report")
+    if report.state == JobState.PREPARING:
         return Phase.STARTING, Verdict("Starting", "the driver is preparing the job")
     if report.state == JobState.FINALIZING:
         return Phase.FINALIZING, Verdict("Finalizing", "all rows are written; checking the output")
     return Phase.RUNNING, Verdict("Running", "rows are being processed")
+
+
+def _waits_for_first_row(report: Report | None) -> bool:
+    running = report is not None and report.state == JobState.RUNNING
+    return running and not (report and report.progress and report.progress.rows)

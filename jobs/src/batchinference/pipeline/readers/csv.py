@@ -1,12 +1,14 @@
 """Files of separated values, by pyarrow.
 
-Every field is read as text and then cast, so that a value of the wrong type costs its own row and
-not the file. Column types are learned from the beginning of a few files and hold for all of them.
+Every field is read as bytes and then cast, so that a value of the wrong type costs its own row and
+not the file. Column types are learned from the beginning of a few files and hold for all of them;
+a column of which nothing was learned is text.
 """
 
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -15,11 +17,12 @@ import pyarrow.csv as pac
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.lines import estimated_rows, sample_of
-from batchinference.pipeline.readers.schemas import agreed_schema
+from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import CsvOptions
 
-_BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
+_MAX_BLOCK_BYTES = 1 << 30
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
 """What stands for a missing value where no text is expected."""
 
@@ -28,38 +31,60 @@ class CsvReader:
     extensions = ("csv", "tsv")
     row_per_file = False
     rows_exact = False
-    row_per_file = False
 
     def __init__(self, options: CsvOptions) -> None:
         self._delimiter = options.delimiter
         self._names = options.column_names
-        self._schema = pa.schema([])
+        self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Address]) -> None:
-        self._schema = agreed_schema([sample_of(sample) for sample in samples], self._infer)
+        schemas = (schema for sample in samples for schema in self._infer(sample_of(sample)))
+        agreed = agreed_types(schemas, lambda *_: pa.string())
+        self._types = {name: _text_if_unknown(kind) for name, kind in agreed.items()}
 
-    def _infer(self, sample: bytes, _: pa.Schema) -> pa.Table:
-        return pac.read_csv(io.BytesIO(sample), self._reading(), self._parsing([]))
+    def _infer(self, sample: bytes) -> Iterator[pa.Schema]:
+        reading, parsing = self._reading(len(sample) + 1), self._parsing(deque())
+        try:
+            yield pac.read_csv(io.BytesIO(sample), reading, parsing).schema
+        except pa.ArrowInvalid:
+            return  # a bad file becomes a bad row when it is read
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        rejected: list[pac.InvalidRow] = []
+        done, block, columns = 0, BLOCK_BYTES, list(self._types)
+        while True:
+            try:
+                for chunk in _after(done, self._chunks(file, block, columns)):
+                    done += _size(chunk)
+                    yield chunk
+                return
+            except _ReadAgain as again:
+                block, columns = again.block, again.columns
+
+    def _chunks(self, file: Address, block: int, columns: list[str]) -> Iterator[Chunk]:
+        """The rows of a file. Their order does not depend on the block, of so many bytes."""
+        rejected: deque[pac.InvalidRow] = deque()
+        rows = _InOrder(rejected, header=self._names is None)
+        # as bytes, because of what is text already pyarrow would check a whole block
+        types = pac.ConvertOptions(column_types=dict.fromkeys(columns, pa.binary()))
+        parsing = self._parsing(rejected)
         with file.filesystem.open_input_stream(file.path) as source:
             try:
-                reader = pac.open_csv(
-                    source, self._reading(), self._parsing(rejected), self._as_text()
-                )
+                reader = pac.open_csv(source, self._reading(block), parsing, types)
+                if new := set(reader.schema.names) - set(columns):
+                    raise _ReadAgain(block, [*columns, *sorted(new)])
                 for batch in reader:
-                    yield from self._cast(pa.table(batch))
-                    yield from self._rejected(rejected)
+                    yield from self._cast(rows.with_rejected(pa.table(batch)))
             except pa.ArrowInvalid as error:
+                if "straddling object" in str(error) and block < _MAX_BLOCK_BYTES:
+                    raise _ReadAgain(block * 16, columns) from error
                 if "Empty CSV file" not in str(error):
-                    yield BadRow(error)
-            yield from self._rejected(rejected)
+                    yield BadRow(error)  # the rest of the file counts as one row
+            yield from rows.rest()
 
-    def _reading(self) -> pac.ReadOptions:
-        return pac.ReadOptions(column_names=self._names, use_threads=False, block_size=_BLOCK)
+    def _reading(self, block: int) -> pac.ReadOptions:
+        return pac.ReadOptions(column_names=self._names, use_threads=False, block_size=block)
 
-    def _parsing(self, rejected: list[pac.InvalidRow]) -> pac.ParseOptions:
+    def _parsing(self, rejected: deque[pac.InvalidRow]) -> pac.ParseOptions:
         def reject(row: pac.InvalidRow) -> str:
             rejected.append(row)
             return "skip"
@@ -68,21 +93,12 @@ class CsvReader:
             delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=reject
         )
 
-    def _as_text(self) -> pac.ConvertOptions:
-        types = {field.name: pa.string() for field in self._schema}
-        return pac.ConvertOptions(column_types=types)
-
-    def _rejected(self, rejected: list[pac.InvalidRow]) -> Iterator[BadRow]:
-        for row in rejected:
-            text = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
-            yield BadRow(ValueError(f"{text}: {row.text[:200]}"))
-        rejected.clear()
-
-    def _cast(self, table: pa.Table) -> Iterator[Chunk]:
-        try:
-            yield self._typed(table)
-        except pa.ArrowInvalid:
-            yield from self._one_by_one(table)
+    def _cast(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            try:
+                yield chunk if isinstance(chunk, BadRow) else self._typed(chunk)
+            except pa.ArrowInvalid:
+                yield from self._one_by_one(chunk)
 
     def _one_by_one(self, table: pa.Table) -> Iterator[Chunk]:
         start = 0
@@ -96,18 +112,78 @@ class CsvReader:
         yield self._typed(table.slice(start))
 
     def _typed(self, table: pa.Table) -> pa.Table:
-        """The table with the agreed types; columns of another file's own stay as they are."""
-        for index, name in enumerate(table.column_names):
-            known = self._schema.get_field_index(name)
-            if known >= 0 and not pa.types.is_string(self._schema.types[known]):
-                column = table.column(index)
-                missing = pc.is_in(column, _MISSING)
-                values = pc.if_else(missing, None, column).cast(self._schema.types[known])
-                table = table.set_column(index, name, values)
-        return table
+        """A table of bytes with the types that were learned."""
+        names = table.column_names
+        columns = [
+            _typed(column.cast(pa.string()), self._types.get(name, pa.string()))
+            for name, column in zip(names, table.columns, strict=True)
+        ]
+        return pa.table(columns, names)
 
     def rows_in(self, file: Address, size: int) -> int | None:
         return estimated_rows(sample_of(file), size)
 
     def columns(self) -> list[str] | None:
-        return self._schema.names or None
+        return list(self._types) or None
+
+
+class _ReadAgain(Exception):
+    """A file has a line that no block holds, or columns that no sample had."""
+
+    def __init__(self, block: int, columns: list[str]) -> None:
+        super().__init__(block, columns)
+        self.block = block
+        self.columns = columns
+
+
+class _InOrder:
+    """Puts the rows with the wrong number of fields, which the parser tells of block by block and
+    ahead of time, where they stand in the file."""
+
+    def __init__(self, rejected: deque[pac.InvalidRow], *, header: bool) -> None:
+        self._rejected = rejected
+        self._next = 2 if header else 1  # the parser counts from 1, the header too
+
+    def with_rejected(self, table: pa.Table) -> Iterator[Chunk]:
+        while self._rejected and self._rejected[0].number <= self._next + table.num_rows:
+            before = self._rejected[0].number - self._next
+            yield table.slice(0, before)
+            table = table.slice(before)
+            self._next += before + 1
+            yield _bad_row(self._rejected.popleft())
+        self._next += table.num_rows
+        yield table
+
+    def rest(self) -> Iterator[BadRow]:
+        while self._rejected:
+            yield _bad_row(self._rejected.popleft())
+
+
+def _bad_row(row: pac.InvalidRow) -> BadRow:
+    text = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
+    return BadRow(ValueError(f"{text}: {row.text[:200]}"))
+
+
+def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_string(kind):
+        return column
+    trimmed = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(trimmed, _MISSING), None, trimmed).cast(kind)
+
+
+def _text_if_unknown(kind: pa.DataType) -> pa.DataType:
+    unknown = pa.types.is_null(kind) or pa.types.is_binary(kind)
+    return pa.string() if unknown else kind
+
+
+def _after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """What follows so many rows."""
+    for chunk in chunks:
+        size = _size(chunk)
+        if rows < size:
+            yield chunk.slice(rows) if isinstance(chunk, pa.Table) else chunk
+        rows = max(0, rows - size)
+
+
+def _size(chunk: Chunk) -> int:
+    return 1 if isinstance(chunk, BadRow) else int(chunk.num_rows)

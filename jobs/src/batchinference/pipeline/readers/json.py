@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.json as paj
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of
-from batchinference.pipeline.readers.schemas import agreed_schema
+from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of, whole
+from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import JsonOptions
 
-_BLOCK = 64 << 20
-"""Above any chunk, because a record must not straddle two of pyarrow's blocks."""
+_NOTHING = pa.schema([])
 
 
 class JsonReader:
@@ -30,41 +29,27 @@ class JsonReader:
 
     def __init__(self, options: JsonOptions) -> None:
         self._lines = options.lines
-        self._schema = pa.schema([])
+        self._schema = _NOTHING
 
     def prepare(self, samples: list[Address]) -> None:
-        parts = [sample_of(sample) if self._lines else _as_lines(sample) for sample in samples]
-        self._schema = agreed_schema([part for part in parts if part.strip()], _parse)
+        tables = (part for sample in samples for part in self._sample(sample))
+        schemas = (part.schema for part in tables if isinstance(part, pa.Table))
+        types = agreed_types(schemas, _text_or_first)
+        self._schema = pa.schema([item for item in types.items() if not _has_null(item[1])])
+
+    def _sample(self, file: Address) -> Iterator[Chunk]:
+        try:
+            yield from _rows(sample_of(file) if self._lines else _as_lines(file), _NOTHING)
+        except (ValueError, RecursionError):
+            return  # a bad file becomes a bad row when it is read
 
     def read(self, file: Address) -> Iterator[Chunk]:
         try:
             chunks = line_chunks(file) if self._lines else iter([_as_lines(file)])
             for chunk in chunks:
-                yield from self._rows(chunk)
-        except ValueError as error:  # an array that is no JSON
+                yield from _rows(chunk, self._schema)
+        except (ValueError, RecursionError) as error:  # an array that is no JSON
             yield BadRow(error)
-
-    def _rows(self, chunk: bytes) -> Iterator[Chunk]:
-        if not chunk.strip():
-            return
-        try:
-            yield _parse(chunk, self._schema)
-        except pa.ArrowInvalid:
-            yield from self._one_by_one(chunk)
-
-    def _one_by_one(self, chunk: bytes) -> Iterator[Chunk]:
-        """The lines of a chunk in which at least one cannot be parsed."""
-        good: list[pa.Table] = []
-        for line in chunk.splitlines():
-            if not line.strip():
-                continue
-            try:
-                good.append(_parse(line, self._schema))
-            except pa.ArrowInvalid as error:
-                yield from _joined(good)
-                yield BadRow(error)
-                good = []
-        yield from _joined(good)
 
     def rows_in(self, file: Address, size: int) -> int | None:
         return estimated_rows(sample_of(file), size) if self._lines else None
@@ -73,18 +58,45 @@ class JsonReader:
         return self._schema.names or None
 
 
-def _joined(tables: list[pa.Table]) -> list[pa.Table]:
-    return [pa.concat_tables(tables, promote_options="permissive")] if tables else []
+def _rows(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
+    """The rows of a chunk. One that cannot be parsed is halved until the bad line stands alone."""
+    if not chunk.strip():
+        return
+    try:
+        yield _parse(chunk, schema)
+    except ValueError as error:
+        lines = [line for line in chunk.splitlines(keepends=True) if line.strip()]
+        if len(lines) == 1:
+            yield BadRow(error)
+            return
+        half = len(lines) // 2
+        yield from _rows(b"".join(lines[:half]), schema)
+        yield from _rows(b"".join(lines[half:]), schema)
+
+
+def _parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
+    chunk.decode()  # pyarrow would let pass what is no UTF-8
+    options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
+    # one block, because a record must not straddle two
+    reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
+    return paj.read_json(io.BytesIO(chunk), reading, options)
 
 
 def _as_lines(file: Address) -> bytes:
     """A file that is one array of objects (or one object) as JSON Lines."""
-    value = json.loads(file.read())
+    value = json.loads(whole(file))
     rows = value if isinstance(value, list) else [value]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def _parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
-    options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
-    reading = paj.ReadOptions(block_size=max(_BLOCK, len(chunk) + 1), use_threads=False)
-    return paj.read_json(io.BytesIO(chunk), reading, options)
+def _text_or_first(known: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Text where one of the types is text and the other a date, which JSON writes as text."""
+    kinds = (known, other)
+    dated = any(pa.types.is_timestamp(kind) for kind in kinds)
+    return pa.string() if dated and pa.string() in kinds else known
+
+
+def _has_null(kind: pa.DataType) -> bool:
+    """Whether a type, or one within it, is that of values that were all missing."""
+    inner = (kind.field(index).type for index in range(kind.num_fields))
+    return bool(pa.types.is_null(kind)) or any(map(_has_null, inner))

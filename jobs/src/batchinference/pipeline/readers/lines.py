@@ -1,4 +1,7 @@
-"""Lines of text files, read in chunks."""
+"""Lines of text files, read in chunks.
+
+A file whose name says that it is compressed (.gz) is unpacked on the way.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,12 @@ def line_chunks(file: Address) -> Iterator[bytes]:
             rest += more
     if rest:
         yield rest
+
+
+def whole(file: Address) -> bytes:
+    """A file that cannot be cut into lines."""
+    with file.filesystem.open_input_stream(file.path) as stream:
+        return bytes(stream.read())
 
 
 def sample_of(file: Address) -> bytes:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+Clash = Callable[[pa.DataType, pa.DataType], pa.DataType]
+"""The type of a column that has two, neither of which can be widened to the other."""
 
-def agreed_schema(samples: list[bytes], parse: Callable[[bytes, pa.Schema], pa.Table]) -> pa.Schema:
-    """The schema that the samples have in common: for each column the wider of two types, nothing
-    for a column that is always empty. Samples that cannot be parsed have no say."""
-    schemas = []
-    for sample in samples:
-        try:
-            schemas.append(parse(sample, pa.schema([])).schema)
-        except pa.ArrowInvalid:
-            continue
-    if not schemas:
-        return pa.schema([])
+
+def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.DataType]:
+    """The type of each column of some schemas: the wider one where they differ."""
+    agreed: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        for field in schema:
+            known = agreed.get(field.name, field.type)
+            agreed[field.name] = _wider(known, field.type, clash)
+    return agreed
+
+
+def _wider(known: pa.DataType, other: pa.DataType, clash: Clash) -> pa.DataType:
+    if known == other:
+        return known
+    schemas = [pa.schema([("column", kind)]) for kind in (known, other)]
     try:
-        agreed = pa.unify_schemas(schemas, promote_options="permissive")
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        agreed = schemas[0]
-    return pa.schema([field for field in agreed if not pa.types.is_null(field.type)])
+        return clash(known, other)

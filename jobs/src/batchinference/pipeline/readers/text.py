@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of
+from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of, whole
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import TextOptions
 
@@ -30,7 +30,7 @@ class TextReader:
         """Nothing to learn."""
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        chunks = line_chunks(file) if self._by_line else iter([file.read()])
+        chunks = line_chunks(file) if self._by_line else iter([whole(file)])
         for chunk in chunks:
             try:
                 yield self._table(self._lines(chunk.decode(self._encoding)))
@@ -42,13 +42,15 @@ class TextReader:
         good: list[str] = []
         for line in chunk.removesuffix(b"\n").split(b"\n"):
             try:
-                good += self._lines(line.decode(self._encoding))
+                good += self._lines(line.decode(self._encoding) + "\n")
             except UnicodeDecodeError as error:
                 yield from [self._table(good), BadRow(error)]
                 good = []
         yield self._table(good)
 
     def _lines(self, text: str) -> list[str]:
+        if not text:
+            return []
         lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
         return [line for line in lines if line.strip()] if self._drop_empty else lines
 

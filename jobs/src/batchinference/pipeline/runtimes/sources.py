@@ -93,6 +93,7 @@ def _download(source: Address, paths: list[str], target: Path) -> None:
         relative = path[len(source.path) :].lstrip("/") or Path(path).name
         file = partial / relative
         file.parent.mkdir(parents=True, exist_ok=True)
-        with source.filesystem.open_input_stream(path) as stream, file.open("wb") as out:
+        opened = source.filesystem.open_input_stream(path, compression=None)
+        with opened as stream, file.open("wb") as out:
             shutil.copyfileobj(stream, out, 8 << 20)
     partial.rename(target)

@@ -30,13 +30,22 @@ class TorchRuntime:
         return output.cpu().numpy()
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
-        if values.dtype == object:
+        values = _stacked(values)
+        if values.dtype.kind not in "biufc":
             raise TypeError(
                 f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
                 "numbers of one shape"
             )
         # a copy, because blocks are shared memory that must not be written to
         return torch.tensor(values, device=self._device)
+
+
+def _stacked(values: np.ndarray) -> np.ndarray:
+    """Lists of one length, of any depth, as an array; others as they are."""
+    if values.dtype != object:
+        return values
+    rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
+    return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
 
 
 def _load(model: TorchModel, device: torch.device) -> Any:

@@ -26,11 +26,14 @@ class PythonTransform:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         given = to_batch(batch)
+        for array in given.values():
+            # a change in place would be lost where the column counts as untouched
+            array.flags.writeable = False
         result = self._function(dict(given), **self._arguments)
-        if not isinstance(result, dict):
+        if not isinstance(result, dict) or not result:
+            got = type(result).__name__ if result else f"an empty {type(result).__name__}"
             raise JobFailure(
-                f"step '{self._name}' must return a dict of column name to array, "
-                f"got {type(result).__name__}"
+                f"step '{self._name}' must return a dict of column name to array, got {got}"
             )
         return self._table(batch, given, result)
 
@@ -41,13 +44,22 @@ class PythonTransform:
                 raise JobFailure(f"step '{self._name}' returned a column '{name}': names that "
                                  f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
             untouched = name in given and values is given[name]
-            columns[name] = batch.column(name) if untouched else to_column(values)
+            columns[name] = batch.column(name) if untouched else self._column(name, values)
             if len(columns[name]) != batch.num_rows:
                 raise JobFailure(
                     f"step '{self._name}' returned {len(columns[name])} rows in column '{name}' "
                     f"for a batch of {batch.num_rows}: it must return one for each"
                 )
         return pa.table(columns)
+
+    def _column(self, name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+        try:
+            return to_column(values)
+        except TypeError as error:
+            raise JobFailure(
+                f"step '{self._name}' returned a {type(values).__name__} in column '{name}' that "
+                f"is no column: {error}"
+            ) from error
 
 
 def load_callable(path: str) -> Any:
@@ -56,10 +68,10 @@ def load_callable(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
         return reduce(getattr, name.split("."), module)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the module does when it is imported
         raise ModelLoad(
-            f"cannot load '{path}': {error}. The module must lie beside the job's file, be "
-            "installed, or be in the image"
+            f"cannot load '{path}': {type(error).__name__}: {error}. The module must lie beside "
+            "the job's file, be installed, or be in the image"
         ) from error
 
 

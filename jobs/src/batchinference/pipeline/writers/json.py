@@ -1,10 +1,14 @@
-"""JSON Lines files."""
+"""JSON Lines files.
+
+JSON has no NaN and no infinity: they become null.
+"""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +23,26 @@ class JsonWriter:
 
     def encode(self, table: pa.Table) -> memoryview:
         rows = plain(table).to_pylist()
-        text = "".join(json.dumps(row, ensure_ascii=False, default=_other) + "\n" for row in rows)
-        content = text.encode()
+        content = "".join(_line(row) + "\n" for row in rows).encode()
         return memoryview(gzip.compress(content, mtime=0) if self._gzip else content)
+
+
+def _line(row: dict[str, Any]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_other)
+    except ValueError:
+        return json.dumps(_finite(row), ensure_ascii=False, default=_other)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [_finite(element) for element in value]
+        case dict():
+            return {key: _finite(element) for key, element in value.items()}
+    return value
 
 
 def _other(value: Any) -> Any:

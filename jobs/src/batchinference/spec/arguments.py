@@ -1,0 +1,40 @@
+"""Keyword arguments for code of the user's or of a library."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+MAX_DEPTH = 32
+
+
+def _portable(value: Any, depth: int = 0) -> Any:
+    """A value that JSON can hold: it comes to a cluster as it is on a laptop.
+
+    YAML knows dates, binaries, keys that are numbers and lists that hold themselves as well.
+    """
+    if depth > MAX_DEPTH:
+        raise _error(f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise _error("a key must be a text: put it in quotes")
+        for child in value.values():
+            _portable(child, depth + 1)
+    elif isinstance(value, list):
+        for child in value:
+            _portable(child, depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise _error("JSON has no such number")
+    elif not isinstance(value, str | int | float | None):
+        raise _error("JSON has no such value: put a date in quotes")
+    return value
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("argument", "{message}", {"message": message})
+
+
+Arguments = Annotated[dict[str, Annotated[Any, AfterValidator(_portable)]], Field(max_length=64)]

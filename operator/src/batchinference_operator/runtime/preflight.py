@@ -1,0 +1,59 @@
+"""Whether the API server has what the operator works on, and lets it be listed.
+
+kopf says nothing of a kind that is missing, and where it may not look out for new
+CustomResourceDefinitions it would wait for ever. So the operator ends, says why and is started
+again by Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference_operator.runtime.gateway import request, words_of
+
+
+class NotReady(Exception):
+    """What is missing, and how to get it."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    group: str
+    version: str
+    plural: str
+    way_out: str
+
+
+_KINDS = (
+    _Kind(GROUP, VERSION, PLURAL, "install the operator's chart with crds.enabled=true"),
+    _Kind("ray.io", "v1", "rayjobs", "install KubeRay, or set kuberay.enabled=true in the chart"),
+)
+
+
+async def check_api(client: ApiClient, namespaces: Sequence[str]) -> None:
+    """Raises NotReady. The first namespace stands for all, which have the same roles."""
+    scope = f"/namespaces/{namespaces[0]}" if namespaces else ""
+    where = f"in namespace {namespaces[0]}" if namespaces else "in all namespaces"
+    for kind in _KINDS:
+        path = f"/apis/{kind.group}/{kind.version}{scope}/{kind.plural}?limit=1"
+        try:
+            status, answer = await request(client, "GET", path)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NotReady(f"the API server cannot be reached: {error or 'no answer'}") from None
+        if status >= HTTPStatus.BAD_REQUEST:
+            raise NotReady(_problem(kind, where, status, words_of(answer)))
+
+
+def _problem(kind: _Kind, where: str, status: int, words: str) -> str:
+    name = f"{kind.plural}.{kind.group}"
+    if status == HTTPStatus.NOT_FOUND:
+        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.way_out}"
+    if status == HTTPStatus.FORBIDDEN:
+        return f"the right to list {name} {where} is missing; the chart's roles have it: {words}"
+    return f"cannot list {name} {where}: {status}: {words}"

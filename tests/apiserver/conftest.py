@@ -1,0 +1,147 @@
+"""One API server for the suite, with both CustomResourceDefinitions, and operators beside it."""
+
+from __future__ import annotations
+
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import ApiServer, Namespace, new_namespace, running
+from support.chart import Chart, kuberay_archive, own_chart
+from support.dashboard import Dashboard, served
+from support.deployment import CHART
+from support.documents import document
+from support.engines import kubebuilder_assets
+from support.operator_process import OperatorProcess
+from support.played import PlayedJob
+
+Object = dict[str, Any]
+NewJob = Callable[..., PlayedJob]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server that knows BatchInferences."""
+    with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
+        server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ray_jobs() -> Object:
+    """KubeRay's definition of RayJobs, from its chart."""
+    with tarfile.open(kuberay_archive()) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            text = content.read() if content else b""
+            if "/crds/" in member.name and b"\n  name: rayjobs.ray.io\n" in text:
+                found: Object = yaml.load(text, yaml.CSafeLoader)
+                return found
+    pytest.fail("KubeRay's chart has no definition of RayJobs")
+
+
+@pytest.fixture(scope="session")
+def kuberay(server: ApiServer, ray_jobs: Object) -> None:
+    """RayJobs are known to the server. Nobody runs them: the tests do as if."""
+    server.install_crd(ray_jobs)
+
+
+@pytest.fixture
+def namespace(server: ApiServer) -> Namespace:
+    return new_namespace(server, f"test-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture(scope="module")
+def module_namespace(server: ApiServer) -> Namespace:
+    """For tests that change nothing in it."""
+    return new_namespace(server, f"test-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture(scope="session")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Chart:
+    return own_chart(tmp_path_factory.mktemp("chart"))
+
+
+@pytest.fixture(scope="session")
+def dashboard() -> Iterator[Dashboard]:
+    with served() as dashboard:
+        yield dashboard
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Makes operators, not started yet, each with the rights that the chart gives by its values."""
+
+    server: ApiServer
+    chart: Chart
+    dashboard: Dashboard
+    directory: Path
+    made: list[OperatorProcess] = field(default_factory=list)
+
+    def __call__(self, **values: Any) -> OperatorProcess:
+        system = new_namespace(self.server, f"system-{uuid.uuid4().hex[:8]}").name
+        values = {"crds": {"enabled": False}, "fullnameOverride": system, **values}
+        manifests = self.chart.manifests(values, "--namespace", system)
+        directory = self.directory / system
+        directory.mkdir()
+        self.made.append(OperatorProcess(self.server, manifests, directory, self.dashboard))
+        return self.made[-1]
+
+    def close(self) -> None:
+        """What an operator asked for and might not have is an error of every test with one."""
+        for operator in self.made:
+            operator.close()
+            print(operator.output())
+            events = self.server.requests_of(operator.user)
+            refused = [event for event in events if event["responseStatus"]["code"] == 403]
+            assert not refused, [event["requestURI"] for event in refused]
+
+
+@pytest.fixture
+def new_operator(
+    server: ApiServer, kuberay: None, chart: Chart, dashboard: Dashboard, tmp_path: Path
+) -> Iterator[Operators]:
+    operators = Operators(server, chart, dashboard, tmp_path)
+    yield operators
+    operators.close()
+
+
+@pytest.fixture
+def operator(new_operator: Operators, namespace: Namespace) -> OperatorProcess:
+    """An operator at work on the test's namespace."""
+    operator = new_operator(watchNamespaces=[namespace.name])
+    operator.start()
+    return operator
+
+
+@pytest.fixture(scope="module")
+def operator_of_all(
+    server: ApiServer,
+    kuberay: None,
+    chart: Chart,
+    dashboard: Dashboard,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OperatorProcess]:
+    """An operator at work on all namespaces. Tests that have it use namespaces of their own."""
+    operators = Operators(server, chart, dashboard, tmp_path_factory.mktemp("operator"))
+    operator = operators()
+    operator.start()
+    yield operator
+    operators.close()
+
+
+@pytest.fixture
+def job(namespace: Namespace, dashboard: Dashboard) -> NewJob:
+    """Creates a BatchInference of which the test plays what follows."""
+
+    def create(name: str = "job", **spec: Any) -> PlayedJob:
+        namespace.create(document(name, **spec))
+        return PlayedJob(namespace, name, dashboard)
+
+    return create

@@ -1,0 +1,137 @@
+"""The CustomResourceDefinition as the API server takes it, and what kubectl makes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import ApiServer, Namespace
+from support.deployment import CHART
+from support.documents import document
+from support.engines import kubebuilder_assets
+
+Object = dict[str, Any]
+
+CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD['metadata']['name']}"
+LONGEST_ANNOTATION = 262144
+"""`kubectl apply` keeps the whole object in an annotation, and the API server takes no more."""
+
+
+@pytest.fixture
+def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
+    """kubectl in the test's namespace."""
+    program = kubebuilder_assets() / "kubectl"
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+
+    def run(*words: str) -> str:
+        command = [str(program), "--namespace", namespace.name, *words]
+        environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_definition_is_established_and_nothing_is_said_against_it(server: ApiServer) -> None:
+    conditions = server.get(PATH)["status"]["conditions"]
+    assert {c["type"]: c["status"] for c in conditions} == {
+        "NamesAccepted": "True",
+        "Established": "True",
+    }
+
+
+def test_the_server_keeps_the_whole_schema(server: ApiServer) -> None:
+    (version,) = server.get(PATH)["spec"]["versions"]
+    assert version["schema"] == CRD["spec"]["versions"][0]["schema"]
+
+
+def test_the_definition_is_small_enough_for_kubectl_apply() -> None:
+    assert len((CHART / "files" / "crd.yaml").read_text()) < LONGEST_ANNOTATION
+
+
+def test_jobs_are_found_by_their_short_name_and_among_all(server: ApiServer) -> None:
+    resources = server.get("/apis/batchinference.dev/v1alpha1")["resources"]
+    (jobs,) = (found for found in resources if found["name"] == "batchinferences")
+    assert jobs["shortNames"] == ["bi"]
+    assert jobs["categories"] == ["all"]
+    assert jobs["namespaced"]
+
+
+def condition(kind: str, status: str, message: str) -> Object:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": "Word",
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": 1,
+    }
+
+
+STATUS = {
+    "phase": "Running",
+    "observedGeneration": 1,
+    "conditions": [
+        condition("Ready", "False", "rows are being processed"),
+        condition("Complete", "True", "done"),
+    ],
+    "progress": {"rows": 410, "total": 1000, "percent": 41, "rowsPerSecond": 12.5, "eta": "47s"},
+    "counts": {"read": 410, "written": 407, "failed": 3, "skipped": 0},
+    "rayJobName": "shown-1",
+}
+
+
+def test_kubectl_shows_how_a_job_goes(namespace: Namespace, kubectl: Any) -> None:
+    namespace.create(document("shown"))
+    namespace.patch_status("BatchInference", "shown", STATUS)
+    header, row = kubectl("get", "bi").splitlines()
+    assert header.split() == ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ERRORS", "AGE"]
+    *shown, age = row.split()
+    assert shown == ["shown", "Running", "41", "12.5", "47s", "3"]
+    assert age.endswith("s")
+
+
+def test_kubectl_shows_more_when_there_is_room(namespace: Namespace, kubectl: Any) -> None:
+    namespace.create(document("shown"))
+    namespace.patch_status("BatchInference", "shown", STATUS)
+    header, row = kubectl("get", "bi", "--output", "wide").splitlines()
+    assert header.split()[-3:] == ["ROWS", "RAYJOB", "REASON"]
+    assert row.split()[7:9] == ["410", "shown-1"]
+    assert row.endswith("rows are being processed")
+
+
+def test_kubectl_shows_a_job_that_nobody_has_seen_yet(namespace: Namespace, kubectl: Any) -> None:
+    namespace.create(document("new"))
+    _, row = kubectl("get", "batchinferences").splitlines()
+    assert row.split()[0] == "new"
+
+
+def test_kubectl_waits_for_a_condition(namespace: Namespace, kubectl: Any) -> None:
+    namespace.create(document("waited"))
+    namespace.patch_status("BatchInference", "waited", STATUS)
+    kubectl("wait", "--for=condition=Complete", "batchinference/waited", "--timeout=5s")
+
+
+def test_kubectl_explains_the_fields(kubectl: Any) -> None:
+    assert "The format of the files" in kubectl("explain", "bi.spec.read.format")
+    assert "Rows a batch" in kubectl("explain", "bi.spec.steps.batchSize")
+
+
+def test_kubectl_applies_the_same_file_again(
+    namespace: Namespace, kubectl: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(document("again")))
+    assert "created" in kubectl("apply", "--filename", str(file))
+    assert "unchanged" in kubectl("apply", "--filename", str(file))
+    assert "serverside-applied" in kubectl(
+        "apply", "--server-side", "--force-conflicts", "--filename", str(file)
+    )
+    assert namespace.get("BatchInference", "again")["metadata"]["generation"] == 1

@@ -1,0 +1,250 @@
+"""Which documents the API server takes, in what words it refuses the others, and that the parser,
+which judges them on a laptop and in the operator, is of the same mind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from batchinference.spec import SpecError, parse
+from support.apiserver import Namespace, Refused
+from support.deployment import CHART, ROOT
+from support.documents import document, python_step
+from support.variations import (
+    REMOVED,
+    changed,
+    full_document,
+    place_of,
+)
+
+Document = dict[str, Any]
+
+FULL = full_document()
+IMMUTABLE = "the spec cannot be changed: create a new BatchInference"
+ONE_KIND = (
+    "a step holds exactly one of model, python, filter, labelFromPath, selectColumns, dropColumns"
+)
+POOLED = "batchSize, replicas and resources are for model and python steps"
+NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
+EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
+TORCH_STEP = {
+    "name": "score",
+    "model": {"runtime": "torch", "source": "s3://m/m.pt", "inputs": {"x": "text"}, "output": "y"},
+}
+
+
+def refusal(namespace: Namespace, body: Document) -> str | None:
+    """What the API server says against a document; None when it takes it."""
+    try:
+        namespace.create(body, dryRun="All")
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
+def read(kind: str, **options: Any) -> Document:
+    return document(read={"format": kind, "paths": ["s3://in/"], "options": options})
+
+
+VALID = {
+    "as small as it can be": document(),
+    "with everything": FULL,
+    "images": read("images", size=[32, 48], mode="L"),
+    "parquet": read("parquet", columns=["a", "b"]),
+    "json": read("json", lines=False),
+    "csv": read("csv", delimiter=";", column_names=["a"]),
+    "text": read("text", encoding="latin-1", drop_empty_lines=False),
+    "binary": read("binary", include_paths=True, file_extensions=["pdf"]),
+    "json out": document(write={"format": "json", "path": "s3://out/", "compression": "gzip"}),
+    "no steps": document(steps=[]),
+    "a name of 40": document("a" * 40),
+    "whole numbers where fractions may be": document(
+        errors={"maxPercent": 1}, cluster={"head": {"cpu": 2}}
+    ),
+    "torch from a file": document(steps=[TORCH_STEP]),
+    "a function": document(steps=[python_step("own", "module:function", batchSize=1)]),
+    "options of any shape": document(
+        steps=[python_step(python={"callable": "m:C", "constructorArgs": {"a": {"b": [1, "c"]}}})]
+    ),
+    "local paths": document(
+        read={"format": "text", "paths": ["/data/in"]},
+        cluster={"volumes": [{"name": "d", "mountPath": "/data", "hostPath": {"path": "/srv"}}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("body", VALID.values(), ids=VALID)
+def test_a_valid_document_is_taken_by_server_and_parser(
+    namespace: Namespace, body: Document
+) -> None:
+    assert refusal(namespace, body) is None
+    parse(body)
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
+def test_an_example_is_taken_with_addresses_of_an_object_store(
+    namespace: Namespace, file: Any
+) -> None:
+    body = yaml.safe_load(file.read_text().replace("./", "s3://bucket/"))
+    assert refusal(namespace, body) is None
+    parse(body)
+
+
+@pytest.mark.parametrize("body", VALID.values(), ids=VALID)
+def test_the_operator_reads_from_the_server_what_was_written(
+    namespace: Namespace, body: Document
+) -> None:
+    """Defaults that the server fills in are the parser's own."""
+    stored = namespace.create(body)
+    assert parse(stored).spec == parse(body).spec
+
+
+@pytest.mark.parametrize(
+    "place", ["spec.read.options", "spec.steps", "spec.errors", "spec.cluster", "spec.write.mode"]
+)
+def test_an_empty_field_is_dropped_by_the_server_before_the_operator_sees_it(
+    namespace: Namespace, place: str
+) -> None:
+    stored = namespace.create(changed(document(), place_of(place), None))
+    assert parse(stored).spec == parse(document()).spec
+
+
+INVALID = [
+    ("spec.bogus", 1, 'unknown field "spec.bogus"'),
+    ("spec.read.bogus", 1, 'unknown field "spec.read.bogus"'),
+    ("spec.read.options.bogus", 1, 'unknown field "spec.read.options.bogus"'),
+    ("spec.steps.1.batchsize", 1, 'unknown field "spec.steps[1].batchsize"'),
+    ("spec.steps.1.model.bogus", 1, 'unknown field "spec.steps[1].model.bogus"'),
+    ("spec.cluster.volumes.0.bogus", 1, 'unknown field "spec.cluster.volumes[0].bogus"'),
+    ("spec", REMOVED, "spec: Required value"),
+    ("spec.read", REMOVED, "spec.read: Required value"),
+    ("spec.write", REMOVED, "spec.write: Required value"),
+    ("spec.read.format", REMOVED, "spec.read.format: Required value"),
+    ("spec.read.format", "orc", "spec.read.format: Unsupported value"),
+    ("spec.read.paths", REMOVED, "spec.read.paths: Required value"),
+    ("spec.read.paths", [], "spec.read.paths: Invalid value"),
+    ("spec.read.paths", "s3://in/", "spec.read.paths in body must be of type array"),
+    ("spec.read.paths", ["s3://in/"] * 257, "spec.read.paths: Too many"),
+    ("spec.read.paths.0", "", "spec.read.paths[0]"),
+    ("spec.read.paths.0", "s3://" + "a" * 1020, "spec.read.paths[0]: Too long"),
+    ("spec.read.options.size", [224], "spec.read.options.size"),
+    ("spec.read.options.size", [224, 224, 3], "spec.read.options.size"),
+    ("spec.read.options.size.0", 0, "spec.read.options.size[0]"),
+    ("spec.read.options.mode", "CMYK", "spec.read.options.mode: Unsupported value"),
+    ("spec.read.options.include_paths", "yes", "spec.read.options.include_paths in body must be"),
+    ("spec.steps.1.name", "Embed", "spec.steps[1].name"),
+    ("spec.steps.1.name", "a" * 41, "spec.steps[1].name"),
+    ("spec.steps.1.name", REMOVED, "spec.steps[1].name: Required value"),
+    ("spec.steps.1.name", "label", "spec.steps[1]: Duplicate value"),
+    ("spec.steps.1.model.source", REMOVED, "source is required for runtime transformers"),
+    ("spec.steps.1.model.task", REMOVED, "task is required for runtime transformers"),
+    ("spec.steps.1.model.task", "translation", "spec.steps[1].model.task: Unsupported value"),
+    ("spec.steps.1.model.inputs", REMOVED, "spec.steps[1].model.inputs: Required value"),
+    ("spec.steps.1.model.inputs", {}, "spec.steps[1].model.inputs"),
+    ("spec.steps.1.model.inputs", {"image": 1}, "spec.steps[1].model.inputs.image"),
+    ("spec.steps.1.model.output", REMOVED, "spec.steps[1].model.output: Required value"),
+    ("spec.steps.1.model.runtime", "onnx", "spec.steps[1].model.runtime: Unsupported value"),
+    ("spec.steps.1.model.pooling", "max", "spec.steps[1].model.pooling: Unsupported value"),
+    ("spec.steps.1.model.factory", "m:f", "factory is for runtime torch only"),
+    ("spec.steps.1.model.factoryArgs", {"a": 1}, "factoryArgs is for runtime torch only"),
+    ("spec.steps.2.model.task", "feature-extraction", "task is for runtime transformers only"),
+    ("spec.steps.2.model.pooling", "mean", "pooling is for runtime transformers only"),
+    ("spec.steps.2.model.normalize", True, "normalize is for runtime transformers only"),
+    ("spec.steps.2.model.options", {"a": 1}, "options is for runtime transformers only"),
+    ("spec.steps.2.model.factory", "no colon", "spec.steps[2].model.factory"),
+    ("spec.steps.1.filter", "a > 1", f"spec.steps[1]: Invalid value: {ONE_KIND}"),
+    ("spec.steps.0.labelFromPath", REMOVED, f"spec.steps[0]: Invalid value: {ONE_KIND}"),
+    ("spec.steps.0.labelFromPath.index", "last", "spec.steps[0].labelFromPath.index"),
+    ("spec.steps.0.batchSize", 8, POOLED),
+    ("spec.steps.4.replicas", {"max": 2}, POOLED),
+    ("spec.steps.5.resources", {"cpu": 2}, POOLED),
+    ("spec.steps.1.batchSize", 0, "spec.steps[1].batchSize"),
+    ("spec.steps.1.batchSize", "auto", "spec.steps[1].batchSize in body must be of type integer"),
+    ("spec.steps.1.batchSize", 1.5, "spec.steps[1].batchSize"),
+    ("spec.steps.1.replicas.max", 0, "spec.steps[1].replicas.max"),
+    ("spec.steps.1.replicas.max", 10001, "spec.steps[1].replicas.max"),
+    ("spec.steps.1.resources.cpu", 0, "spec.steps[1].resources.cpu"),
+    ("spec.steps.1.resources.cpu", "2", "spec.steps[1].resources.cpu"),
+    ("spec.steps.1.resources.gpu", -1, "spec.steps[1].resources.gpu"),
+    ("spec.steps.1.resources.memory", "5 GB", "spec.steps[1].resources.memory"),
+    ("spec.steps.3.python.callable", "module", "spec.steps[3].python.callable"),
+    ("spec.steps.5.selectColumns", [], "spec.steps[5].selectColumns"),
+    ("spec.steps.6.dropColumns.0", "", "spec.steps[6].dropColumns[0]"),
+    ("spec.write.format", "csv", "spec.write.format: Unsupported value"),
+    ("spec.write.format", "json", "compression for format json is one of gzip, none"),
+    ("spec.write.mode", "append", "spec.write.mode: Unsupported value"),
+    ("spec.write.path", REMOVED, "spec.write.path: Required value"),
+    ("spec.write.compression", "brotli", "spec.write.compression: Unsupported value"),
+    ("spec.errors.maxRows", -1, "spec.errors.maxRows"),
+    ("spec.errors.maxPercent", 101, "spec.errors.maxPercent"),
+    ("spec.cluster.image", "", "spec.cluster.image"),
+    ("spec.cluster.imagePullPolicy", "Often", "spec.cluster.imagePullPolicy: Unsupported value"),
+    ("spec.cluster.env.0.name", "1A", "spec.cluster.env[0].name"),
+    ("spec.cluster.env.0.value", 1, "spec.cluster.env[0].value in body must be of type string"),
+    ("spec.cluster.volumes.0.mountPath", "data", "spec.cluster.volumes[0].mountPath"),
+    ("spec.cluster.tolerations.0.effect", "Never", "spec.cluster.tolerations[0].effect"),
+    ("spec.cluster.nodeSelector.pool", 1, "spec.cluster.nodeSelector.pool"),
+    ("spec.cluster.head.cpu", -1, "spec.cluster.head.cpu"),
+    ("spec.cluster.workers.max", 0, "spec.cluster.workers.max"),
+    ("metadata.name", "9lives", NAME),
+    ("metadata.name", "with.dots", NAME),
+    ("metadata.name", "a" * 41, NAME),
+    ("metadata.name", "Capital", "metadata.name"),
+    ("metadata.name", "ends-", "metadata.name"),
+]
+
+
+def options(kind: str, **options: Any) -> Document:
+    body: Document = read(kind, **options)["spec"]["read"]
+    return body
+
+
+OPTIONS_OF_OTHER_FORMATS = [
+    (options("text", mode="RGB"), "options.mode is for format images only"),
+    (options("binary", size=[32, 32]), "options.size is for format images only"),
+    (options("csv", columns=["a"]), "options.columns is for format parquet only"),
+    (options("parquet", lines=True), "options.lines is for format json only"),
+    (options("json", delimiter=";"), "options.delimiter is for format csv only"),
+    (options("images", column_names=["a"]), "options.column_names is for format csv only"),
+    (options("binary", encoding="utf-8"), "options.encoding is for format text only"),
+    (options("csv", drop_empty_lines=True), "options.drop_empty_lines is for format text only"),
+]
+REFUSED = INVALID + [("spec.read", body, words) for body, words in OPTIONS_OF_OTHER_FORMATS]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    REFUSED,
+    ids=[f"{place}={'' if value is REMOVED else value}"[:70] for place, value, _ in REFUSED],
+)
+def test_an_invalid_document_is_refused_by_server_and_parser(
+    namespace: Namespace, place: str, value: Any, words: str
+) -> None:
+    body = changed(FULL, place_of(place), value)
+    assert words in (refusal(namespace, body) or "taken")
+    with pytest.raises(SpecError):
+        parse(body)
+
+
+def test_every_rule_of_the_definition_has_a_case_here() -> None:
+    crd = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+    messages = set(rule_messages(crd["spec"]["versions"][0]["schema"]))
+    proved = {m for m in messages if any(m in words for _, _, words in REFUSED)}
+    assert messages - proved == {
+        IMMUTABLE,  # has a file of its own
+        # holds for all that the field's own list allows
+        "compression for format parquet is one of snappy, zstd, gzip, lz4, none",
+    }
+
+
+def rule_messages(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for child in schema:
+            yield from rule_messages(child)
+    elif isinstance(schema, dict):
+        yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", []))
+        for child in schema.values():
+            yield from rule_messages(child)

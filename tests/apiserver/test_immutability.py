@@ -1,0 +1,118 @@
+"""What a job does stands from the beginning: the spec never changes, the metadata may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.apiserver import Namespace, Refused
+from support.documents import document, python_step
+from support.variations import REMOVED, Place, at, changed, full_document, named, place_of, places
+
+Document = dict[str, Any]
+
+WORDS = "the spec cannot be changed: create a new BatchInference"
+FULL = full_document()
+PLACES = [("spec", *place) for place in places(FULL["spec"])]
+
+
+@pytest.fixture(scope="module")
+def full(module_namespace: Namespace) -> Document:
+    created: Document = module_namespace.create(FULL)
+    return created
+
+
+def other(value: Any) -> Any:
+    """Another value of the same type, or a list in another order."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "x"
+        case dict():
+            return dict(list(value.items())[1:])
+        case _:
+            return value[::-1] if len(value) > 1 else []
+
+
+def refused(namespace: Namespace, before: Document, after: Document) -> str:
+    """The words against a change; the server's own order of things is kept apart from it."""
+    metadata = {**after["metadata"], "resourceVersion": before["metadata"]["resourceVersion"]}
+    path = namespace.path("BatchInference", before["metadata"]["name"])
+    with pytest.raises(Refused) as refusal:
+        namespace.server.call("PUT", path, {**after, "metadata": metadata}, dryRun="All")
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=map(named, PLACES))
+def test_no_value_can_be_changed(module_namespace: Namespace, full: Document, place: Place) -> None:
+    after = changed(full, place, other(at(full, place)))
+    assert after["spec"] != full["spec"]
+    # the server may find more against the new value; it never fails to find this
+    assert_immutable(refused(module_namespace, full, after))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=map(named, PLACES))
+def test_no_value_can_be_removed(module_namespace: Namespace, full: Document, place: Place) -> None:
+    assert_immutable(refused(module_namespace, full, changed(full, place, REMOVED)))
+
+
+def assert_immutable(words: str) -> None:
+    """Refused as a change, or as invalid already: then the server does not look any further."""
+    assert WORDS in words or "some validation rules were not checked" in words, words
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("spec.errors", {"maxRows": 1}),
+        ("spec.write.mode", "overwrite"),
+        ("spec.write.compression", "zstd"),
+        ("spec.read.options", {"include_paths": True}),
+        ("spec.read.paths.1", "s3://in/more/"),
+        ("spec.steps", []),
+        ("spec.steps.1", python_step("another")),
+        ("spec.steps.0.batchSize", 3),
+        ("spec.steps.0.replicas", {"max": 2}),
+        ("spec.steps.0.resources", {"gpu": 1}),
+        ("spec.steps.0.python.callArgs", {"top": 1}),
+        ("spec.cluster", {"image": "own"}),
+        ("spec.cluster", {"env": [{"name": "A", "value": "b"}]}),
+        ("spec.cluster", {"nodeSelector": {"pool": "gpu"}}),
+        ("spec.cluster", {"head": {"cpu": 2}}),
+        ("spec.cluster", {"workers": {"max": 3}}),
+        ("spec.cluster", {}),
+    ],
+    ids=str,
+)
+def test_nothing_can_be_added(namespace: Namespace, place: str, value: Any) -> None:
+    before = namespace.create(document("job", steps=[python_step()]))
+    after = changed(before, place_of(place), value)
+    assert WORDS in refused(namespace, before, after)
+    after["metadata"] = {"name": "new"}
+    namespace.create(after, dryRun="All")  # as a new job it would be fine
+
+
+def test_steps_cannot_be_reordered(namespace: Namespace) -> None:
+    before = namespace.create(document("job", steps=[python_step("a"), python_step("b")]))
+    after = changed(before, ("spec", "steps"), before["spec"]["steps"][::-1])
+    assert WORDS in refused(namespace, before, after)
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_the_metadata_can_be_changed(namespace: Namespace, field: str) -> None:
+    namespace.create(full_document("job"))
+    patched = namespace.patch("BatchInference", "job", {"metadata": {field: {"team": "vision"}}})
+    assert patched["metadata"][field] == {"team": "vision"}
+
+
+def test_the_same_spec_can_be_written_again(namespace: Namespace) -> None:
+    """GitOps does so all day, without the defaults that the server has filled in."""
+    before = namespace.create(full_document("job"))
+    again = full_document("job")
+    again["metadata"] |= {"resourceVersion": before["metadata"]["resourceVersion"]}
+    after = namespace.server.call("PUT", namespace.path("BatchInference", "job"), again)
+    assert after["metadata"]["generation"] == 1

@@ -1,0 +1,263 @@
+"""A job from its creation to its end, in the words of its status."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from support.apiserver import ApiServer, Namespace, new_namespace
+from support.dashboard import Dashboard
+from support.documents import document
+from support.operator_process import OperatorProcess
+from support.played import OUTPUT, PlayedJob, soon, stamp
+
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def running(operator_of_all: OperatorProcess, job: Any) -> PlayedJob:
+    """A job whose driver has begun, and says so."""
+    running: PlayedJob = job()
+    running.play_cluster()
+    running.play_driver()
+    running.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
+    running.status("Running")
+    return running
+
+
+def conditions(status: Object) -> dict[str, str]:
+    return {found["type"]: found["status"] for found in status["conditions"]}
+
+
+def test_a_job_goes_from_pending_to_running(operator_of_all: OperatorProcess, job: Any) -> None:
+    played = job()
+    status = played.status("Starting", words="RayJob job-1 is starting its cluster")
+    assert status["rayJobName"] == "job-1"
+    assert conditions(status) == {
+        **{"Ready": "False", "Complete": "False", "Failed": "False"},
+        **{"Reconciling": "True"},
+    }
+    played.play_cluster()
+    played.play_driver()
+    played.status("Starting", words="the driver")
+    played.report("running", progress={"rows": 1, "total": 4, "percent": 25})
+    status = played.status("Running", "Running")
+    assert status["progress"]["rows"] == 1
+    assert status["rayClusterName"] == "job-abcde"
+    assert conditions(status)["Ready"] == "False"
+
+
+def test_every_figure_of_the_driver_reaches_the_status(running: PlayedJob) -> None:
+    progress = {
+        **{"rows": 820, "total": 1000, "estimated": True, "percent": 82},
+        **{"rowsPerSecond": 12.5, "eta": "14s"},
+    }
+    counts = {"read": 820, "written": 810, "failed": 7, "skipped": 3}
+    running.report("running", progress=progress, counts=counts)
+    soon("new figures", lambda: running.body["status"].get("counts") == counts)
+    status = running.body["status"]
+    assert status["progress"] == progress
+    assert status["output"] == OUTPUT
+
+
+def test_a_job_that_succeeds_is_complete_and_its_cluster_released(running: PlayedJob) -> None:
+    assert running.ray_job["spec"]["ttlSecondsAfterFinished"] > 0
+    counts = {"read": 1000, "written": 990, "failed": 4, "skipped": 6}
+    running.report("succeeded", counts=counts, progress={"rows": 1000, "percent": 100})
+    running.play("Complete", "SUCCEEDED", endTime=stamp())
+    status = running.status("Succeeded", "Succeeded")
+    assert conditions(status) == {"Ready": "True", "Complete": "True", "Failed": "False"}
+    assert status["counts"] == counts
+    assert status["observedGeneration"] == 1
+    assert status["completionTime"] >= status["startTime"]
+    assert running.released()
+
+
+def test_a_job_waits_for_the_check_of_its_output(running: PlayedJob) -> None:
+    running.report("finalizing", progress={"rows": 1000, "percent": 100})
+    status = running.status("Finalizing")
+    assert conditions(status)["Complete"] == "False"
+
+
+def test_a_job_that_its_driver_calls_failed_has_the_drivers_words(running: PlayedJob) -> None:
+    words = "12 of 1000 rows failed, which is more than the 10 that errors.maxRows allows"
+    running.report("failed", reason="TooManyErrors", message=words)
+    running.play("Failed", "FAILED", reason="AppFailed", message="exit code 3", endTime=stamp())
+    status = running.status("Failed", "TooManyErrors")
+    assert conditions(status) == {
+        **{"Ready": "False", "Complete": "False", "Failed": "True", "Stalled": "True"},
+    }
+    assert {found["message"] for found in status["conditions"]} == {words}
+
+
+ENDS = [
+    ("Failed", "FAILED", "AppFailed", "Job entrypoint command failed with exit code 137"),
+    ("Failed", "STOPPED", "AppFailed", "Job was stopped"),
+    ("Failed", "", "DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds"),
+    ("Failed", "", "SubmissionFailed", "failed to submit: connection refused"),
+    ("ValidationFailed", "", "ValidationFailed", "the RayJob name should be shorter"),
+]
+
+
+@pytest.mark.parametrize(("deployment", "state", "reason", "words"), ENDS, ids=lambda word: word)
+def test_a_ray_job_that_fails_without_a_report_is_told_in_kuberays_words(
+    operator_of_all: OperatorProcess, job: Any, deployment: str, state: str, reason: str, words: str
+) -> None:
+    failed = job()
+    failed.play_end(state, deployment, reason=reason, message=words)
+    status = failed.status("Failed", reason)
+    assert {found["message"] for found in status["conditions"]} == {words}
+    assert status["completionTime"] == failed.ray_job["status"]["endTime"]
+
+
+def test_a_ray_job_that_succeeds_unheard_is_complete_and_tells_where_the_report_lies(
+    operator_of_all: OperatorProcess, job: Any
+) -> None:
+    played = job()
+    played.play_end("SUCCEEDED")
+    played.status("Succeeded", words=f"{OUTPUT}_batchinference/report.json")
+    played.condition("Complete")
+
+
+def test_a_report_that_comes_late_still_counts(operator_of_all: OperatorProcess, job: Any) -> None:
+    """The head answers nobody for a moment, just when the job has ended."""
+    played = job()
+    played.play("Complete", "SUCCEEDED", endTime=stamp())
+    played.status("Finalizing")
+    played.play_cluster()
+    counts = {"read": 3, "written": 3, "failed": 0, "skipped": 0}
+    played.report("succeeded", counts=counts)
+    played.play("Complete", "SUCCEEDED", endTime=stamp())
+    assert played.status("Succeeded")["counts"] == counts
+
+
+def test_a_dashboard_that_refuses_the_token_is_waited_for_no_longer_than_a_while(
+    operator_of_all: OperatorProcess, job: Any
+) -> None:
+    played = job()
+    played.play_cluster()
+    played.dashboard.tokens[played.host] = "another"
+    played.play_end("SUCCEEDED")
+    played.status("Succeeded", words="could not be read")
+
+
+def test_a_driver_that_starts_anew_does_not_set_progress_back(running: PlayedJob) -> None:
+    running.report("preparing", progress={"rows": 0})
+    running.status("Starting")
+    assert running.body["status"]["progress"]["rows"] == 410
+
+
+PODS = {
+    "no node has room": (
+        {
+            "conditions": [
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+                }
+            ]
+        },
+        "Unschedulable",
+        "0/3 nodes are available: 3 Insufficient nvidia.com/gpu",
+    ),
+    "the image is not there": (
+        {
+            "containerStatuses": [
+                {
+                    **{"name": "ray-worker", "ready": False, "restartCount": 0},
+                    **{"image": "pipeline", "imageID": ""},
+                    "state": {
+                        "waiting": {
+                            "reason": "ImagePullBackOff",
+                            "message": 'Back-off pulling image "pipeline"',
+                        }
+                    },
+                }
+            ]
+        },
+        "ImagePull",
+        "Back-off pulling image",
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "reason", "words"), PODS.values(), ids=PODS)
+def test_a_pod_that_cannot_start_says_so_in_the_job(
+    operator_of_all: OperatorProcess,
+    namespace: Namespace,
+    job: Any,
+    status: Object,
+    reason: str,
+    words: str,
+) -> None:
+    played = job()
+    played.status("Starting")
+    group = played.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    pod = {**group["template"], "apiVersion": "v1", "kind": "Pod"}
+    pod["metadata"] = {"name": "job-worker-x", **pod["metadata"]}
+    namespace.create(pod)
+    namespace.patch_status("Pod", "job-worker-x", status)
+    played.status("Pending", reason, words=f"pod job-worker-x: {words}")
+    namespace.server.call("DELETE", namespace.path("Pod", "job-worker-x"), gracePeriodSeconds="0")
+    played.status("Starting")
+
+
+def test_a_ray_job_that_somebody_deletes_fails_the_job(
+    running: PlayedJob, namespace: Namespace
+) -> None:
+    namespace.delete("RayJob", "job-1")
+    failed = running.condition("Failed")
+    assert failed["reason"] == "RayJobDeleted"
+    assert "job-1" in failed["message"]
+    assert namespace.list("RayJob") == []
+
+
+def test_jobs_side_by_side_do_not_mix(
+    operator_of_all: OperatorProcess, server: ApiServer, dashboard: Dashboard, job: Any
+) -> None:
+    """Two names in one namespace, and one name in two namespaces."""
+    other = new_namespace(server, f"other-{uuid.uuid4().hex[:8]}")
+    other.create(document("one"))
+    jobs = [job("one"), job("two"), PlayedJob(other, "one", dashboard)]
+    for played in jobs:
+        played.play_cluster()
+        played.play_driver()
+    assert len({played.dashboard.tokens[played.host] for played in jobs}) == 3
+    for rows, played in enumerate(jobs):
+        counts = {"read": rows, "written": rows, "failed": 0, "skipped": 0}
+        played.report("succeeded" if rows else "failed", reason="Own", counts=counts)
+    assert jobs[0].status("Failed", "Own")["counts"]["read"] == 0
+    assert jobs[1].status("Succeeded")["counts"]["read"] == 1
+    assert jobs[2].status("Succeeded")["counts"]["read"] == 2
+
+
+def test_many_jobs_at_once_are_all_run(operator_of_all: OperatorProcess, job: Any) -> None:
+    jobs = [job(f"job-{number}") for number in range(40)]
+    for played in jobs:
+        played.play_success()
+    for played in jobs:
+        assert played.status("Succeeded")["counts"]["written"] == 10
+
+
+def test_a_status_that_somebody_else_writes_is_put_right(
+    running: PlayedJob, namespace: Namespace
+) -> None:
+    namespace.patch_status("BatchInference", "job", {"phase": "Pending"})
+    running.status("Running")
+
+
+def test_a_job_at_rest_is_not_written_again(running: PlayedJob) -> None:
+    """Each write comes back as an event: an unchanged job must cause none."""
+    running.play_success()
+    running.status("Succeeded")
+    assert running.released()
+    before = running.body["metadata"]["resourceVersion"]
+    running.namespace.patch("RayJob", "job-1", {"metadata": {"labels": {"seen": "again"}}})
+    other = PlayedJob(running.namespace, "other", running.dashboard)
+    running.namespace.create(document("other"))
+    other.status("Starting")  # what came before it has been looked at
+    assert running.body["metadata"]["resourceVersion"] == before

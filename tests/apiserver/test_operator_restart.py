@@ -1,0 +1,148 @@
+"""The operator may end at any moment and be started again: nothing is lost or done twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.rendering import Names, Owner, config_map, effective
+from batchinference.spec import parse
+from batchinference.spec.cluster import Cluster
+from support.apiserver import Namespace
+from support.operator_process import OperatorProcess
+from support.played import stamp
+
+Object = dict[str, Any]
+
+COUNTS = {"read": 10, "written": 10, "failed": 0, "skipped": 0}
+
+
+@pytest.fixture
+def stopped(new_operator: Any, namespace: Namespace) -> OperatorProcess:
+    """An operator that was never started."""
+    stopped: OperatorProcess = new_operator(watchNamespaces=[namespace.name])
+    return stopped
+
+
+def test_it_ends_at_once_when_it_is_asked_to(operator: OperatorProcess, job: Any) -> None:
+    job().status("Starting")
+    assert operator.stop(seconds=3) == 0
+
+
+def test_a_job_that_came_while_it_was_away_is_run(stopped: OperatorProcess, job: Any) -> None:
+    waiting = job()
+    stopped.start()
+    waiting.play_success()
+    assert waiting.status("Succeeded")["counts"] == COUNTS
+
+
+def test_it_goes_on_where_it_ended_between_two_objects(
+    stopped: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    half = job()
+    complete = effective(parse(half.body), Cluster(image="before"))
+    uid = half.body["metadata"]["uid"]
+    before = namespace.create(config_map(complete, Names("job", uid, 1), Owner("job", uid)))
+    stopped.start()
+    half.status("Starting")
+    assert half.config_map == before
+    half.play_success()
+    half.status("Succeeded")
+
+
+def test_it_goes_on_where_it_ended_between_the_ray_job_and_the_status(
+    operator: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    created = job()
+    created.status("Starting")
+    operator.kill()
+    before = created.ray_job
+    namespace.patch_status("BatchInference", "job", None)
+    assert "status" not in created.body
+    operator.start()
+    created.status("Starting")
+    assert created.ray_job["metadata"]["uid"] == before["metadata"]["uid"]
+    created.play_success()
+    created.status("Succeeded")
+
+
+def test_what_happened_to_a_running_job_meanwhile_is_seen(
+    operator: OperatorProcess, job: Any
+) -> None:
+    running = job()
+    running.play_cluster()
+    running.play_driver()
+    running.report("running", progress={"rows": 4})
+    running.status("Running")
+    operator.kill()
+    running.report("succeeded", counts=COUNTS)
+    running.play("Complete", "SUCCEEDED", endTime=stamp())
+    operator.start()
+    assert running.status("Succeeded")["counts"] == COUNTS
+
+
+def test_a_ray_job_that_went_meanwhile_fails_the_job(
+    operator: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    running = job()
+    running.status("Starting")
+    operator.kill()
+    namespace.delete("RayJob", "job-1")
+    operator.start()
+    running.status("Failed", "RayJobDeleted")
+    assert namespace.list("RayJob") == []
+
+
+def test_a_job_that_was_deleted_meanwhile_stays_deleted(
+    operator: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    job().status("Starting")
+    operator.kill()
+    namespace.delete("BatchInference", "job")
+    namespace.delete("RayJob", "job-1")
+    operator.start()
+    job("next").status("Starting")
+    assert [found["metadata"]["name"] for found in namespace.list("RayJob")] == ["next-1"]
+
+
+def test_the_cluster_of_a_finished_job_is_released_though_it_ended_in_between(
+    operator: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    finished = job()
+    finished.play_success()
+    finished.status("Succeeded")
+    operator.kill()
+    namespace.patch("RayJob", "job-1", {"spec": {"ttlSecondsAfterFinished": 600}})
+    operator.start()
+    assert finished.released()
+
+
+def test_a_finished_job_is_not_touched_again(operator: OperatorProcess, job: Any) -> None:
+    finished = job()
+    finished.play_success()
+    finished.status("Succeeded")
+    assert finished.released()
+    operator.kill()
+    before = finished.body, finished.ray_job
+    operator.start()
+    job("next").status("Starting")
+    assert (finished.body, finished.ray_job) == before
+
+
+def test_however_often_it_is_killed_each_job_gets_one_ray_job(
+    operator: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    jobs = []
+    for turn in range(3):
+        jobs += [job(f"job-{turn}-{number}") for number in range(10)]
+        jobs[-1].ray_job  # noqa: B018 - it is in the midst of the others
+        operator.kill()
+        operator.start()
+    for played in jobs:
+        played.play_success()
+    for played in jobs:
+        assert played.status("Succeeded")["counts"] == COUNTS
+    assert len(namespace.list("RayJob")) == len(jobs)
+    assert len(namespace.list("ConfigMap")) == len(jobs)
+    assert len(namespace.list("Secret")) == len(jobs)

@@ -1,0 +1,100 @@
+"""An operator that cannot work ends and says why; Kubernetes starts it again until it can."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import ApiServer, new_namespace, running
+from support.chart import Chart, one
+from support.dashboard import Dashboard
+from support.deployment import CHART
+from support.documents import document
+from support.engines import kubebuilder_assets
+from support.operator_process import OperatorProcess
+from support.played import PlayedJob
+
+Object = dict[str, Any]
+Start = Callable[..., OperatorProcess]
+
+
+@pytest.fixture(scope="module")
+def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server that knows of neither kind yet."""
+    with running(kubebuilder_assets(), tmp_path_factory.mktemp("bare")) as server:
+        yield server
+
+
+@pytest.fixture
+def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]:
+    """Starts an operator of all namespaces; `change` may spoil what the chart gives it."""
+    started = []
+
+    def start(
+        server: ApiServer, change: Callable[[list[Object]], None] | None = None, **values: Any
+    ) -> OperatorProcess:
+        system = new_namespace(server, f"system-{uuid.uuid4().hex[:8]}").name
+        values = {"crds": {"enabled": False}, "fullnameOverride": system, **values}
+        manifests = chart.manifests(values, "--namespace", system)
+        if change:
+            change(manifests)
+        started.append(OperatorProcess(server, manifests, tmp_path, dashboard))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for operator in started:
+        operator.close()
+        print(operator.output())
+
+
+def test_it_ends_while_a_definition_is_missing_and_works_when_all_are_there(
+    bare_server: ApiServer, start: Start, ray_jobs: Object, dashboard: Dashboard
+) -> None:
+    operator = start(bare_server)
+    assert operator.wait() == 1
+    assert "batchinferences.batchinference.dev (v1alpha1) is missing" in operator.output()
+    bare_server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
+    operator.start()
+    assert operator.wait() == 1
+    assert "rayjobs.ray.io (v1) is missing" in operator.output()
+    assert "kuberay.enabled" in operator.output()
+    bare_server.install_crd(ray_jobs)
+    operator.start()
+    namespace = new_namespace(bare_server, "jobs")
+    namespace.create(document("job"))
+    PlayedJob(namespace, "job", dashboard).status("Starting")
+
+
+def test_it_ends_without_the_rights_of_the_chart(
+    server: ApiServer, kuberay: None, start: Start
+) -> None:
+    operator = start(server, rbac={"create": False})
+    assert operator.wait() == 1
+    assert "the right to list batchinferences.batchinference.dev" in operator.output()
+
+
+def test_it_ends_with_defaults_that_no_job_could_have(
+    server: ApiServer, kuberay: None, start: Start
+) -> None:
+    operator = start(server, defaults={"imagePullPolicy": "Often"})
+    assert operator.wait() == 1
+    assert "imagePullPolicy" in operator.output()
+
+
+def test_it_ends_with_a_key_that_is_too_short(
+    server: ApiServer, kuberay: None, start: Start
+) -> None:
+    def shorten(manifests: list[Object]) -> None:
+        one(manifests, "Secret")["data"]["key"] = base64.b64encode(b"xyzzy").decode()
+
+    operator = start(server, shorten)
+    assert operator.wait() == 1
+    assert "fewer than 16 bytes" in operator.output()
+    assert "xyzzy" not in operator.output()

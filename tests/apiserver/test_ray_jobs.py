@@ -1,0 +1,134 @@
+"""The objects that a job is rendered to, before KubeRay's own definition and Kubernetes' rules."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import yaml
+
+from batchinference.rendering import Names, Owner, config_map, effective, ray_job, token_secret
+from batchinference.spec import parse
+from batchinference.spec.cluster import Cluster
+from support.apiserver import ApiServer, Namespace, new_namespace
+from support.deployment import ROOT
+from support.documents import document, model_step, python_step
+from support.variations import full_document
+
+Object = dict[str, Any]
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+DEFAULTS = Cluster(image="registry.example/pipeline:1")
+
+
+def own_steps(*resources: Object) -> list[Object]:
+    return [python_step(f"s{at}", resources=one) for at, one in enumerate(resources)]
+
+
+def example(name: str) -> Object:
+    text = (ROOT / "examples" / name / "job.yaml").read_text()
+    body: Object = yaml.safe_load(text.replace("./", "s3://bucket/"))
+    return body
+
+
+JOBS = {
+    "as small as it can be": document(),
+    "with everything": full_document(),
+    "a name of 40": document("a" * 40),
+    "one GPU": document(steps=[model_step(resources={"gpu": 1}, replicas={"min": 1, "max": 4})]),
+    "several worker groups": document(
+        steps=own_steps({"cpu": 1}, {"gpu": 1}, {"gpu": 4, "memory": "64Gi"}, {"cpu": 0.25})
+    ),
+    "many replicas": document(steps=[python_step(replicas={"min": 100, "max": 10000})]),
+    "more workers than one": document(cluster={"workers": {"min": 2, "max": 9, "cpu": 1.5}}),
+    "an empty variable": document(cluster={"env": [{"name": "EMPTY", "value": ""}]}),
+    "text embeddings": example("text-embeddings"),
+    "image classification": example("image-classification"),
+}
+
+
+def rendered(body: Object) -> list[Object]:
+    """Its ConfigMap, Secret and RayJob, as of a job that stands in the API server."""
+    job = effective(parse(body), DEFAULTS)
+    uid = str(uuid.uuid4())
+    names, owner = Names(job.metadata.name, uid, 1), Owner(job.metadata.name, uid)
+    return [
+        config_map(job, names, owner),
+        token_secret(job, names, "0" * 64, owner),
+        ray_job(job, names, owner),
+    ]
+
+
+@pytest.mark.parametrize("body", JOBS.values(), ids=JOBS)
+def test_every_object_is_taken_without_a_field_that_is_unknown(
+    namespace: Namespace, kuberay: None, body: Object
+) -> None:
+    for manifest in rendered(body):
+        namespace.create(manifest, dryRun="All")
+
+
+@pytest.mark.parametrize("body", JOBS.values(), ids=JOBS)
+def test_kuberay_finds_in_the_ray_job_what_was_written(
+    namespace: Namespace, kuberay: None, body: Object
+) -> None:
+    written = rendered(body)[-1]
+    stored = namespace.create(written, dryRun="All")
+    assert without_defaults(stored["spec"], written["spec"]) == written["spec"]
+
+
+def without_defaults(stored: Any, written: Any) -> Any:
+    """What is stored, as far as it was written."""
+    if isinstance(written, dict):
+        return {key: without_defaults(stored.get(key), value) for key, value in written.items()}
+    if isinstance(written, list) and len(stored) == len(written):
+        return [without_defaults(*pair) for pair in zip(stored, written, strict=True)]
+    return stored
+
+
+@pytest.fixture(scope="module")
+def restricted(server: ApiServer) -> Namespace:
+    """A namespace under the strictest level of Pod Security, with what pods there refer to."""
+    namespace = new_namespace(server, f"restricted-{uuid.uuid4().hex[:8]}", RESTRICTED)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}}
+    namespace.create(account)
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "batch"},
+        "value": 10,
+    }
+    server.apply(priority)
+    return namespace
+
+
+def pods_of(body: Object) -> list[Object]:
+    """A pod of the head and of each worker group."""
+    cluster = rendered(body)[-1]["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **group["template"],
+            "metadata": {"name": f"pod-{number}", **group["template"]["metadata"]},
+        }
+        for number, group in enumerate(groups)
+    ]
+
+
+@pytest.mark.parametrize("name", JOBS.keys() - {"with everything"})
+def test_pods_of_a_job_may_run_under_the_strictest_pod_security(
+    restricted: Namespace, name: str
+) -> None:
+    for pod in pods_of(JOBS[name]):
+        restricted.create(pod, dryRun="All")
+
+
+def test_pods_with_everything_are_valid_pods(restricted: Namespace) -> None:
+    body = full_document()
+    # a directory of the node is what the strictest level is there to forbid
+    volumes = [volume for volume in body["spec"]["cluster"]["volumes"] if "hostPath" not in volume]
+    body["spec"]["cluster"]["volumes"] = volumes
+    for pod in pods_of(body):
+        restricted.create(pod, dryRun="All")

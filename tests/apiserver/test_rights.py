@@ -1,0 +1,141 @@
+"""The chart gives the operator the rights that it uses: not one less, not one more."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from support.apiserver import ApiServer, Namespace, new_namespace
+from support.dashboard import Dashboard
+from support.documents import document
+from support.operator_process import OperatorProcess
+from support.played import PlayedJob
+
+Object = dict[str, Any]
+Right = tuple[str, str, str]
+"""API group, resource with its subresource, verb."""
+
+GROUP = "batchinference.dev"
+
+
+def work(namespace: Namespace, dashboard: Dashboard) -> None:
+    """All that can happen to a job, as far as it makes the operator ask something of the server."""
+    for name in ("ended", "deleted"):
+        namespace.create(document(name))
+    ended = PlayedJob(namespace, "ended", dashboard)
+    ended.play_success()
+    ended.status("Succeeded")
+    deleted = PlayedJob(namespace, "deleted", dashboard)
+    deleted.status("Starting")
+    namespace.delete("RayJob", "deleted-1")
+    deleted.status("Failed", "RayJobDeleted")
+
+
+def allowed(server: ApiServer, token: str, namespace: str) -> set[Right]:
+    """What the bearer may do in a namespace, beyond what any service account may."""
+    nobody = new_namespace(server, "nobody").name
+    anyone = server.rules(server.token(nobody, "default"), namespace)
+    return rights(server.rules(token, namespace)) - rights(anyone)
+
+
+def rights(rules: Object) -> set[Right]:
+    assert not rules["incomplete"], rules
+    return {
+        (group, resource, verb)
+        for rule in rules["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Right]:
+    """What the operator has asked for in a namespace or in all of them, whatever the answer."""
+    found = set()
+    for event in server.requests_of(operator.user):
+        target = event.get("objectRef", {})
+        if "resource" in target and target.get("namespace", namespace) == namespace:
+            parts = [target["resource"], target.get("subresource")]
+            resource = "/".join(part for part in parts if part)
+            found.add((target.get("apiGroup", ""), resource, event["verb"]))
+    return found
+
+
+def assert_equal(given: set[Right], asked: set[Right]) -> None:
+    superfluous, missing = sorted(given - asked), sorted(asked - given)
+    assert not superfluous, f"the roles allow what is never used: {superfluous}"
+    assert not missing, f"the roles lack what is used: {missing}"
+
+
+NEEDED = {
+    *((GROUP, "batchinferences", verb) for verb in ("list", "watch")),
+    (GROUP, "batchinferences/status", "patch"),
+    *(("ray.io", "rayjobs", verb) for verb in ("create", "get", "list", "patch", "watch")),
+    *(("", resource, "create") for resource in ("configmaps", "secrets")),
+    *(("", "pods", verb) for verb in ("list", "watch")),
+}
+
+
+@pytest.fixture
+def everywhere(new_operator: Any) -> OperatorProcess:
+    """An operator at work on all namespaces."""
+    operator: OperatorProcess = new_operator()
+    operator.start()
+    return operator
+
+
+def test_an_operator_of_all_namespaces_uses_exactly_its_rights(
+    everywhere: OperatorProcess, server: ApiServer, namespace: Namespace, dashboard: Dashboard
+) -> None:
+    work(namespace, dashboard)
+    assert everywhere.stop() == 0
+    asked = used(everywhere, server, namespace.name)
+    given = allowed(server, everywhere.token, namespace.name)
+    assert_equal(given, asked)
+    crds = {("apiextensions.k8s.io", "customresourcedefinitions", v) for v in ("list", "watch")}
+    assert given == NEEDED | crds
+
+
+def test_an_operator_of_some_namespaces_uses_exactly_its_rights_in_each(
+    new_operator: Any, server: ApiServer, namespace: Namespace, dashboard: Dashboard
+) -> None:
+    second = new_namespace(server, f"{namespace.name}-second")
+    operator = new_operator(watchNamespaces=[namespace.name, second.name])
+    operator.start()
+    for watched in (namespace, second):
+        work(watched, dashboard)
+    assert operator.stop() == 0
+    asked = [used(operator, server, watched.name) for watched in (namespace, second)]
+    given = [allowed(server, operator.token, watched.name) for watched in (namespace, second)]
+    for pair in zip(given, asked, strict=True):
+        assert_equal(*pair)
+    assert given == [NEEDED, NEEDED]
+
+
+def test_an_operator_of_some_namespaces_has_no_right_in_another(
+    new_operator: Any, server: ApiServer, namespace: Namespace
+) -> None:
+    operator = new_operator(watchNamespaces=[namespace.name])
+    other = new_namespace(server, f"{namespace.name}-other")
+    assert allowed(server, operator.token, other.name) == set()
+    own = operator.user.split(":")[2]
+    assert allowed(server, operator.token, own) == set()
+
+
+def test_an_operator_watches_its_own_pods_and_ray_jobs_alone(
+    operator: OperatorProcess, server: ApiServer, job: Any
+) -> None:
+    """Else it would be sent every pod of the cluster."""
+    job().status("Starting")
+    asked = [
+        urlsplit(event["requestURI"])
+        for event in server.requests_of(operator.user)
+        if event["verb"] in ("list", "watch")
+    ]
+    queries = [parse_qs(uri.query) for uri in asked if uri.path.endswith(("/pods", "/rayjobs"))]
+    # a list of one object looks whether the kind is there at all
+    queries = [query for query in queries if query.get("limit") != ["1"]]
+    assert len(queries) >= 4
+    assert [query for query in queries if query.get("labelSelector") != [f"{GROUP}/name"]] == []

@@ -1,0 +1,48 @@
+"""The chart as Helm renders it, and an API server into which it is installed for real."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.apiserver import ApiServer, running
+from support.chart import Chart, own_chart, whole_chart
+from support.engines import kubebuilder_assets
+from support.kubectl import eventually
+from support.release import Release
+
+
+@pytest.fixture(scope="session")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Chart:
+    """The chart alone."""
+    return own_chart(tmp_path_factory.mktemp("chart"))
+
+
+@pytest.fixture(scope="session")
+def with_kuberay() -> Chart:
+    """The chart with KubeRay's in it."""
+    return whole_chart()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server without controllers: what Helm writes stays as it is, and no pod starts."""
+    with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
+        yield server
+
+
+@pytest.fixture
+def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release]:
+    """Not installed yet. Afterwards nothing of it is left that another would run into."""
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    yield Release(chart, server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
+    ours = "app.kubernetes.io/managed-by=Helm"
+    for plural in ("clusterroles", "clusterrolebindings"):
+        path = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
+        server.call("DELETE", path, labelSelector=ours)
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    server.call("DELETE", definitions)
+    eventually("no definitions", lambda: not server.get(definitions)["items"], 30, 0.05)

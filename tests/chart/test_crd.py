@@ -1,0 +1,34 @@
+"""The definition comes with the release, and stays when the release goes."""
+
+from __future__ import annotations
+
+import yaml
+
+from support.chart import Chart, one
+from support.deployment import CHART
+
+KEPT = {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_definition_is_the_one_that_is_generated(chart: Chart) -> None:
+    generated = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+    installed = one(chart.manifests(), "CustomResourceDefinition")
+    assert installed["spec"] == generated["spec"]
+    assert installed["metadata"]["name"] == generated["metadata"]["name"]
+
+
+def test_it_is_kept_unless_told_otherwise(chart: Chart) -> None:
+    metadata = one(chart.manifests(), "CustomResourceDefinition")["metadata"]
+    assert metadata["annotations"] == KEPT
+    manifests = chart.manifests({"crds": {"keep": False}})
+    assert "annotations" not in one(manifests, "CustomResourceDefinition")["metadata"]
+
+
+def test_it_can_be_left_to_others(chart: Chart) -> None:
+    kinds = {manifest["kind"] for manifest in chart.manifests({"crds": {"enabled": False}})}
+    assert "CustomResourceDefinition" not in kinds
+
+
+def test_nothing_else_is_kept(chart: Chart) -> None:
+    kept = [m["kind"] for m in chart.manifests() if "annotations" in m["metadata"]]
+    assert kept == ["CustomResourceDefinition"]

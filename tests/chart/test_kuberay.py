@@ -1,0 +1,43 @@
+"""KubeRay comes with the release where it is asked for, and not otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.chart import Chart
+
+Object = dict[str, Any]
+
+ENABLED = {"kuberay": {"enabled": True}}
+
+
+def deployments(manifests: list[Object]) -> list[str]:
+    return [m["metadata"]["name"] for m in manifests if m["kind"] == "Deployment"]
+
+
+def test_kuberay_is_left_out_unless_it_is_asked_for(with_kuberay: Chart) -> None:
+    assert deployments(with_kuberay.manifests()) == ["batchinference-batch-inference-operator"]
+
+
+def test_kuberay_is_installed_beside_the_operator(with_kuberay: Chart) -> None:
+    found = deployments(with_kuberay.manifests(ENABLED))
+    assert len(found) == 2
+    assert any("kuberay" in name for name in found)
+
+
+def test_kuberays_definitions_come_with_it(with_kuberay: Chart) -> None:
+    manifests = with_kuberay.manifests(ENABLED, "--include-crds")
+    definitions = {
+        m["metadata"]["name"] for m in manifests if m["kind"] == "CustomResourceDefinition"
+    }
+    assert {"rayjobs.ray.io", "rayclusters.ray.io"} <= definitions
+
+
+def test_the_operator_is_the_same_with_and_without_kuberay(
+    with_kuberay: Chart, chart: Chart
+) -> None:
+    alone, beside = chart.manifests(), with_kuberay.manifests(ENABLED)
+    named = {(m["kind"], m["metadata"]["name"]): m for m in beside}
+    for manifest in alone:
+        if manifest["kind"] != "Secret":  # its key is random
+            assert named[manifest["kind"], manifest["metadata"]["name"]] == manifest

@@ -1,0 +1,186 @@
+"""A release from its installation to its end, on a real API server."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import Namespace, new_namespace
+from support.chart import Chart, one
+from support.documents import document
+from support.kubectl import eventually
+from support.release import Release
+
+Object = dict[str, Any]
+
+FULLNAME = "batchinference-batch-inference-operator"
+KEY = f"{FULLNAME}-key"
+CRD = "batchinferences.batchinference.dev"
+
+
+def key(release: Release) -> bytes:
+    return base64.b64decode(release.get("Secret", KEY)["data"]["key"])
+
+
+def checksum(release: Release) -> str:
+    template = release.get("Deployment", FULLNAME)["spec"]["template"]
+    found: str = template["metadata"]["annotations"]["checksum/defaults"]
+    return found
+
+
+def some_job(release: Release) -> Namespace:
+    """A job in a namespace of its own, and what leads to it."""
+    namespace = new_namespace(release.server, f"{release.namespace}-jobs")
+    path = "/apis/batchinference.dev/v1alpha1/batchinferences"
+    eventually("jobs are served", lambda: release.server.serves(path), 30, 0.05)
+    namespace.create(document("job"))
+    return namespace
+
+
+def test_an_installation_brings_all_that_the_operator_needs(release: Release) -> None:
+    assert "STATUS: deployed" in release.install()
+    for kind, name in [
+        ("Deployment", FULLNAME),
+        ("ServiceAccount", FULLNAME),
+        ("ConfigMap", f"{FULLNAME}-defaults"),
+        ("Secret", KEY),
+        ("ClusterRole", FULLNAME),
+        ("CustomResourceDefinition", CRD),
+    ]:
+        assert release.has(kind, name), kind
+    assert len(key(release)) >= 32
+    some_job(release)
+
+
+def test_the_pod_may_run_under_the_strictest_pod_security(release: Release) -> None:
+    release.install()
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    namespace = new_namespace(release.server, release.namespace, label)
+    template = release.get("Deployment", FULLNAME)["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"]}
+    namespace.create({**pod, "metadata": {"name": "operator"}}, dryRun="All")
+
+
+def test_an_upgrade_keeps_the_key(release: Release) -> None:
+    """Else running jobs would be out of touch: their tokens follow from it."""
+    release.install()
+    before = key(release)
+    release.upgrade(workers=32, defaults={"image": "registry.example/pipeline:2"})
+    assert key(release) == before
+    release.helm("rollback", "batchinference", "1")
+    assert key(release) == before
+
+
+def test_two_installations_have_two_keys(chart: Chart) -> None:
+    made = [one(chart.manifests(), "Secret")["data"]["key"] for _ in range(2)]
+    assert made[0] != made[1]
+
+
+def test_a_key_of_ones_own_is_used_and_none_is_made(release: Release) -> None:
+    namespace = new_namespace(release.server, release.namespace)
+    data = {"key": base64.b64encode(b"k" * 32).decode()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own"}, "data": data}
+    namespace.create(secret)
+    release.install(tokenKey={"existingSecret": "own"})
+    volumes = release.get("Deployment", FULLNAME)["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "key", "secret": {"secretName": "own", "defaultMode": 420}} in volumes
+    assert not release.has("Secret", KEY)
+    release.uninstall()
+    assert release.has("Secret", "own")
+
+
+def test_an_upgrade_starts_the_operator_anew_when_its_defaults_change(release: Release) -> None:
+    release.install()
+    before = checksum(release)
+    release.upgrade(nodeSelector={"pool": "system"})
+    assert checksum(release) == before
+    release.upgrade(defaults={"image": "registry.example/pipeline:2"})
+    assert checksum(release) != before
+
+
+def test_an_upgrade_brings_a_newer_definition(release: Release, tmp_path: Path) -> None:
+    """A definition in a chart's own folder for them would stay as it was."""
+    older = Chart(tmp_path / "older")
+    shutil.copytree(release.chart.path, older.path)
+    definition = yaml.safe_load((older.path / "files" / "crd.yaml").read_text())
+    columns = definition["spec"]["versions"][0].pop("additionalPrinterColumns")
+    (older.path / "files" / "crd.yaml").write_text(yaml.safe_dump(definition))
+    replace(release, chart=older).install()
+    assert columns_of(release) != columns
+    release.upgrade()
+    assert columns_of(release) == columns
+
+
+def columns_of(release: Release) -> list[Object]:
+    (version,) = release.get("CustomResourceDefinition", CRD)["spec"]["versions"]
+    found: list[Object] = version.get("additionalPrinterColumns", [])
+    return found
+
+
+def test_jobs_and_their_definition_outlive_the_release(release: Release) -> None:
+    release.install()
+    namespace = some_job(release)
+    release.uninstall()
+    assert not release.has("Deployment", FULLNAME)
+    assert not release.has("ClusterRole", FULLNAME)
+    assert namespace.find("BatchInference", "job")
+
+
+def test_a_release_takes_up_the_definition_that_an_earlier_one_left(release: Release) -> None:
+    release.install()
+    namespace = some_job(release)
+    release.uninstall()
+    release.install()
+    assert namespace.find("BatchInference", "job")
+
+
+def test_the_definition_stays_when_the_chart_is_told_to_leave_it_alone(release: Release) -> None:
+    release.install()
+    namespace = some_job(release)
+    release.upgrade(crds={"enabled": False})
+    assert namespace.find("BatchInference", "job")
+
+
+def test_the_definition_goes_with_the_release_where_it_is_not_kept(release: Release) -> None:
+    release.install(crds={"keep": False})
+    some_job(release)
+    release.uninstall()
+    eventually(
+        "the definition is gone",
+        lambda: not release.has("CustomResourceDefinition", CRD),
+        30,
+        0.05,
+    )
+
+
+def test_named_namespaces_get_roles_and_the_cluster_none(release: Release) -> None:
+    watched = [f"{release.namespace}-{team}" for team in ("a", "b")]
+    for name in watched:
+        new_namespace(release.server, name)
+    release.install(watchNamespaces=watched)
+    assert all(release.has("Role", FULLNAME, name) for name in watched)
+    assert not release.has("ClusterRole", FULLNAME)
+    release.upgrade(watchNamespaces=watched[:1])
+    assert [release.has("Role", FULLNAME, name) for name in watched] == [True, False]
+
+
+def test_an_upgrade_with_a_wrong_value_changes_nothing(release: Release) -> None:
+    release.install()
+    before = release.get("Deployment", FULLNAME)
+    with pytest.raises(AssertionError, match="/workers"):
+        release.upgrade(workers=0)
+    assert release.get("Deployment", FULLNAME) == before
+
+
+def test_nothing_but_what_is_kept_is_left_of_a_release(release: Release) -> None:
+    release.install()
+    release.uninstall()
+    for plural in ("secrets", "configmaps", "serviceaccounts"):
+        path = f"/api/v1/namespaces/{release.namespace}/{plural}"
+        assert release.server.get(path, labelSelector="helm.sh/chart")["items"] == []

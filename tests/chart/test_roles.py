@@ -1,0 +1,82 @@
+"""Rights in the whole cluster, or in the namespaces that are named and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.chart import NAMESPACE, Chart, one
+
+Object = dict[str, Any]
+
+WATCHED = {"watchNamespaces": ["team-a", "team-b"]}
+
+
+def kinds(manifests: list[Object]) -> set[str]:
+    return {manifest["kind"] for manifest in manifests}
+
+
+def of_kind(manifests: list[Object], kind: str) -> list[Object]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def test_all_namespaces_take_a_cluster_role(chart: Chart) -> None:
+    manifests = chart.manifests()
+    assert {"ClusterRole", "ClusterRoleBinding"} <= kinds(manifests)
+    assert {"Role", "RoleBinding"}.isdisjoint(kinds(manifests))
+
+
+def test_named_namespaces_take_a_role_in_each_and_none_in_the_cluster(chart: Chart) -> None:
+    manifests = chart.manifests(WATCHED)
+    assert {"ClusterRole", "ClusterRoleBinding"}.isdisjoint(kinds(manifests))
+    for kind in ("Role", "RoleBinding"):
+        found = [manifest["metadata"]["namespace"] for manifest in of_kind(manifests, kind)]
+        assert found == WATCHED["watchNamespaces"]
+
+
+def test_the_rights_in_a_namespace_are_the_same_whichever_way_they_are_given(chart: Chart) -> None:
+    everywhere = one(chart.manifests(), "ClusterRole")["rules"]
+    within = [role["rules"] for role in of_kind(chart.manifests(WATCHED), "Role")]
+    (extra,) = (rule for rule in everywhere if rule not in within[0])
+    assert extra["resources"] == ["customresourcedefinitions"]
+    assert within == [[rule for rule in everywhere if rule != extra]] * 2
+
+
+@pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])
+def test_no_right_is_given_for_whatever_there_may_be(chart: Chart, values: Object) -> None:
+    roles = [m for m in chart.manifests(values) if m["kind"] in ("Role", "ClusterRole")]
+    for rule in (rule for role in roles for rule in role["rules"]):
+        assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
+
+
+@pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])
+def test_each_binding_joins_the_role_with_the_service_account(chart: Chart, values: Object) -> None:
+    manifests = chart.manifests(values)
+    account = one(manifests, "ServiceAccount")["metadata"]
+    bindings = [m for m in manifests if m["kind"].endswith("RoleBinding")]
+    assert bindings
+    for binding in bindings:
+        (subject,) = binding["subjects"]
+        assert subject == {
+            "kind": "ServiceAccount",
+            "name": account["name"],
+            "namespace": NAMESPACE,
+        }
+        role = binding["roleRef"]
+        assert role["kind"] == binding["kind"].removesuffix("Binding")
+        assert role["name"] in {m["metadata"]["name"] for m in of_kind(manifests, role["kind"])}
+
+
+def test_roles_can_be_left_to_others(chart: Chart) -> None:
+    manifests = chart.manifests({"rbac": {"create": False}})
+    assert not any("Role" in kind for kind in kinds(manifests))
+
+
+def test_a_service_account_of_ones_own_is_used(chart: Chart) -> None:
+    manifests = chart.manifests({"serviceAccount": {"create": False, "name": "own"}})
+    assert "ServiceAccount" not in kinds(manifests)
+    pod = one(manifests, "Deployment")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "own"
+    (subject,) = one(manifests, "ClusterRoleBinding")["subjects"]
+    assert subject["name"] == "own"

@@ -1,0 +1,167 @@
+"""Every value does something, and what is no value is refused before anything is installed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from batchinference.spec.cluster import Cluster
+from support.chart import Chart, one
+from support.deployment import CHART
+
+Object = dict[str, Any]
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+FREE = {"defaults", "resources", "podSecurityContext", "securityContext", "commonLabels"}
+FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnnotations"}
+FREE |= {"podLabels", "serviceAccount.annotations"}
+"""Values that are objects of Kubernetes' or the user's own: what is in them is not listed."""
+
+CHANGES: dict[str, Any] = {
+    "nameOverride": "marked",
+    "fullnameOverride": "marked",
+    "commonLabels": {"marked": "yes"},
+    "image.repository": "registry.example/marked",
+    "image.tag": "marked",
+    "image.pullPolicy": "Always",
+    "imagePullSecrets": [{"name": "marked"}],
+    "crds.enabled": False,
+    "crds.keep": False,
+    "watchNamespaces": ["marked"],
+    "defaults": {"image": "marked"},
+    "tokenKey.existingSecret": "marked",
+    "rbac.create": False,
+    "serviceAccount.name": "marked",
+    "serviceAccount.annotations": {"marked": "yes"},
+    "workers": 77,
+    "logging.format": "plain",
+    "logging.level": "WARNING",
+    "resources": {"limits": {"memory": "77Mi"}},
+    "podAnnotations": {"marked": "yes"},
+    "podLabels": {"marked": "yes"},
+    "nodeSelector": {"marked": "yes"},
+    "tolerations": [{"key": "marked", "operator": "Exists"}],
+    "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}},
+    "priorityClassName": "marked",
+    "podSecurityContext": {"fsGroup": 77},
+    "securityContext": {"privileged": False},
+    "livenessProbe": {"periodSeconds": 77},
+    "readinessProbe": {"periodSeconds": 77},
+    "extraEnv": [{"name": "MARKED", "value": "yes"}],
+}
+ELSEWHERE = {
+    "kuberay.enabled": "test_kuberay.py",
+    "serviceAccount.create": "test_roles.py: it needs a name beside it",
+}
+
+
+def leaves(values: Object, path: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        inner = f"{path}{key}"
+        if isinstance(value, dict) and inner not in FREE:
+            yield from leaves(value, f"{inner}.")
+        else:
+            yield inner
+
+
+def nested(path: str, value: Any) -> Object:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value  # type: ignore[no-any-return]
+
+
+def without_key(manifests: list[Object]) -> list[Object]:
+    """The key of tokens is made anew wherever there is no cluster to look it up."""
+    manifests = copy.deepcopy(manifests)
+    for manifest in manifests:
+        if manifest["kind"] == "Secret":
+            manifest["data"]["key"] = "random"
+    return manifests
+
+
+@pytest.mark.parametrize(("path", "value"), CHANGES.items(), ids=CHANGES)
+def test_a_value_changes_what_is_installed(chart: Chart, path: str, value: Any) -> None:
+    before = without_key(chart.manifests())
+    after = without_key(chart.manifests(nested(path, value)))
+    assert after != before
+    words = json.dumps(value)
+    for marker in ("marked", "MARKED", "77"):
+        assert (marker in words) <= (marker in json.dumps(after))
+
+
+def test_there_is_a_case_for_every_value() -> None:
+    assert set(leaves(VALUES)) == CHANGES.keys() | ELSEWHERE.keys()
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    def known(schema: Object, path: str = "") -> Iterator[str]:
+        for key, child in schema["properties"].items():
+            inner = f"{path}{key}"
+            if "properties" in child and inner not in FREE:
+                yield from known(child, f"{inner}.")
+            else:
+                yield inner
+
+    helms_own = {"global", "kuberay-operator"}
+    assert set(known(SCHEMA)) - helms_own == set(leaves(VALUES))
+
+
+def test_the_defaults_in_the_schema_are_those_of_the_specification() -> None:
+    fields = {field.alias for field in Cluster.model_fields.values()}
+    assert SCHEMA["properties"]["defaults"]["properties"].keys() == fields
+
+
+WRONG = [
+    ({"bogus": 1}, "bogus"),
+    ({"image": {"name": "x"}}, "/image"),
+    ({"image": {"repository": ""}}, "/image/repository"),
+    ({"image": {"pullPolicy": "Often"}}, "/image/pullPolicy"),
+    ({"crds": {"enabled": "yes"}}, "/crds/enabled"),
+    ({"crds": {"install": True}}, "/crds"),
+    ({"kuberay": {"enabled": 1}}, "/kuberay/enabled"),
+    ({"watchNamespaces": "a"}, "/watchNamespaces"),
+    ({"watchNamespaces": ["a", "a"]}, "/watchNamespaces"),
+    ({"watchNamespaces": ["a,b"]}, "/watchNamespaces/0"),
+    ({"watchNamespaces": ["Upper"]}, "/watchNamespaces/0"),
+    ({"watchNamespaces": ["a" * 64]}, "/watchNamespaces/0"),
+    ({"defaults": []}, "/defaults"),
+    ({"defaults": {"imagee": "x"}}, "/defaults"),
+    ({"tokenKey": {"key": "secret"}}, "/tokenKey"),
+    ({"rbac": {"create": "no"}}, "/rbac/create"),
+    ({"serviceAccount": {"annotations": {"a": 1}}}, "/serviceAccount/annotations/a"),
+    ({"workers": 0}, "/workers"),
+    ({"workers": 257}, "/workers"),
+    ({"workers": "16"}, "/workers"),
+    ({"logging": {"format": "text"}}, "/logging/format"),
+    ({"logging": {"level": "TRACE"}}, "/logging/level"),
+    ({"commonLabels": {"a": 1}}, "/commonLabels/a"),
+    ({"imagePullSecrets": ["name"]}, "/imagePullSecrets/0"),
+    ({"tolerations": {}}, "/tolerations"),
+    ({"extraEnv": {"A": "b"}}, "/extraEnv"),
+    ({"priorityClassName": 1}, "/priorityClassName"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), WRONG, ids=[json.dumps(v)[:50] for v, _ in WRONG])
+def test_a_wrong_value_is_refused_in_words_that_name_it(
+    chart: Chart, values: Object, words: str
+) -> None:
+    assert words in chart.refusal(values)
+
+
+def test_a_service_account_that_is_not_created_must_be_named(chart: Chart) -> None:
+    words = chart.refusal({"serviceAccount": {"create": False}})
+    assert "serviceAccount.name is required when serviceAccount.create is false" in words
+
+
+def test_a_value_that_is_a_number_to_yaml_stays_what_was_written(chart: Chart) -> None:
+    manifests = chart.manifests({"image": {"tag": "1.10"}, "podLabels": {"version": "1.10"}})
+    template = one(manifests, "Deployment")["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"].endswith(":1.10")
+    assert template["metadata"]["labels"]["version"] == "1.10"

@@ -1,0 +1,155 @@
+"""Images: the pixels that Pillow gives."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage
+import sklearn.datasets
+from PIL import Image
+
+from batchinference.pipeline.source import GROUP_FILES
+from support.reading import open_input, read_files
+
+SKIMAGE = Path(skimage.data_dir)
+PHOTOGRAPHS = [
+    *(SKIMAGE / name for name in ("chelsea.png", "camera.png", "logo.png", "rocket.jpg")),
+    *(SKIMAGE / name for name in ("no_time_for_that_tiny.gif", "multipage.tif", "horse.png")),
+    Path(sklearn.datasets.__file__).parent / "images" / "china.jpg",
+]
+by_name = pytest.mark.parametrize("path", PHOTOGRAPHS, ids=lambda path: path.name)
+
+
+def pillow(path: Path, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Pixels by Pillow alone; `size` is height and width."""
+    with Image.open(path) as image:
+        converted = image.convert(mode)
+        if size:
+            converted = converted.resize(size[::-1], Image.Resampling.BILINEAR)
+        return np.asarray(converted)
+
+
+def picture(path: Path, colour: tuple[int, int, int] = (200, 10, 10), side: int = 8) -> Path:
+    Image.new("RGB", (side, side), colour).save(path)
+    return path
+
+
+@by_name
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+def test_an_image_has_the_pixels_that_pillow_gives(path: Path, mode: str) -> None:
+    outcome = read_files("images", path, mode=mode)
+    (pixels,) = outcome.column("image")
+    expected = pillow(path, mode)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == expected.shape
+    assert np.array_equal(pixels, expected)
+    assert (outcome.places, outcome.ends) == ([(0, 0)], {0: 1})
+
+
+@by_name
+def test_an_image_is_resized_to_height_and_width(path: Path) -> None:
+    (pixels,) = read_files("images", path, size=[40, 60]).column("image")
+    expected = pillow(path, "RGB", (40, 60))
+    assert pixels.shape == (40, 60, 3)
+    if path.suffix == ".jpg":  # decoded at a lower resolution to begin with
+        assert np.abs(pixels.astype(int) - expected).mean() < 2
+    else:
+        assert np.array_equal(pixels, expected)
+
+
+def test_an_image_can_be_enlarged(tmp_path: Path) -> None:
+    outcome = read_files("images", picture(tmp_path / "a.png"), size=[16, 32])
+    assert outcome.column("image").shape == (1, 16, 32, 3)
+
+
+def test_rgb_unless_told_otherwise() -> None:
+    (pixels,) = read_files("images", SKIMAGE / "camera.png").column("image")
+    assert np.array_equal(pixels, pillow(SKIMAGE / "camera.png", "RGB"))
+
+
+def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
+    for name in ("chelsea.png", "rocket.jpg", "camera.png"):
+        shutil.copy(SKIMAGE / name, tmp_path)
+    pixels = read_files("images", tmp_path, size=[32, 32]).column("image")
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (3, 32, 32, 3)
+    for image, path in zip(pixels, sorted(tmp_path.iterdir()), strict=True):
+        close = np.abs(image.astype(int) - pillow(path, "RGB", (32, 32))).mean()
+        assert close < 2, f"{path.name} does not look as it should"
+
+
+def test_images_of_several_sizes_keep_them(tmp_path: Path) -> None:
+    for side in (8, 12, 16):
+        picture(tmp_path / f"{side:02d}.png", side=side)
+    outcome = read_files("images", tmp_path)
+    assert [image.shape for image in outcome.column("image")] == [
+        *((8, 8, 3), (12, 12, 3), (16, 16, 3))
+    ]
+
+
+@pytest.mark.parametrize("size", [None, [8, 8]], ids=["sizes kept", "one size"])
+def test_a_file_that_is_no_image_goes_to_the_errors_in_its_place(
+    tmp_path: Path, size: list[int] | None
+) -> None:
+    whole = (SKIMAGE / "rocket.jpg").read_bytes()
+    bad = {
+        "b.jpg": whole[: len(whole) // 2],
+        "c.png": b"",
+        "e.png": b"this is no image",
+        "f.png": (SKIMAGE / "chelsea.png").read_bytes()[:1000],
+    }
+    for name, content in bad.items():
+        (tmp_path / name).write_bytes(content)
+    picture(tmp_path / "a.png", (255, 0, 0))
+    picture(tmp_path / "d.jpg", (0, 255, 0))
+    outcome = read_files("images", tmp_path, size=size)
+    assert outcome.places == [(0, 0), (3, 0)]
+    assert [tuple(image[4, 4] > 128) for image in outcome.column("image")] == [
+        *((True, False, False), (False, True, False))
+    ]
+    assert set(outcome.bad) == {(1, 0), (2, 0), (4, 0), (5, 0)}
+    assert "truncated" in outcome.bad[1, 0]
+    assert "UnidentifiedImageError" in outcome.bad[4, 0]
+    assert outcome.ends == dict.fromkeys(range(6), 1)
+
+
+def test_a_directory_without_a_single_image_is_all_errors(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_text("nothing")
+    outcome = read_files("images", tmp_path)
+    assert len(outcome.bad) == 3
+    assert outcome.good == []
+
+
+def test_more_files_than_are_read_at_a_time_keep_their_order(tmp_path: Path) -> None:
+    count = 2 * GROUP_FILES + 5
+    for number in range(count):
+        picture(tmp_path / f"{number:03d}.png", (number, 0, 0))
+    (tmp_path / "040.png").write_text("nothing")
+    outcome = read_files("images", tmp_path, size=[1, 1], include_paths=True)
+    expected = [number for number in range(count) if number != 40]
+    assert outcome.places == [(number, 0) for number in expected]
+    assert outcome.column("image")[:, 0, 0, 0].tolist() == expected
+    assert [Path(path).stem for path in outcome.column("path")] == [
+        f"{number:03d}" for number in expected
+    ]
+
+
+def test_all_usual_endings_are_found_in_a_directory(tmp_path: Path) -> None:
+    for ending in ("jpg", "JPEG", "png", "webp", "bmp", "gif", "tif", "tiff"):
+        picture(tmp_path / f"image.{ending}")
+    (tmp_path / "notes.txt").write_text("no image")
+    outcome = read_files("images", tmp_path)
+    assert len(outcome.places) == 8
+    assert outcome.bad == {}
+
+
+def test_a_file_that_is_gone_is_trouble_of_storage_and_no_bad_row(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    opened = open_input("images", tmp_path)
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(FileNotFoundError):
+        opened.read()

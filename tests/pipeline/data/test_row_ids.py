@@ -1,0 +1,173 @@
+"""Ids of rows: the file's number and the row's place in it, however and wherever reading begins."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.inputs import InputFile
+from batchinference.pipeline.readers.binary import BinaryReader
+from batchinference.pipeline.source import READ_STEP, FileSource, tasks_of
+from support.reading import Input, Outcome, data_of, open_input, own_columns
+
+
+def written(directory: Path, format_: str) -> Path:
+    """Five files of a format: some rows, none, and a bad one wherever the format can have one."""
+    for number, count in enumerate((3, 1, 0, 4, 2)):
+        values = [f"row {number}.{row}" for row in range(count)]
+        WRITERS[format_](directory / f"{number}.{ENDINGS.get(format_, format_)}", values)
+    return directory
+
+
+def _parquet(path: Path, values: list[str]) -> None:
+    pq.write_table(pa.table({"v": pa.array(values, pa.string())}), path)
+    if len(values) == 1:
+        path.write_text("no parquet")
+
+
+def _images(path: Path, values: list[str]) -> None:
+    Image.new("RGB", (4, 4), (len(values), 0, 0)).save(path)
+    if len(values) == 1:
+        path.write_text("no image")
+
+
+def _lines(head: str, line: str, bad: str) -> Callable[[Path, list[str]], None]:
+    def write(path: Path, values: list[str]) -> None:
+        lines = [line.format(value) for value in values]
+        if len(values) > 1:
+            lines.insert(1, bad)
+        path.write_bytes("".join(lines and [head, *lines]).encode(errors="surrogateescape"))
+
+    return write
+
+
+ENDINGS = {"text": "txt", "images": "png", "binary": "bin"}
+WRITERS = {
+    "text": _lines("", "{}\n", "\udcff\n"),
+    "json": _lines("", '{{"v": "{}"}}\n', "broken\n"),
+    "csv": _lines("v,n\n", "{},1\n", "broken\n"),
+    "parquet": _parquet,
+    "images": _images,
+    "binary": _lines("", "{}\n", ""),
+}
+
+
+@pytest.fixture(scope="module", params=list(WRITERS))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Input:
+    options = {"size": [4, 4]} if request.param == "images" else {}
+    directory = written(tmp_path_factory.mktemp(request.param), request.param)
+    return open_input(request.param, directory, **options)
+
+
+def by_id(outcome: Outcome) -> dict[tuple[int, int], str]:
+    """The data or the kind of error of each row, by its id and state."""
+    data = iter(data_of(outcome.tables))
+    own = (row for table in outcome.tables for row in own_columns(table))
+    found = {}
+    for row in own:
+        good = row[rows.STATE] == rows.GOOD
+        what = str(next(data)) if good else str(row.get(rows.ERROR)).partition(":")[0]
+        found[row[rows.ID], row[rows.STATE]] = what
+    return found
+
+
+def test_numbers_of_rows_begin_at_zero_and_leave_none_out(opened: Input) -> None:
+    outcome = opened.read()
+    for file, end in outcome.ends.items():
+        numbers = [row for number, row in (*outcome.places, *outcome.bad) if number == file]
+        assert sorted(numbers) == list(range(end))
+    assert sorted(outcome.ends) == list(range(5))
+
+
+def test_an_end_closes_each_file(opened: Input) -> None:
+    own = [row for table in opened.read().tables for row in own_columns(table)]
+    open_file: int | None = None
+    for row in own:
+        file = row[rows.ID] >> rows.ROW_BITS
+        assert open_file in (None, file), "rows of a file follow each other"
+        open_file = None if row[rows.STATE] == rows.END else file
+    assert own[-1][rows.STATE] == rows.END
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_a_row_has_the_same_id_wherever_reading_begins(opened: Input, first: int) -> None:
+    everything = by_id(opened.read())
+    for after in range(first + 1, 6):
+        part = by_id(opened.read(first, after))
+        assert part.items() <= everything.items()
+        assert {row_id >> rows.ROW_BITS for row_id, _ in part} == set(range(first, min(after, 5)))
+
+
+def test_reading_twice_gives_the_same(opened: Input) -> None:
+    first, second = opened.read(), opened.read()
+    assert by_id(first) == by_id(second)
+    assert first.places == second.places
+
+
+def test_what_travels_to_a_task_reads_the_same(opened: Input) -> None:
+    travelled = Input(opened.frozen, pickle.loads(pickle.dumps(opened.file_rows)))
+    assert by_id(travelled.read()) == by_id(opened.read())
+
+
+def test_a_bad_row_carries_the_step_and_the_error(opened: Input) -> None:
+    own = [row for table in opened.read().tables for row in own_columns(table)]
+    bad = [row for row in own if row[rows.STATE] == rows.FAILED]
+    assert len(bad) > 0 or isinstance(opened.file_rows.reader, BinaryReader)
+    assert all(row[rows.STEP] == READ_STEP for row in bad)
+    assert all(": " in row[rows.ERROR] for row in bad)
+
+
+def test_ray_is_given_read_tasks_that_together_read_all(opened: Input) -> None:
+    source = FileSource(opened.frozen, opened.file_rows, tasks=3)
+    tasks = source.get_read_tasks(parallelism=3)
+    tables = [table for task in tasks for table in task()]
+    assert len(tasks) == 3
+    assert by_id(Outcome(tables)) == by_id(opened.read())
+    assert source.get_name() == "Files"
+    assert source.estimate_inmemory_data_size() is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=200),
+    tasks=st.integers(1, 300),
+)
+def test_tasks_share_the_files_out_as_neighbours(sizes: list[int], tasks: int) -> None:
+    files = [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
+    lists = tasks_of(files, tasks)
+    assert [file for chosen in lists for file in chosen] == files
+    assert len(lists) <= tasks
+    assert all(lists)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(10**5, 10**6), min_size=20, max_size=200),
+    tasks=st.integers(2, 10),
+)
+def test_tasks_have_about_the_same_number_of_bytes(sizes: list[int], tasks: int) -> None:
+    files = [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
+    loads = [sum(file.size for file in chosen) for chosen in tasks_of(files, tasks)]
+    assert max(loads) <= sum(sizes) / tasks + 2 * (max(sizes) + (1 << 16) * len(sizes) / tasks)
+
+
+def test_many_small_files_are_shared_out_too() -> None:
+    files = [InputFile(number, f"{number}", 0) for number in range(100)]
+    assert [len(chosen) for chosen in tasks_of(files, 4)] == [25, 25, 25, 25]
+
+
+def test_a_task_opens_its_own_files_alone(tmp_path: Path) -> None:
+    written(tmp_path, "text")
+    opened = open_input("text", tmp_path)
+    (tmp_path / "0.txt").unlink()
+    assert np.unique([file for file, _ in opened.read(1).places]).tolist() == [1, 3, 4]

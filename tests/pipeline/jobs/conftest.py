@@ -1,0 +1,52 @@
+"""One Ray for all jobs of this folder, one S3 server, and the code of their user."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchinference.pipeline import engine
+from support.s3 import S3Server, s3_server
+
+OWN_CODE = Path(__file__).parent / "own_code.py"
+"""The module of a user: `own_code:NAME` in python steps."""
+
+
+@pytest.fixture(scope="session")
+def own_code() -> Path:
+    """The module's file, for jobs that run in a process of their own."""
+    return OWN_CODE
+
+
+@pytest.fixture(scope="session")
+def one_ray() -> Iterator[None]:
+    """Ray with three logical CPUs, whatever the machine has, so that plans run the same."""
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    engine.importable(str(OWN_CODE.parent))
+    ray.init(
+        num_cpus=3, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def ray(one_ray: None) -> Iterator[None]:
+    """The Ray that is up, and that no job goes on with after its test."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "dataset":
+            thread.join(60)
+            assert not thread.is_alive(), "a job goes on although it has failed"
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server

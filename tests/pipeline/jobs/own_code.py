@@ -1,0 +1,74 @@
+"""The code of a user: functions and classes that jobs of these tests run."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+OBJECT = 5
+
+
+def length(batch: Batch) -> Batch:
+    batch["length"] = np.array([len(text) for text in batch["text"]])
+    return batch
+
+
+def batch_rows(batch: Batch) -> Batch:
+    rows = len(batch["text"])
+    batch["rows"] = np.full(rows, rows)
+    return batch
+
+
+def shout(batch: Batch, mark: str = "!") -> Batch:
+    batch["text"] = np.array([str(text).upper() + mark for text in batch["text"]])
+    return batch
+
+
+def refuse_bad(batch: Batch) -> Batch:
+    """Raises for a batch in which a text begins with `bad`."""
+    for text in batch["text"]:
+        if str(text).startswith("bad"):
+            raise ValueError(f"cannot do {text}")
+    return batch
+
+
+def slowly(batch: Batch, seconds: float = 0.05) -> Batch:
+    time.sleep(seconds * len(batch["text"]))
+    return batch
+
+
+def wait_for(batch: Batch, file: str) -> Batch:
+    """Holds every batch that has a text `hold` until a file exists."""
+    if "hold" in batch["text"]:
+        while not Path(file).exists():
+            time.sleep(0.05)
+    return batch
+
+
+def storage_is_away(batch: Batch) -> Batch:
+    raise OSError("the disk is gone")
+
+
+class Suffix:
+    """Adds a constant, and says in which process."""
+
+    def __init__(self, suffix: str = "?") -> None:
+        self._suffix = suffix
+
+    def __call__(self, batch: Batch, seconds: float = 0.0) -> Batch:
+        time.sleep(seconds)
+        batch["text"] = np.array([str(text) + self._suffix for text in batch["text"]])
+        batch["process"] = np.full(len(batch["text"]), os.getpid())
+        return batch
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise RuntimeError("no weights here")
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch

@@ -1,0 +1,165 @@
+"""Running the same job again: complete, unfinished, interrupted, in the way of other work."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.sink import Commit
+from batchinference.pipeline.supervise import StopRequest
+from batchinference.pipeline.writers.json import JsonWriter
+from batchinference.spec import parse
+from batchinference.spec.report import JobState, Report
+from support.documents import Document
+from support.job_runs import Run, errors_of, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+TEXTS = [f"text {n}" for n in range(40)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "in", {"a.txt": TEXTS[:25], "b.txt": TEXTS[25:]})
+
+
+def texts(output: Path) -> list[str]:
+    return sorted(row["text"] for row in rows_of(output))
+
+
+def test_a_complete_output_is_left_as_it_is(source: Path, tmp_path: Path) -> None:
+    job = job_document("first", source, tmp_path / "out")
+    first = run_job(job)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+
+    job["metadata"]["name"] = "second"
+    again = run_job(job)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    assert again.report.state == JobState.SUCCEEDED
+    assert again.report.message == "the output was complete already"
+    assert (again.report.name, again.counts) == ("second", first.counts)
+    assert again.published[-1] == again.report
+
+
+def test_an_unfinished_output_is_done_again_and_holds_each_row_once(
+    source: Path, tmp_path: Path
+) -> None:
+    step = {"name": "own", "python": {"callable": "own_code:refuse_bad"}}
+    write_lines(source, {"c.txt": ["bad row"]})
+    errors = {"maxRows": 1}
+    job = job_document("job", source, tmp_path / "out", steps=[step], errors=errors)
+    assert run_job(job).report.attempt == 1
+    (tmp_path / "out" / "_SUCCESS").unlink()
+
+    run = run_job(job)
+    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+    assert run.counts == (41, 40, 1, 0)
+    assert texts(tmp_path / "out") == sorted(TEXTS)
+    assert len(errors_of(tmp_path / "out")) == 1
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_a_failed_job_can_be_run_again_when_its_cause_is_gone(source: Path, tmp_path: Path) -> None:
+    (source / "c.txt").write_bytes(b"b\xffd\n")
+    job = job_document("job", source, tmp_path / "out")
+    assert run_job(job).report.reason == "TooManyErrors"
+    (source / "c.txt").write_text("good now\n")
+    run = run_job(job)
+    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+    assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])
+
+
+def test_other_work_is_refused_unless_it_may_overwrite(source: Path, tmp_path: Path) -> None:
+    run_job(job_document("old", source, tmp_path / "out"))
+    steps = [{"name": "few", "filter": "endswith(text, '7')"}]
+    other = job_document("new", source, tmp_path / "out", steps=steps)
+    refused = run_job(other)
+    assert refused.report.reason == "BadOutput"
+    assert texts(tmp_path / "out") == sorted(TEXTS)
+
+    other["spec"]["write"]["mode"] = "overwrite"
+    run = run_job(other)
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (40, 4, 0, 36))
+    assert texts(tmp_path / "out") == ["text 17", "text 27", "text 37", "text 7"]
+
+
+def test_an_output_path_that_others_use_is_refused(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    run = run_job(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
+    assert run.report.reason == "BadOutput"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_job_that_is_stopped_before_it_begins_leaves_everything_as_it_is(
+    source: Path, tmp_path: Path
+) -> None:
+    run_job(job_document("old", source, tmp_path / "out"))
+    stop = StopRequest()
+    stop.ask(signal.SIGINT)
+    job = job_document("new", source, tmp_path / "out", write={"mode": "overwrite"})
+    run = run_job(job, stop=stop)
+    assert (run.report.reason, run.report.message) == ("Interrupted", "stopped by SIGINT")
+    assert texts(tmp_path / "out") == sorted(TEXTS)
+
+
+class TestInterruptedWhileItRuns:
+    """A job whose first attempt is stopped while a task of it still holds its rows."""
+
+    @pytest.fixture
+    def gate(self, tmp_path: Path) -> Path:
+        """Until this file exists, rows are held."""
+        return tmp_path / "gate"
+
+    @pytest.fixture
+    def job(self, source: Path, tmp_path: Path, gate: Path) -> Document:
+        write_lines(source, {"c.txt": ["hold"]})
+        step = {"python": {"callable": "own_code:wait_for", "callArgs": {"file": str(gate)}}}
+        return job_document("held", source, tmp_path / "out", steps=[{"name": "own", **step}])
+
+    def stop_once_running(self, job: Document) -> Run:
+        stop = StopRequest()
+
+        def on_publish(report: Report) -> None:
+            if report.state == JobState.RUNNING:
+                stop.ask(signal.SIGTERM)
+
+        return run_job(job, on_publish=on_publish, stop=stop)
+
+    def test_it_ends_at_once_and_says_so(self, job: Document, gate: Path, tmp_path: Path) -> None:
+        run = self.stop_once_running(job)
+        gate.touch()
+        assert (run.report.state, run.report.reason) == (JobState.FAILED, "Interrupted")
+        kept = Report.parse((tmp_path / "out" / "_batchinference" / "report.json").read_bytes())
+        assert kept == run.report
+        assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+    def test_its_tasks_end_with_it(self, job: Document, tmp_path: Path) -> None:
+        self.stop_once_running(job)
+        assert not [thread for thread in threading.enumerate() if thread.name == "dataset"]
+
+    def test_what_a_task_writes_all_the_same_is_no_part_of_the_next_output(
+        self, job: Document, gate: Path, tmp_path: Path
+    ) -> None:
+        self.stop_once_running(job)
+        gate.touch()
+        layout = Layout.of(parse(job).spec)
+        late = Commit(layout, 1, JsonWriter("none"))
+
+        def on_publish(report: Report) -> None:
+            if report.state == JobState.RUNNING:
+                table = rows.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
+                late.put(table, task=77)
+
+        run = run_job(job, on_publish=on_publish)
+        assert (layout.manifests(1) / "00000077.1.0.0.json").exists()
+        assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+        assert run.counts == (41, 41, 0, 0)
+        assert texts(tmp_path / "out") == sorted([*TEXTS, "hold"])

@@ -1,0 +1,168 @@
+"""Bad rows: set aside with their error up to a limit, and the end of the job beyond it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline import job as job_module
+from batchinference.pipeline.supervise import supervise
+from batchinference.spec.report import JobState, Report
+from support.documents import Document
+from support.job_runs import errors_of, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+GOOD = [f"good {n}" for n in range(57)]
+TEXTS = [*GOOD[:20], "bad one", *GOOD[20:50], "bad two", *GOOD[50:], "bad three"]
+"""Sixty rows, of which three raise: rows 20, 51 and 59."""
+REFUSE = {"name": "own", "python": {"callable": "own_code:refuse_bad"}}
+
+
+def job(directory: Path, errors: dict[str, Any] | None, *steps: Document) -> Document:
+    source = write_lines(directory / "in", {"a.txt": TEXTS})
+    fields = {} if errors is None else {"errors": errors}
+    return job_document("bad", source, directory / "out", steps=list(steps or [REFUSE]), **fields)
+
+
+@pytest.mark.parametrize(
+    "errors", [{"maxRows": 3}, {"maxPercent": 5.0}, {"maxRows": 3, "maxPercent": 5.0}], ids=str
+)
+def test_up_to_the_limit_good_rows_are_written_and_bad_ones_set_aside(
+    tmp_path: Path, errors: dict[str, Any]
+) -> None:
+    run = run_job(job(tmp_path, errors))
+    assert run.report.state == JobState.SUCCEEDED
+    assert run.counts == (60, 57, 3, 0)
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(GOOD)
+    assert len(errors_of(tmp_path / "out")) == 3
+    assert run.report.errors == str(tmp_path / "out" / "_batchinference" / "errors")
+
+
+def test_an_error_tells_row_step_words_and_traceback(tmp_path: Path) -> None:
+    run_job(job(tmp_path, {"maxRows": 3}))
+    errors = sorted(errors_of(tmp_path / "out"), key=lambda error: error["row"])
+    assert [(error["id"], error["row"], error["step"], error["error"]) for error in errors] == [
+        ("0:20", 20, "own", "ValueError: cannot do bad one"),
+        ("0:51", 51, "own", "ValueError: cannot do bad two"),
+        ("0:59", 59, "own", "ValueError: cannot do bad three"),
+    ]
+    assert {error["path"] for error in errors} == {str(tmp_path / "in" / "a.txt")}
+    assert all("refuse_bad" in error["traceback"] for error in errors)
+
+
+def test_errors_go_where_they_are_told_to(tmp_path: Path) -> None:
+    run = run_job(job(tmp_path, {"maxRows": 3, "path": str(tmp_path / "bad")}))
+    assert len(rows_of(tmp_path / "bad")) == 3
+    assert errors_of(tmp_path / "out") == []
+    assert run.report.errors == str(tmp_path / "bad")
+
+
+def test_two_jobs_may_share_a_directory_for_their_errors(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        errors = {"maxRows": 3, "path": str(tmp_path / "bad")}
+        document = job(tmp_path, errors)
+        document["spec"]["write"]["path"] = str(tmp_path / name)
+        assert run_job(document).report.state == JobState.SUCCEEDED
+    assert len(rows_of(tmp_path / "bad")) == 6
+
+
+@pytest.mark.parametrize(
+    ("errors", "limit"),
+    [
+        ({"maxRows": 2}, "3 row(s) failed, limit: errors.maxRows (2)"),
+        ({"maxPercent": 4.9}, "limit: errors.maxPercent (4.9 % of 60 rows)"),
+    ],
+    ids=["rows", "percent"],
+)
+def test_beyond_the_limit_the_job_fails_with_an_example(
+    tmp_path: Path, errors: dict[str, Any], limit: str
+) -> None:
+    run = run_job(job(tmp_path, errors))
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, "TooManyErrors")
+    message = run.report.message or ""
+    assert limit in message
+    assert f"of {tmp_path / 'in' / 'a.txt'}, step 'own': ValueError: cannot do bad " in message
+
+
+@pytest.mark.parametrize("errors", [None, {"maxRows": 0}, {"maxPercent": 0.0}], ids=str)
+def test_without_a_limit_the_first_bad_row_fails_the_job_and_is_named(
+    tmp_path: Path, errors: dict[str, Any] | None
+) -> None:
+    run = run_job(job(tmp_path, errors))
+    assert run.report.state == JobState.FAILED
+    message = run.report.message or ""
+    assert message.startswith("step 'own' failed on row ")
+    assert f"of {tmp_path / 'in' / 'a.txt'}: ValueError: cannot do bad " in message
+
+
+def test_a_job_that_failed_has_no_mark_of_completeness_and_says_why_beside_its_output(
+    tmp_path: Path,
+) -> None:
+    run = run_job(job(tmp_path, {"maxRows": 2}))
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    kept = Report.parse((tmp_path / "out" / "_batchinference" / "report.json").read_bytes())
+    assert kept == run.report
+
+
+def test_a_job_with_too_many_bad_rows_does_not_wait_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+    lines = {"a.txt": ["bad one", "bad two"], "b.txt": ["hold"], "c.txt": GOOD}
+    never = {"callable": "own_code:wait_for", "callArgs": {"file": str(tmp_path / "never")}}
+    source = write_lines(tmp_path / "in", lines)
+    steps = [REFUSE, {"name": "held", "python": never}]
+    run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 1}))
+    assert run.report.reason == "TooManyErrors"
+    assert run.report.counts is not None
+    assert run.report.counts.failed == 2
+    assert run.report.counts.read < 60
+
+
+class TestUndecodable:
+    """Rows that cannot be read at all."""
+
+    def job(self, directory: Path, **errors: Any) -> Document:
+        source = write_lines(directory / "in", {"a.txt": GOOD})
+        with (source / "b.txt").open("wb") as file:
+            file.write(b"first\nb\xffd\nlast\n")
+        return job_document("bad", source, directory / "out", errors=errors)
+
+    def test_they_are_set_aside_like_others(self, tmp_path: Path) -> None:
+        run = run_job(self.job(tmp_path, maxRows=1))
+        assert run.counts == (60, 59, 1, 0)
+        (error,) = errors_of(tmp_path / "out")
+        assert (error["id"], error["step"], error["traceback"]) == ("1:1", "read", "")
+        assert error["error"].startswith("UnicodeDecodeError: ")
+
+    def test_without_a_limit_they_fail_the_job(self, tmp_path: Path) -> None:
+        run = run_job(self.job(tmp_path))
+        assert run.report.reason == "TooManyErrors"
+        assert f"row 1 of {tmp_path / 'in' / 'b.txt'}, step 'read'" in (run.report.message or "")
+
+
+def test_rows_of_a_step_and_of_the_reader_count_together(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": TEXTS})
+    (source / "b.txt").write_bytes(b"b\xffd\n")
+    steps = [{"name": "few", "filter": "not endswith(text, '7')"}, REFUSE]
+    run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 4}))
+    assert run.counts == (61, 52, 4, 5)
+    assert sorted(error["step"] for error in errors_of(tmp_path / "out")) == ["own"] * 3 + ["read"]
+
+
+def test_storage_that_is_away_is_no_fault_of_a_row(tmp_path: Path) -> None:
+    step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
+    run = run_job(job(tmp_path, {"maxPercent": 100.0}, step))
+    assert run.report.state == JobState.FAILED
+    assert "the disk is gone" in (run.report.message or "")
+
+
+def test_the_same_rows_fail_in_a_pool(tmp_path: Path) -> None:
+    pool = {"name": "pool", "python": {"callable": "own_code:Suffix"}}
+    run = run_job(job(tmp_path, {"maxRows": 3}, pool, REFUSE))
+    assert run.counts == (60, 57, 3, 0)

@@ -1,0 +1,180 @@
+"""`batchinference run` as a person starts it: exit codes, what is printed, what is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchinference.spec.report import REPORT_FILE, JobState, Report
+from support.commands import Command, wait_until
+from support.job_runs import job_document, write_lines
+from support.outputs import rows_of
+
+SECRET = "the-secret-of-this-test-2718"
+TEXTS = [f"text {n}" for n in range(45)]
+
+
+def job_file(directory: Path, own_code: Path, **spec: Any) -> Path:
+    """A job with relative paths, with its input and its module beside it."""
+    write_lines(directory / "in", {"a.txt": TEXTS[:30], "b.txt": TEXTS[30:]})
+    shutil.copy(own_code, directory / "own_code.py")
+    file = directory / "job.yaml"
+    file.write_text(yaml.safe_dump(job_document("demo", "in", "./out", **spec)))
+    return file
+
+
+def report_in(directory: Path) -> Report:
+    return Report.parse((directory / REPORT_FILE).read_bytes())
+
+
+class TestSuccess:
+    """One job that runs to its end, with all options."""
+
+    @pytest.fixture(scope="class")
+    def directory(self, tmp_path_factory: pytest.TempPathFactory, own_code: Path) -> Path:
+        directory = tmp_path_factory.mktemp("success")
+        steps = [{"name": "own", "python": {"callable": "own_code:length"}}]
+        job_file(directory, own_code, steps=steps)
+        return directory
+
+    @pytest.fixture(scope="class")
+    def command(self, directory: Path) -> Command:
+        arguments = ["run", "job.yaml", "--sample", "3", "--report-directory", "reports/here"]
+        return Command(arguments, directory, {"SOME_SECRET": SECRET})
+
+    @pytest.fixture(scope="class")
+    def done(self, command: Command) -> subprocess.CompletedProcess[str]:
+        return command.run()
+
+    def test_it_ends_with_0_and_prints_nothing_but_to_stderr(
+        self, done: subprocess.CompletedProcess[str]
+    ) -> None:
+        assert (done.returncode, done.stdout) == (0, "")
+
+    def test_the_output_lies_beside_the_file(
+        self, done: subprocess.CompletedProcess[str], directory: Path
+    ) -> None:
+        assert sorted(row["text"] for row in rows_of(directory / "out")) == sorted(TEXTS)
+        assert (directory / "out" / "_SUCCESS").exists()
+
+    def test_each_state_is_a_line(self, done: subprocess.CompletedProcess[str]) -> None:
+        lines = done.stderr.splitlines()
+        said = [line for line in lines if line.startswith("demo: ")]
+        assert said[:3] == [
+            "demo: starting Ray on this machine",
+            "demo: preparing",
+            "demo: running, 0 rows, 0 %",
+        ]
+        assert said[-1].startswith("demo: finalizing, 45 rows, 100 %")
+
+    def test_a_table_at_the_end_tells_how_it_went(
+        self, done: subprocess.CompletedProcess[str], directory: Path
+    ) -> None:
+        table = dict(
+            line.split(None, 1)
+            for line in done.stderr.splitlines()
+            if line.split(None, 1)[:1] and line[0].islower() and ": " not in line
+        )
+        assert table["job"].strip() == "demo"
+        assert table["result"].strip() == "succeeded"
+        assert table["rows"].strip() == "45 read, 45 written"
+        assert table["output"].strip() == str(directory / "out")
+
+    def test_a_sample_of_the_output_is_shown(self, done: subprocess.CompletedProcess[str]) -> None:
+        for number in range(3):
+            assert f"row {number}:\n  text: text " in done.stderr
+        assert "row 3:" not in done.stderr
+
+    def test_the_report_is_kept_where_it_was_asked_for(
+        self, done: subprocess.CompletedProcess[str], directory: Path
+    ) -> None:
+        kept = report_in(directory / "reports" / "here")
+        beside = (directory / "out" / "_batchinference" / "report.json").read_bytes()
+        assert kept == Report.parse(beside)
+        assert kept.state == JobState.SUCCEEDED
+
+    def test_no_secret_is_printed_or_kept(
+        self, done: subprocess.CompletedProcess[str], directory: Path
+    ) -> None:
+        assert SECRET not in done.stderr
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        assert not any(SECRET.encode() in file.read_bytes() for file in files)
+
+    def test_no_process_is_left(
+        self, done: subprocess.CompletedProcess[str], command: Command
+    ) -> None:
+        wait_until(lambda: not command.processes(), "the job's processes to end")
+
+    def test_what_ray_prints_is_kept_away(self, done: subprocess.CompletedProcess[str]) -> None:
+        assert "Dataset" not in done.stderr
+        assert "worker.py" not in done.stderr
+
+    def test_stdin_is_a_file_whose_paths_start_here_and_complete_work_is_not_done_again(
+        self, done: subprocess.CompletedProcess[str], directory: Path
+    ) -> None:
+        before = report_in(directory / "reports" / "here")
+        again = Command(["run", "-"], directory).run((directory / "job.yaml").read_text())
+        assert again.returncode == 0
+        assert "the output was complete already" in again.stderr
+        assert report_in(directory / "reports" / "here") == before
+
+
+def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, own_code: Path) -> None:
+    steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
+    job_file(tmp_path, own_code, steps=steps, errors={"maxRows": 1})
+    write_lines(tmp_path / "in", {"c.txt": ["bad one", "bad two"]})
+    done = Command(["run", "job.yaml", "--sample", "3", "--report-directory", "."], tmp_path).run()
+    assert done.returncode == 1
+    words = " ".join(done.stderr.split())
+    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in words
+    assert f"{tmp_path / 'out' / '_batchinference' / 'errors'}" in words
+    assert "row 0:" not in done.stderr
+    assert report_in(tmp_path).reason == "TooManyErrors"
+
+
+NO_JOBS = {
+    "no file": (None, "cannot be read"),
+    "no YAML": ("{", "not valid YAML"),
+    "another kind": (json.dumps({"apiVersion": "v1", "kind": "Pod"}), "no BatchInference here"),
+    "a field too many": (json.dumps(job_document("job", "in", "out", colour="red")), "colour"),
+    "two jobs": (
+        "\n---\n".join(json.dumps(job_document(name, "in", "out")) for name in ("a", "b")),
+        "found 2: a, b",
+    ),
+    "a column that is not there": (
+        json.dumps(
+            job_document("job", "in", "out", steps=[{"name": "f", "filter": "len(txt) > 2"}])
+        ),
+        "did you mean 'text'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), NO_JOBS.values(), ids=NO_JOBS)
+def test_a_file_that_is_no_job_ends_with_2_before_anything_is_started(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    if content is not None:
+        (tmp_path / "job.yaml").write_text(content)
+    done = Command(["run", "job.yaml"], tmp_path).run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Ray" not in done.stderr
+
+
+def test_a_cluster_that_is_not_there_ends_with_1_and_one_line(
+    tmp_path: Path, own_code: Path
+) -> None:
+    job_file(tmp_path, own_code)
+    done = Command(["run", "job.yaml", "--address", "nowhere"], tmp_path).run()
+    assert done.returncode == 1
+    assert "demo: Ray is not up: ValueError: Invalid address format: nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,263 @@
+"""A task's commit: its data, its errors, and last the manifest that makes them count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import Incomplete
+from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import Attempt
+from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.writers.parquet import ParquetWriter
+from support.job_runs import data_files, write_lines
+from support.outputs import rows_of
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """An output whose input has two files."""
+    source = write_lines(tmp_path / "in", {"a.txt": ["x"], "b.txt": ["y"]})
+    output = Address(str(tmp_path / "out"))
+    layout = Layout(KEY, output, output / "_batchinference" / "errors")
+    layout.input.write(freeze_input([str(source)], []).serialized())
+    return layout
+
+
+@pytest.fixture
+def commit(layout: Layout) -> Commit:
+    return Commit(layout, 1, ParquetWriter("snappy"))
+
+
+def good(file: int, first: int, *values: int) -> pa.Table:
+    return rows.with_ids(pa.table({"value": list(values)}), file, first)
+
+
+def failed(file: int, row: int, step: str = "embed") -> pa.Table:
+    return rows.failed_row(rows.pack(file, row), step, ValueError("no"), "Traceback ...")
+
+
+def skipped(file: int, *row_numbers: int) -> pa.Table:
+    ids = pa.chunked_array([[rows.pack(file, row) for row in row_numbers]])
+    return rows.skipped_rows(ids)
+
+
+MIXED = concat([
+    good(0, 0, 10, 11),
+    failed(0, 2),
+    skipped(0, 3, 4),
+    rows.end_of_file(0, 5),
+    good(1, 7, 17),
+])  # fmt: skip
+
+
+def errors_of(layout: Layout) -> list[dict[str, object]]:
+    directory = Path(layout.errors.path)
+    return rows_of(directory) if directory.exists() else []
+
+
+def manifest_of(layout: Layout, name: str) -> dict[str, object]:
+    content: dict[str, object] = json.loads((layout.manifests(1) / name).read())
+    return content
+
+
+def manifest_names(layout: Layout) -> list[str]:
+    return sorted(Path(info.path).name for info in layout.manifests(1).files())
+
+
+def test_good_rows_become_a_data_file_with_the_columns_of_the_user_alone(commit: Commit) -> None:
+    commit.put(MIXED, task=3)
+    (file,) = data_files(Path(commit.layout.output.path))
+    assert pq.read_table(file).to_pydict() == {"value": [10, 11, 17]}
+
+
+def test_a_failed_row_becomes_an_error_with_its_id_path_step_and_words(
+    commit: Commit, layout: Layout, tmp_path: Path
+) -> None:
+    commit.put(MIXED, task=3)
+    assert errors_of(layout) == [
+        {
+            "id": "0:2",
+            "path": str(tmp_path / "in" / "a.txt"),
+            "row": 2,
+            "step": "embed",
+            "error": "ValueError: no",
+            "traceback": "Traceback ...",
+        }
+    ]
+
+
+def test_an_error_file_has_the_same_schema_whatever_failed(commit: Commit, layout: Layout) -> None:
+    commit.put(rows.failed_row(rows.pack(1, 0), "read", ValueError("x")), task=0)
+    (file,) = data_files(Path(layout.errors.path))
+    assert pq.read_schema(file).equals(ERRORS_SCHEMA)
+
+
+def test_the_manifest_tells_rows_ends_counts_and_files(commit: Commit, layout: Layout) -> None:
+    commit.put(MIXED, task=3)
+    assert manifest_names(layout) == ["00000003.3.1.2.json"]
+    manifest = manifest_of(layout, "00000003.3.1.2.json")
+    (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
+    assert manifest == {
+        "attempt": 1,
+        "task": 3,
+        "counts": {"written": 3, "failed": 1, "skipped": 2},
+        "ranges": [[0, 0, 5], [1, 7, 8]],
+        "ends": [[0, 5]],
+        "data": {"name": data.name, "bytes": data.stat().st_size},
+        "errors": {"name": errors.name, "bytes": errors.stat().st_size},
+    }
+
+
+def test_data_is_put_first_then_errors_and_last_the_manifest(
+    commit: Commit, layout: Layout
+) -> None:
+    commit.put(MIXED, task=3)
+    (data,) = data_files(Path(layout.output.path))
+    (errors,) = data_files(Path(layout.errors.path))
+    manifest = Path(layout.manifests(1).path) / "00000003.3.1.2.json"
+    written = [file.stat().st_mtime_ns for file in (data, errors, manifest)]
+    assert written == sorted(written)
+
+
+@pytest.mark.parametrize(
+    ("blocked", "data_there"), [("errors", True), ("output", False)], ids=["errors", "data"]
+)
+def test_a_put_that_fails_leaves_no_manifest(
+    layout: Layout, tmp_path: Path, blocked: str, data_there: bool
+) -> None:
+    (tmp_path / "file").write_text("where a directory should be")
+    places = {"output": layout.output, "errors": layout.errors}
+    places[blocked] = Address(str(tmp_path / "file"))
+    commit = Commit(Layout(KEY, **places), 1, ParquetWriter("snappy"))
+    with pytest.raises(OSError, match="file"):
+        commit.put(concat([good(0, 0, 1), failed(0, 1)]), task=0)
+    assert manifest_names(layout) == []
+    assert bool(data_files(Path(layout.output.path))) == data_there
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        (failed(0, 0), "00000000.0.1.0.json"),
+        (skipped(0, 0, 1), "00000000.0.0.2.json"),
+        (rows.end_of_file(0, 0), "00000000.0.0.0.json"),
+    ],
+    ids=["all failed", "all left out", "an empty file"],
+)
+def test_a_task_without_good_rows_commits_no_data_file(
+    commit: Commit, layout: Layout, table: pa.Table, name: str
+) -> None:
+    commit.put(table, task=0)
+    assert data_files(Path(layout.output.path)) == []
+    assert manifest_names(layout) == [name]
+    assert manifest_of(layout, name)["data"] is None
+
+
+def test_a_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
+    commit.put(good(0, 0, 1, 2), task=0)
+    assert errors_of(layout) == []
+    assert manifest_of(layout, "00000000.2.0.0.json")["errors"] is None
+
+
+def test_rows_may_come_in_any_order(commit: Commit, layout: Layout) -> None:
+    table = concat([good(0, 0, *range(9)), good(1, 0, *range(9))])
+    shuffled = table.take(np.random.default_rng(7).permutation(table.num_rows))
+    commit.put(shuffled, task=0)
+    assert manifest_of(layout, "00000000.18.0.0.json")["ranges"] == [[0, 0, 9], [1, 0, 9]]
+
+
+def test_a_retried_task_counts_once_and_its_first_file_is_removed(
+    commit: Commit, layout: Layout
+) -> None:
+    table = concat([good(0, 0, 10, 11), failed(0, 2), rows.end_of_file(0, 3)])
+    commit.put(table, task=0)
+    commit.put(table, task=0)
+    output = Path(layout.output.path)
+    assert len(data_files(output)) == 2
+
+    attempt = Attempt(layout, 1)
+    attempt.check_and_clean(files=1)
+    assert [row["value"] for row in rows_of(output)] == [10, 11]
+    assert len(errors_of(layout)) == 1
+    assert attempt.counts().read == 3
+
+
+def test_a_file_that_was_put_without_a_commit_is_removed(commit: Commit, layout: Layout) -> None:
+    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    for place in (layout.output, layout.errors):
+        (place / layout.part_name(1, 9, "deadbeef", ".parquet")).write(b"half a task")
+    Attempt(layout, 1).check_and_clean(files=1)
+    assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+    assert errors_of(layout) == []
+
+
+def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
+    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    others = [
+        layout.output / "notes.txt",
+        layout.output / "part-of-something.jsonl",
+        layout.errors / "part-ffffffff-0001-00000000-deadbeef.parquet",
+    ]
+    for other in others:
+        other.write(b"theirs")
+    Attempt(layout, 1).check_and_clean(files=1)
+    assert [other.read() for other in others] == [b"theirs"] * 3
+
+
+def test_nothing_is_removed_when_rows_are_missing(commit: Commit, layout: Layout) -> None:
+    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 2)]), task=0)
+    orphan = layout.output / layout.part_name(1, 9, "deadbeef", ".parquet")
+    orphan.write(b"perhaps the missing row")
+    with pytest.raises(Incomplete, match="file 0 has 2 rows and 1 were written"):
+        Attempt(layout, 1).check_and_clean(files=1)
+    assert orphan.exists()
+
+
+def test_data_and_errors_may_share_a_directory(layout: Layout) -> None:
+    shared = Layout(KEY, layout.output, layout.output)
+    commit = Commit(shared, 1, ParquetWriter("snappy"))
+    commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
+    Attempt(shared, 1).check_and_clean(files=1)
+    assert len(data_files(Path(layout.output.path))) == 2
+
+
+class TestSink:
+    """What Ray Data hands over, and what it is asked for."""
+
+    context = SimpleNamespace(task_idx=5)
+
+    def test_blocks_of_a_task_become_one_file(self, commit: Commit, layout: Layout) -> None:
+        blocks = [good(0, 0, 1), failed(0, 1), rows.end_of_file(0, 2)]
+        CommitSink(commit, 10).write(blocks, self.context)
+        assert manifest_names(layout) == ["00000005.1.1.0.json"]
+        assert rows_of(Path(layout.output.path)) == [{"value": 1}]
+
+    @pytest.mark.parametrize(
+        "blocks", [[], [pa.table({})], [good(0, 0)]], ids=["none", "no columns", "no rows"]
+    )
+    def test_a_task_without_rows_commits_nothing(
+        self, commit: Commit, layout: Layout, blocks: list[pa.Table]
+    ) -> None:
+        CommitSink(commit, 10).write(blocks, self.context)
+        assert manifest_names(layout) == []
+
+    def test_types_of_blocks_are_widened(self, commit: Commit, layout: Layout) -> None:
+        real = rows.with_ids(pa.table({"value": [0.5]}), 0, 1)
+        CommitSink(commit, 10).write([good(0, 0, 1), real], self.context)
+        assert [row["value"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
+
+    def test_ray_is_told_how_many_rows_a_file_should_have(self, commit: Commit) -> None:
+        assert CommitSink(commit, 42).min_rows_per_write == 42

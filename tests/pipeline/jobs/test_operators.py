@@ -1,0 +1,73 @@
+"""What Ray Data makes of a plan: CPU work runs beside actor pools and writing, never in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.data import Dataset
+
+from support.documents import Document
+from support.job_runs import job_document, run_job, write_lines
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+FUNCTION = {"name": "function", "python": {"callable": "own_code:length"}}
+POOL = {"name": "pool", "python": {"callable": "own_code:Suffix"}}
+FILTER = {"name": "filter", "filter": "len(text) > 1"}
+AFTER = {"name": "after", "python": {"callable": "own_code:shout"}}
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
+    """The data sets that jobs have written."""
+    written: list[Dataset] = []
+    original = Dataset.write_datasink
+
+    def write(self: Dataset, *arguments: Any, **options: Any) -> None:
+        written.append(self)
+        original(self, *arguments, **options)
+
+    monkeypatch.setattr(Dataset, "write_datasink", write)
+    return written
+
+
+def operators(dataset: Dataset) -> list[str]:
+    """The operators that were executed, in order, as the statistics name them."""
+    stats: str = dataset._write_ds.stats()
+    names = re.findall(r"^Operator \d+ (.*?): \d+ tasks? executed", stats, re.MULTILINE)
+    return [re.sub(r"->SplitBlocks\(\d+\)", "", name) for name in names]
+
+
+CASES = {
+    "no steps": (1, [], ["ReadFiles", "Write"]),
+    "a function": (1, [FUNCTION], ["ReadFiles", "MapBatches(function)", "Write"]),
+    "a function where files suffice as blocks": (
+        20,
+        [FILTER, FUNCTION],
+        ["ReadFiles->MapBatches(filter)", "Write"],
+    ),
+    "functions around a pool": (
+        20,
+        [FILTER, POOL, AFTER],
+        ["ReadFiles->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
+    ),
+    "two pools": (
+        1,
+        [POOL, {**POOL, "name": "second"}],
+        ["ReadFiles", "MapBatches(pool)", "MapBatches(second)", "Write"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "steps", "expected"), CASES.values(), ids=CASES)
+def test_tasks_join_tasks_and_pools_and_writing_stand_alone(
+    tmp_path: Path, written: list[Dataset], files: int, steps: list[Document], expected: list[str]
+) -> None:
+    lines = {f"{n}.txt": [f"text {m}" for m in range(60 // files)] for n in range(files)}
+    source = write_lines(tmp_path / "in", lines)
+    run = run_job(job_document("job", source, tmp_path / "out", steps=steps))
+    assert run.counts == (60, 60, 0, 0)
+    assert operators(written[0]) == expected

@@ -1,0 +1,175 @@
+"""What cannot work is told before the first row is read, and before anything is touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.failures import BadInput, BadOutput, JobFailure, ModelLoad
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.sizing import RowCount
+from batchinference.spec import parse
+from support.documents import Document, model_step, python_step
+from support.job_runs import job_document, write_lines
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
+
+
+def prepare_job(job: Document) -> Prepared | None:
+    spec = parse(job).spec
+    return prepare(spec, Layout.of(spec))
+
+
+def local_model(folder: Path) -> Document:
+    step = model_step()
+    step["model"]["source"] = str(folder)
+    return step
+
+
+def test_a_job_that_can_begin_has_its_input_frozen_beside_the_output(
+    source: Path, tmp_path: Path
+) -> None:
+    prepared = prepare_job(job_document("job", source, tmp_path / "out"))
+    assert prepared is not None
+    assert prepared.attempt.number == 1
+    assert prepared.count == RowCount(3, estimated=True)
+    frozen = pq.read_table(tmp_path / "out" / "_batchinference" / "input.parquet")
+    assert frozen.to_pylist() == [
+        {"path": str(source / "a.txt"), "size": 8},
+        {"path": str(source / "b.txt"), "size": 4},
+    ]
+
+
+def test_a_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) -> None:
+    job = job_document("job", source, tmp_path / "out")
+    prepare_job(job)
+    (tmp_path / "out" / "_SUCCESS").touch()
+    assert prepare_job(job) is None
+
+
+NOT_THERE = {
+    "the input": ({"read": {"paths": ["IN/nowhere"]}}, BadInput, "nowhere' does not exist"),
+    "input of this format": ({"read": {"format": "images"}}, BadInput, "holds no files that end"),
+    "a match": ({"read": {"paths": ["IN/*.csv"]}}, BadInput, r"\*\.csv' holds no files"),
+    "the model": ({"steps": [local_model(Path("IN/model"))]}, ModelLoad, "IN/model' not found"),
+    "the module": (
+        {"steps": [python_step(callable_="nowhere:Class")]},
+        ModelLoad,
+        "step 'own': there is no module 'nowhere'",
+    ),
+    "the package of the module": (
+        {"steps": [python_step(callable_="no.where:Class")]},
+        ModelLoad,
+        "there is no module 'no.where'",
+    ),
+    "the factory of a torch model": (
+        {
+            "steps": [
+                {
+                    "name": "net",
+                    "model": {
+                        "runtime": "torch",
+                        "factory": "nowhere:make",
+                        "inputs": {"x": "text"},
+                        "output": "y",
+                    },
+                }
+            ]
+        },
+        ModelLoad,
+        "step 'net': there is no module 'nowhere'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "failure", "words"), NOT_THERE.values(), ids=NOT_THERE)
+def test_what_is_not_there_is_named_and_an_old_output_stays(
+    source: Path, tmp_path: Path, fields: Any, failure: type[JobFailure], words: str
+) -> None:
+    old = job_document("job", source, tmp_path / "out")
+    prepare_job(old)
+    (tmp_path / "out" / "part-0.jsonl").write_text("old")
+    before = sorted((tmp_path / "out").rglob("*"))
+
+    job = job_document("job", source, tmp_path / "out", **_placed(fields, tmp_path))
+    job["spec"]["write"]["mode"] = "overwrite"
+    with pytest.raises(failure, match=words.replace("IN", str(tmp_path))):
+        prepare_job(job)
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
+def _placed(value: Any, directory: Path) -> Any:
+    """The same fields with IN as a directory of the test."""
+    if isinstance(value, dict):
+        return {key: _placed(inner, directory) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_placed(inner, directory) for inner in value]
+    return value.replace("IN/", f"{directory}/") if isinstance(value, str) else value
+
+
+def test_columns_that_the_input_does_not_have_are_told(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"title": ["a"], "year": [1]}), tmp_path / "in" / "a.parquet")
+    job = job_document(
+        "job",
+        tmp_path / "in",
+        tmp_path / "out",
+        read={"format": "parquet"},
+        steps=[{"name": "young", "filter": "yaer > 2000"}],
+    )
+    with pytest.raises(BadInput, match=r"reads column 'yaer'.*title, year; did you mean 'year'"):
+        prepare_job(job)
+    assert not (tmp_path / "out").exists()
+
+
+class TestInputThatIsOutput:
+    """An attempt removes the files of the one before, so they must not be its input."""
+
+    @pytest.fixture
+    def data(self, tmp_path: Path) -> Path:
+        """A finished output, which somebody wants to read."""
+        (tmp_path / "data").mkdir()
+        job = job_document("first", write_lines(tmp_path / "in", {"a.txt": ["x"]}),
+                           tmp_path / "data")  # fmt: skip
+        prepare_job(job)
+        shutil.copy(tmp_path / "in" / "a.txt", tmp_path / "data" / "a.txt")
+        return tmp_path / "data"
+
+    @pytest.mark.parametrize("mode", ["error", "overwrite"])
+    @pytest.mark.parametrize("below", ["", "deeper"])
+    def test_it_is_refused_and_stays(self, data: Path, mode: str, below: str) -> None:
+        job = job_document("in-place", data / "a.txt", data, write={"mode": mode})
+        if below:
+            (data / below).mkdir()
+            (data / "a.txt").rename(data / below / "a.txt")
+            job["spec"]["read"]["paths"] = [str(data)]
+        with pytest.raises(BadOutput, match=r"holds a file of the input, .*a\.txt"):
+            prepare_job(job)
+        assert (data / below / "a.txt").exists()
+
+    def test_the_errors_must_not_go_there_either(self, data: Path, tmp_path: Path) -> None:
+        errors = {"maxRows": 1, "path": str(data)}
+        with pytest.raises(BadOutput, match=r"choose another write\.path or errors\.path"):
+            prepare_job(job_document("job", data, tmp_path / "out", errors=errors))
+
+    def test_a_neighbour_whose_name_begins_alike_is_no_trouble(
+        self, data: Path, tmp_path: Path
+    ) -> None:
+        assert prepare_job(job_document("job", data, tmp_path / "dat")) is not None
+        assert prepare_job(job_document("job", data, tmp_path / "data-2")) is not None
+
+    def test_output_within_the_input_is_no_trouble_while_none_of_it_is_read(
+        self, data: Path
+    ) -> None:
+        job = job_document("job", data, data / "result", write={"format": "parquet"})
+        assert prepare_job(job) is not None
+        assert prepare_job(job) is not None

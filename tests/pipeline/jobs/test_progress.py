@@ -1,0 +1,124 @@
+"""Progress out of counts: it never goes back, and it says nothing that it does not know."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchinference.pipeline.manifest import Counts
+from batchinference.pipeline.progress import Meter, duration
+from batchinference.pipeline.sizing import RowCount
+from batchinference.spec.status import Progress
+
+COUNTS = st.builds(Counts, *[st.integers(0, 500)] * 3)
+READINGS = st.lists(st.tuples(COUNTS, st.floats(0, 100)), min_size=1, max_size=20)
+TOTALS = st.none() | st.builds(RowCount, st.integers(0, 2000), st.booleans())
+
+
+def readings(meter: Meter, given_: list[tuple[Counts, float]]) -> list[Progress]:
+    """What the meter shows after each reading; the times are those that pass in between."""
+    now, shown = 1000.0, []
+    for counts, seconds in given_:
+        now += seconds
+        meter.read(counts, now)
+        assert meter.progress is not None
+        shown.append(meter.progress)
+    return shown
+
+
+def shown_at(total: RowCount | None, *given_: tuple[int, float]) -> Progress:
+    return readings(Meter(total), [(Counts(rows), seconds) for rows, seconds in given_])[-1]
+
+
+@given(TOTALS, READINGS)
+def test_progress_never_goes_back(
+    total: RowCount | None, given_: list[tuple[Counts, float]]
+) -> None:
+    for before, after in pairwise(readings(Meter(total), given_)):
+        assert before.rows <= after.rows
+        assert (before.total or 0) <= (after.total or 0)
+
+
+@given(st.integers(1, 2000), READINGS)
+def test_percent_of_a_known_total_never_goes_back_and_is_100_only_at_the_end(
+    rows: int, given_: list[tuple[Counts, float]]
+) -> None:
+    shown = readings(Meter(RowCount(rows, estimated=False)), given_)
+    percents = [progress.percent for progress in shown]
+    assert all(percent is not None for percent in percents)
+    assert percents == sorted(percents, key=lambda percent: percent or 0)
+    assert all((p.percent == 100) == (p.rows == p.total) for p in shown)
+
+
+@given(st.integers(0, 2000), READINGS)
+def test_of_an_estimate_nothing_is_ever_complete(
+    rows: int, given_: list[tuple[Counts, float]]
+) -> None:
+    for progress in readings(Meter(RowCount(rows, estimated=True)), given_):
+        assert progress.estimated
+        assert progress.percent is None or progress.percent <= 99
+
+
+@given(TOTALS, READINGS, COUNTS)
+def test_a_job_that_is_done_is_at_100_percent_of_its_rows(
+    total: RowCount | None, given_: list[tuple[Counts, float]], last: Counts
+) -> None:
+    meter = Meter(total)
+    readings(meter, given_)
+    meter.finish(last, 10_000.0)
+    progress = meter.progress
+    assert progress is not None
+    assert (progress.rows, progress.total, progress.percent) == (last.read, last.read, 100)
+    assert (progress.estimated, progress.eta, meter.counts) == (None, "0s", last)
+
+
+def test_an_unknown_total_leaves_percent_and_eta_unsaid() -> None:
+    progress = shown_at(None, (0, 0), (100, 10))
+    assert progress == Progress(rows=100, rowsPerSecond=10.0)
+
+
+def test_speed_counts_from_the_first_rows_and_not_from_the_start() -> None:
+    progress = shown_at(RowCount(300, estimated=False), (0, 0), (0, 100), (100, 10))
+    assert progress.rows_per_second == 10.0
+    assert progress.eta == "20s"
+
+
+def test_before_the_first_rows_there_is_neither_speed_nor_eta() -> None:
+    progress = shown_at(RowCount(300, estimated=False), (0, 0), (0, 60))
+    assert (progress.percent, progress.rows_per_second, progress.eta) == (0, None, None)
+
+
+def test_a_count_that_falls_behind_changes_nothing_but_the_speed() -> None:
+    progress = shown_at(RowCount(100, estimated=False), (0, 0), (50, 5), (40, 5))
+    assert (progress.rows, progress.percent, progress.rows_per_second) == (50, 50, 5.0)
+
+
+def test_more_rows_than_were_estimated_raise_the_total() -> None:
+    progress = shown_at(RowCount(100, estimated=True), (0, 0), (150, 5))
+    assert (progress.rows, progress.total, progress.percent) == (150, 150, 99)
+
+
+@pytest.mark.parametrize(("rows", "percent"), [(0, 0), (1, 0), (199, 99), (200, 100)], ids=str)
+def test_percent_is_rounded_down(rows: int, percent: int) -> None:
+    assert shown_at(RowCount(200, estimated=False), (0, 0), (rows, 1)).percent == percent
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0s"),
+        (0.2, "1s"),
+        (59, "59s"),
+        (59.5, "1m00s"),
+        (150, "2m30s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (11_159, "3h05m"),
+        (360_000, "100h00m"),
+    ],
+)
+def test_time_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -1,0 +1,144 @@
+"""What a job publishes while it runs, and what it leaves beside its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from batchinference import __version__
+from batchinference.pipeline import job as job_module
+from batchinference.pipeline.supervise import supervise
+from batchinference.spec.report import JobState, Report
+from support.documents import Document, python_step
+from support.job_runs import Run, errors_of, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+STEPS = [
+    {"name": "few", "filter": "not endswith(text, '9')"},
+    {"name": "slow", "python": {"callable": "own_code:slowly"}},
+    {"name": "own", "python": {"callable": "own_code:refuse_bad"}},
+]
+ORDER = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING, JobState.SUCCEEDED]
+
+
+@pytest.fixture(scope="module")
+def often() -> Iterator[None]:
+    """Readings every tenth of a second, so that a short job has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+        yield
+
+
+def slow_job(directory: Path) -> Document:
+    files = {f"{n}.txt": [f"text {m}" for m in range(20)] for n in range(5)}
+    files["1.txt"][3] = "bad row"
+    source = write_lines(directory / "in", files)
+    return job_document("slow", source, directory / "out", steps=STEPS, errors={"maxRows": 1})
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("slow")
+
+
+@pytest.fixture(scope="module")
+def run(one_ray: None, often: None, directory: Path) -> Run:
+    """A job of 100 rows that takes a few seconds."""
+    return run_job(slow_job(directory))
+
+
+def test_states_follow_each_other_and_progress_never_goes_back(run: Run) -> None:
+    states = [report.state for report in run.published]
+    assert states == sorted(states, key=ORDER.index)
+    assert set(states) == set(ORDER)
+
+    shown = [report.progress for report in run.published if report.progress]
+    assert len({progress.rows for progress in shown}) > 3
+    for before, after in pairwise(shown):
+        assert before.rows <= after.rows
+        assert (before.percent or 0) <= (after.percent or 0)
+    assert (shown[-1].rows, shown[-1].total, shown[-1].percent) == (100, 100, 100)
+    assert shown[-1].eta == "0s"
+
+
+def test_counts_are_what_readers_of_the_output_find(run: Run, directory: Path) -> None:
+    output = directory / "out"
+    assert run.counts == (100, len(rows_of(output)), len(errors_of(output)), 10)
+    assert run.counts == (100, 89, 1, 10)
+
+
+def test_the_report_beside_the_output_is_the_one_that_comes_back(run: Run, directory: Path) -> None:
+    kept = (directory / "out" / "_batchinference" / "report.json").read_bytes()
+    assert Report.parse(kept) == run.report == run.published[-1]
+
+
+def test_a_report_tells_what_it_is_about(run: Run, directory: Path) -> None:
+    report = run.report
+    assert (report.name, report.attempt, report.version) == ("slow", 1, __version__)
+    assert report.output == str(directory / "out")
+    assert report.started_at <= report.updated_at
+    assert list(report.seconds) == ["preparing", "running", "finalizing"]
+    assert report.seconds["running"] > 1
+    assert report.progress is not None
+    assert report.progress.rows_per_second is not None
+
+
+def test_a_place_for_reports_that_takes_none_fails_the_job_before_it_begins(
+    tmp_path: Path,
+) -> None:
+    def refuse(report: Report) -> None:
+        raise PermissionError("this directory takes no reports")
+
+    run = run_job(slow_job(tmp_path), on_publish=refuse)
+    assert run.report.state == JobState.FAILED
+    assert "takes no reports" in (run.report.message or "")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("state", ORDER[1:])
+def test_a_report_that_cannot_be_published_later_does_not_fail_the_job(
+    often: None, tmp_path: Path, state: JobState
+) -> None:
+    def refuse(report: Report) -> None:
+        if report.state == state:
+            raise OSError("no space left on device")
+
+    source = write_lines(tmp_path / "in", {"a.txt": ["text"] * 30})
+    run = run_job(job_document("job", source, tmp_path / "out"), on_publish=refuse)
+    assert run.report.state == JobState.SUCCEEDED
+    kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
+    assert Report.parse(kept).state == JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "words"),
+    [
+        ({"read": {"format": "images"}}, "BadInput", "holds no files"),
+        ({"steps": [python_step(callable_="no_such:Class")]}, "ModelLoad", "no module 'no_such'"),
+        (
+            {"steps": [{"name": "f", "filter": "len(text) + 'x' == 3"}]},
+            "Application",
+            "step 'f': the filter cannot be computed",
+        ),
+        (
+            {"steps": [{"name": "f", "filter": "len(text) + 1"}]},
+            "Application",
+            "step 'f': the filter gives ",
+        ),
+    ],
+    ids=["input", "model", "filter", "no condition"],
+)
+def test_a_failure_has_a_reason_and_words(
+    tmp_path: Path, fields: Document, reason: str, words: str
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
+    run = run_job(job_document("job", source, tmp_path / "out", **fields))
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
+    assert words in (run.report.message or "")
+    assert run.published[-1] == run.report

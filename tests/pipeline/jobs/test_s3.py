@@ -1,0 +1,272 @@
+"""Jobs whose input or output is on S3, on a real server."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from batchinference.pipeline import rows, storage
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import begin
+from batchinference.pipeline.prepare import prepare
+from batchinference.pipeline.sink import Commit
+from batchinference.pipeline.writers.json import JsonWriter
+from batchinference.spec import parse
+from batchinference.spec.report import JobState, Report
+from support.commands import Command
+from support.documents import Document
+from support.job_runs import job_document, run_job, write_lines
+from support.outputs import Row
+from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+
+TEXTS = {"a.txt": ["one", "two", "bad row"], "deep/b.txt": ["three"], "c.txt": []}
+GOOD = ["one", "three", "two"]
+STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
+
+
+@pytest.fixture
+def bucket(s3: S3Server, tmp_path: Path) -> str:
+    """A bucket of the test's own, with texts below in/."""
+    name = tmp_path.name.replace("_", "-").lower().strip("-")
+    s3.client().create_bucket(Bucket=name)
+    lines = {key: "".join(f"{text}\n" for text in texts) for key, texts in TEXTS.items()}
+    s3.put(name, {f"in/{key}": text.encode() for key, text in lines.items()})
+    return name
+
+
+@pytest.fixture
+def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """This process uses the server, with the variables as the test leaves them."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    storage._s3.cache_clear()
+    yield monkeypatch
+    storage._s3.cache_clear()
+
+
+class TestJobs:
+    """Whole jobs, each in a process of its own, because Ray's workers take over its variables."""
+
+    def run(self, job: Document, s3: S3Server, directory: Path, own_code: Path) -> str:
+        """Run it to its end. What was printed comes back."""
+        shutil.copy(own_code, directory / "own_code.py")
+        (directory / "job.yaml").write_text(yaml.safe_dump(job))
+        done = Command(["run", "job.yaml", "--sample", "1"], directory, s3.environment).run()
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def test_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path, own_code: Path) -> None:
+        job = job_document(
+            "s3",
+            f"s3://{bucket}/in/",
+            f"s3://{bucket}/out/",
+            read={"options": {"include_paths": True}},
+            write={"format": "parquet"},
+            steps=STEPS,
+            errors={"maxRows": 1},
+        )
+        printed = self.run(job, s3, tmp_path, own_code)
+        found = s3.objects(bucket, "out/")
+        written = sorted(parquet_rows(found, "out/part-"), key=lambda row: row["text"])
+        assert written == [
+            {"text": "one", "path": f"s3://{bucket}/in/a.txt"},
+            {"text": "three", "path": f"s3://{bucket}/in/deep/b.txt"},
+            {"text": "two", "path": f"s3://{bucket}/in/a.txt"},
+        ]
+        (error,) = parquet_rows(found, "out/_batchinference/errors/part-")
+        assert (error["row"], error["path"]) == (2, f"s3://{bucket}/in/a.txt")
+        assert found["out/_SUCCESS"] == b""
+
+        report = Report.parse(found["out/_batchinference/report.json"])
+        assert (report.state, report.output) == (JobState.SUCCEEDED, f"s3://{bucket}/out/")
+        no_keys(printed, *(str(content) for content in found.values()))
+
+    def test_from_here_to_s3(
+        self, s3: S3Server, bucket: str, tmp_path: Path, own_code: Path
+    ) -> None:
+        write_lines(tmp_path / "in", {"a.txt": GOOD})
+        job = job_document("up", "in", f"s3://{bucket}/result", steps=STEPS)
+        assert "text: one" in self.run(job, s3, tmp_path, own_code)
+        found = s3.objects(bucket, "result/")
+        assert sorted(row["text"] for row in json_rows(found, "result/part-")) == GOOD
+        assert "result/_SUCCESS" in found
+
+
+def parquet_rows(objects: dict[str, bytes], prefix: str) -> list[Row]:
+    contents = [content for key, content in objects.items() if key.startswith(prefix)]
+    return [row for content in contents for row in pq.read_table(io.BytesIO(content)).to_pylist()]
+
+
+def json_rows(objects: dict[str, bytes], prefix: str) -> list[Row]:
+    contents = [content for key, content in objects.items() if key.startswith(prefix)]
+    return [json.loads(line) for content in contents for line in content.splitlines()]
+
+
+def no_keys(*texts: str) -> None:
+    for text in texts:
+        assert SECRET_KEY not in text
+        assert ACCESS_KEY not in text
+
+
+class TestOutputStates:
+    """The same rules as on a disk, where a prefix is no directory."""
+
+    def job(self, bucket: str, **fields: Any) -> Document:
+        return job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", **fields)
+
+    def a_run(self, job: Document, *, complete: bool) -> None:
+        """What a job with one row leaves."""
+        spec = parse(job).spec
+        layout = Layout.of(spec)
+        prepared = prepare(spec, layout)
+        assert prepared is not None
+        commit = Commit(layout, prepared.attempt.number, JsonWriter("none"))
+        failed = rows.failed_row(rows.pack(1, 0), "own", ValueError("no"))
+        ends = [rows.end_of_file(number, 1 - number // 2) for number in range(3)]
+        commit.put(
+            concat([rows.with_ids(pa.table({"text": ["one"]}), 0, 0), failed, *ends]), task=0
+        )
+        if complete:
+            prepared.attempt.check_and_clean(files=3)
+            prepared.attempt.complete(_report(spec.write.path))
+
+    def test_a_commit_is_counted_and_checked(
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    ) -> None:
+        self.a_run(self.job(bucket), complete=False)
+        s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
+        layout = Layout.of(parse(self.job(bucket)).spec)
+        attempt = begin(parse(self.job(bucket)).spec.write, layout)
+        assert attempt is not None
+        self.a_run(self.job(bucket), complete=True)
+        found = s3.objects(bucket, "out/")
+        assert json_rows(found, "out/part-") == [{"text": "one"}]
+        assert found["out/notes"] == b"theirs"
+
+    def test_complete_work_is_left_as_it_is(
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    ) -> None:
+        self.a_run(self.job(bucket), complete=True)
+        before = s3.objects(bucket)
+        run = run_job(self.job(bucket))
+        assert run.report.message == "the output was complete already"
+        assert s3.objects(bucket) == before
+
+    def test_other_work_is_refused_unless_it_may_overwrite(
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    ) -> None:
+        self.a_run(self.job(bucket), complete=True)
+        before = s3.objects(bucket)
+        other = self.job(bucket, steps=[{"name": "f", "filter": "text == 'one'"}])
+        with pytest.raises(BadOutput, match="output of another job"):
+            self.a_run(other, complete=False)
+        assert s3.objects(bucket) == before
+
+        other["spec"]["write"]["mode"] = "overwrite"
+        spec = parse(other).spec
+        assert begin(spec.write, Layout.of(spec)) is not None
+        assert list(s3.objects(bucket, "out/")) == ["out/_batchinference/job.json"]
+
+    def test_objects_of_others_are_refused_and_stay(
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    ) -> None:
+        s3.put(bucket, {"out/deep/table": b"theirs", "out-2/part": b"a neighbour"})
+        for mode in ("error", "overwrite"):
+            with pytest.raises(BadOutput, match="no output of a BatchInference"):
+                self.a_run(self.job(bucket, write={"mode": mode}), complete=False)
+        assert s3.objects(bucket, "out") == {
+            "out/deep/table": b"theirs",
+            "out-2/part": b"a neighbour",
+        }
+
+
+def _report(output: str) -> Report:
+    now = "2026-01-01T00:00:00Z"
+    times = {"startedAt": now, "updatedAt": now}
+    return Report(name="s3", state=JobState.SUCCEEDED, output=output, version="0", **times)
+
+
+def orphan_beside(s3: S3Server, bucket: str) -> str:
+    """A name that a task of the same work could have put, and that no manifest names."""
+    part = next(key for key in s3.objects(bucket, "out/part-"))
+    return part.replace("-00000000-", "-00000009-")
+
+
+class TestTrouble:
+    """Each place that cannot be used is named, and no key ever is."""
+
+    def message(self, reason: str, source: str, output: str) -> str:
+        run = run_job(job_document("trouble", source, output))
+        assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
+        message = run.report.message or ""
+        no_keys(message, run.report.serialized().decode())
+        return message
+
+    @pytest.fixture
+    def local(self, tmp_path: Path) -> str:
+        return str(write_lines(tmp_path / "in", {"a.txt": ["text"]}))
+
+    @pytest.fixture(params=["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
+    def wrong(self, request: pytest.FixtureRequest, here: pytest.MonkeyPatch) -> str:
+        """One of the credentials is wrong."""
+        here.setenv(request.param, "not-the-right-one-1618")
+        return "not-the-right-one-1618"
+
+    def test_wrong_credentials_for_the_input(self, bucket: str, wrong: str, tmp_path: Path) -> None:
+        message = self.message("BadInput", f"s3://{bucket}/in", str(tmp_path / "out"))
+        assert f"read.paths[0] 's3://{bucket}/in' cannot be listed: " in message
+        assert wrong not in message
+        assert not (tmp_path / "out").exists()
+
+    def test_wrong_credentials_for_the_output(self, bucket: str, wrong: str, local: str) -> None:
+        message = self.message("BadOutput", local, f"s3://{bucket}/out")
+        assert f"write.path 's3://{bucket}/out' cannot be used: " in message
+        assert wrong not in message
+
+    def test_a_missing_bucket_for_the_input(self, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        message = self.message("BadInput", "s3://no-such-bucket/in", str(tmp_path / "out"))
+        assert message == "read.paths[0] 's3://no-such-bucket/in' does not exist"
+
+    def test_a_missing_bucket_for_the_output(self, here: pytest.MonkeyPatch, local: str) -> None:
+        message = self.message("BadOutput", local, "s3://no-such-bucket/out")
+        assert "write.path 's3://no-such-bucket/out' cannot be used: " in message
+        assert "The specified bucket does not exist" in message
+
+    def test_a_missing_prefix(self, bucket: str, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        source = f"s3://{bucket}/nothing/here"
+        message = self.message("BadInput", source, str(tmp_path / "out"))
+        assert message == f"read.paths[0] '{source}' does not exist"
+
+    def test_a_server_that_does_not_answer(
+        self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
+    ) -> None:
+        here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        message = self.message("BadInput", "s3://bucket/in", str(tmp_path / "out"))
+        assert "'s3://bucket/in' cannot be listed" in message
+        message = self.message("BadOutput", local, "s3://bucket/out")
+        assert "'s3://bucket/out' cannot be used" in message
+
+    def test_a_model_in_a_missing_bucket(
+        self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
+    ) -> None:
+        model = {
+            "runtime": "torch",
+            "source": "s3://no-such-bucket/model.pt",
+            "inputs": {"x": "text"},
+            "output": "y",
+        }
+        job = job_document("m", local, tmp_path / "out", steps=[{"name": "m", "model": model}])
+        run = run_job(job)
+        assert run.report.reason == "ModelLoad"
+        assert "'s3://no-such-bucket/model.pt' not found" in (run.report.message or "")

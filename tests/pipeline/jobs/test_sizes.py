@@ -1,0 +1,83 @@
+"""Jobs at the edges of size: nothing, one row, very many files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.spec.report import JobState
+from support.job_runs import data_files, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+LENGTH = {"name": "own", "python": {"callable": "own_code:length"}}
+
+
+def test_a_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["x", "y", "z"]})
+    steps = [{"name": "none", "filter": "text == 'nothing'"}, LENGTH]
+    run = run_job(job_document("none", source, tmp_path / "out", steps=steps))
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (3, 0, 0, 3))
+    assert data_files(tmp_path / "out") == []
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("files", [1, 5])
+def test_empty_files_make_a_complete_and_empty_output(tmp_path: Path, files: int) -> None:
+    source = write_lines(tmp_path / "in", {f"{n}.txt": [] for n in range(files)})
+    run = run_job(job_document("empty", source, tmp_path / "out", steps=[LENGTH]))
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
+    assert run.report.progress is not None
+    assert (run.report.progress.total, run.report.progress.percent) == (0, 100)
+    assert data_files(tmp_path / "out") == []
+
+
+def test_empty_tables_make_a_complete_and_empty_output(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        table = pa.table({"text": pa.array([], pa.string())})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    job = job_document("empty", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
+    run = run_job({**job})
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
+
+
+def test_empty_files_among_others_take_nothing_away(tmp_path: Path) -> None:
+    files = {f"{n}.txt": ["text"] * (n % 3) for n in range(20)}
+    source = write_lines(tmp_path / "in", files)
+    run = run_job(job_document("gaps", source, tmp_path / "out"))
+    assert run.counts == (19, 19, 0, 0)
+
+
+@pytest.mark.parametrize("pool", [False, True], ids=["function", "class"])
+def test_one_row(tmp_path: Path, pool: bool) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["only"]})
+    step = {"name": "own", "python": {"callable": "own_code:Suffix"}} if pool else LENGTH
+    run = run_job(job_document("one", source, tmp_path / "out", steps=[step]))
+    assert run.counts == (1, 1, 0, 0)
+    (row,) = rows_of(tmp_path / "out")
+    assert row["text"] == ("only?" if pool else "only")
+
+
+def test_many_small_files(tmp_path: Path) -> None:
+    files = {f"{n % 7}/{n:03}.txt": [f"{n} first", f"{n} second"] for n in range(300)}
+    source = write_lines(tmp_path / "in", files)
+    run = run_job(job_document("many", source, tmp_path / "out", steps=[LENGTH]))
+    assert run.counts == (600, 600, 0, 0)
+    expected = sorted(line for lines in files.values() for line in lines)
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == expected
+    assert 1 < len(data_files(tmp_path / "out")) < 100
+
+
+def test_one_file_of_many_rows_becomes_several_output_files(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(20_000)]})
+    run = run_job(job_document("long", source, tmp_path / "out", steps=[LENGTH]))
+    assert run.counts == (20_000, 20_000, 0, 0)
+    assert {row["text"] for row in rows_of(tmp_path / "out")} == {
+        f"text {n}" for n in range(20_000)
+    }
+    assert len(data_files(tmp_path / "out")) >= 16

@@ -1,0 +1,152 @@
+"""How a job is cut into tasks, blocks and files."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.inputs import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.readers import reader_for
+from batchinference.pipeline.sizing import (
+    FILE_BYTES,
+    FILE_ROWS,
+    MAX_TASKS,
+    MIN_BLOCK_ROWS,
+    MIN_COMMITS,
+    MIN_TASKS,
+    SAMPLED_FILES,
+    TASK_BYTES,
+    RowCount,
+    Sizing,
+    count_rows,
+    row_bytes,
+    sample,
+    sizing_of,
+)
+from batchinference.pipeline.storage import Address
+from batchinference.spec.read import ImageOptions, Read, ReadImages, ReadParquet, ReadText
+from support.job_runs import write_lines
+
+TEXT = ReadText(format="text", paths=["in"])
+IMAGES = ReadImages(format="images", paths=["in"])
+FILES = st.integers(1, 20_000)
+FILE_SIZES = st.integers(0, 1 << 34)
+ROWS = st.none() | st.builds(RowCount, st.integers(0, 10**10), st.booleans())
+
+
+def frozen(files: int, size: int) -> FrozenInput:
+    sizes = pa.array([size] * files, pa.int64())
+    paths = pa.array([f"/in/{number}" for number in range(files)])
+    return FrozenInput(Address("/in"), pa.table({"path": paths, "size": sizes}))
+
+
+def cut(files: int, size: int, count: RowCount | None, read: Read = TEXT) -> Sizing:
+    return sizing_of(frozen(files, size), read, count)
+
+
+@given(FILES, FILE_SIZES, ROWS, st.sampled_from([TEXT, IMAGES]))
+@settings(max_examples=150, deadline=None)
+def test_a_cut_has_at_least_one_of_everything_and_keeps_to_its_limits(
+    files: int, size: int, count: RowCount | None, read: Read
+) -> None:
+    cut_ = cut(files, size, count, read)
+    assert 1 <= cut_.read_tasks <= min(files, MAX_TASKS)
+    assert cut_.blocks >= cut_.read_tasks
+    assert cut_.blocks % cut_.read_tasks == 0
+    assert 1 <= cut_.rows_per_file <= FILE_ROWS
+
+
+@given(FILES, FILE_SIZES, st.integers(1, 10**10), st.sampled_from([TEXT, IMAGES]))
+@settings(max_examples=150, deadline=None)
+def test_a_job_commits_often_enough_for_its_progress_to_be_seen(
+    files: int, size: int, rows: int, read: Read
+) -> None:
+    cut_ = cut(files, size, RowCount(rows, estimated=False), read)
+    assert rows // cut_.rows_per_file >= min(rows, MIN_COMMITS)
+
+
+@given(FILES, FILE_SIZES, st.integers(0, 10**10))
+@settings(max_examples=100, deadline=None)
+def test_an_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
+    cut_ = cut(files, size, RowCount(rows, estimated=False))
+    assert cut_.rows_per_file == 1 or (
+        cut_.rows_per_file * row_bytes(files * size, rows, TEXT) <= FILE_BYTES
+    )
+
+
+@given(FILES, FILE_SIZES)
+@settings(max_examples=100, deadline=None)
+def test_a_task_reads_no_more_than_its_share(files: int, size: int) -> None:
+    """Unless files, which are never cut, or the number of tasks stand in the way."""
+    tasks = cut(files, size, None).read_tasks
+    assert files * size <= tasks * TASK_BYTES or tasks in (files, MAX_TASKS)
+
+
+@pytest.mark.parametrize(
+    ("files", "size", "rows", "expected"),
+    [
+        (1, 0, 0, Sizing(1, 1, 1)),
+        (1, 1000, 10, Sizing(1, 1, 1)),
+        (1, 100_000, 10 * MIN_BLOCK_ROWS, Sizing(1, 10, 5)),
+        (3, 1000, 150, Sizing(3, 9, 4)),
+        (300, 1000, 300, Sizing(MIN_TASKS, MIN_TASKS, 9)),
+        (1, 1 << 30, 10**7, Sizing(1, 64, FILE_ROWS)),
+        (20_000, 1 << 30, 10**9, Sizing(MAX_TASKS, MAX_TASKS, 781)),
+    ],
+    ids=["empty", "tiny", "one file", "three files", "many files", "one large file", "very much"],
+)
+def test_cuts(files: int, size: int, rows: int, expected: Sizing) -> None:
+    assert cut(files, size, RowCount(rows, estimated=False)) == expected
+
+
+def test_large_rows_make_short_files() -> None:
+    large = ReadImages(format="images", paths=["in"], options=ImageOptions(size=[4096, 4096]))
+    assert cut(100_000, 1 << 20, RowCount(100_000, estimated=False), large).rows_per_file == 1
+    small = ReadImages(format="images", paths=["in"], options=ImageOptions(size=[224, 224]))
+    count = RowCount(100_000, estimated=False)
+    assert cut(100_000, 1 << 20, count, small).rows_per_file == FILE_BYTES // (224 * 224 * 3)
+
+
+@given(st.integers(1, 5000), st.integers(1, 20))
+def test_a_sample_is_spread_evenly_and_never_larger_than_asked(files: int, most: int) -> None:
+    listed = [InputFile(number, str(number), 1) for number in range(files)]
+    chosen = [file.number for file in sample(listed, most)]
+    assert 1 <= len(chosen) <= most
+    assert chosen[0] == 0
+    steps = {after - before for before, after in pairwise(chosen)}
+    assert len(steps) <= 1
+
+
+class TestCounting:
+    """Rows of an input before it is read."""
+
+    def count(self, directory: Path, read: Read) -> RowCount | None:
+        reader = reader_for(read)
+        return count_rows(freeze_input([str(directory)], list(reader.extensions)), reader)
+
+    def test_where_a_file_is_a_row_files_are_counted(self, tmp_path: Path) -> None:
+        for number in range(12):
+            (tmp_path / f"{number}.png").write_bytes(b"never opened")
+        assert self.count(tmp_path, IMAGES) == RowCount(12, estimated=False)
+
+    def test_parquet_tells_its_rows(self, tmp_path: Path) -> None:
+        for rows in (0, 3, 40):
+            pq.write_table(pa.table({"n": list(range(rows))}), tmp_path / f"{rows}.parquet")
+        count = self.count(tmp_path, ReadParquet(format="parquet", paths=["in"]))
+        assert count == RowCount(43, estimated=False)
+
+    def test_lines_of_small_files_are_estimated_by_their_beginning(self, tmp_path: Path) -> None:
+        write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
+        assert self.count(tmp_path, TEXT) == RowCount(30, estimated=True)
+
+    def test_of_many_files_a_few_are_looked_into(self, tmp_path: Path) -> None:
+        write_lines(tmp_path, {f"{n:03}.txt": ["same length"] * 5 for n in range(100)})
+        assert self.count(tmp_path, TEXT) == RowCount(500, estimated=True)
+        chosen = sample(freeze_input([str(tmp_path)], ["txt"]).files())
+        assert len(chosen) <= SAMPLED_FILES

@@ -1,0 +1,124 @@
+"""Steps in whole jobs: own code, filters, labels, chains, replicas."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.plan import plan_for_machine
+from batchinference.spec import parse
+from batchinference.spec.steps import Replicas
+from support.documents import Document
+from support.job_runs import Run, job_document, run_job, without_order, write_lines
+from support.outputs import Row, rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+LINES = {
+    "cats/a.txt": [f"cat {n}" for n in range(20)],
+    "dogs/b.txt": [f"a dog {n}" for n in range(20)],
+}
+TEXTS = [line for lines in LINES.values() for line in lines]
+
+
+def own(name: str, **fields: Any) -> Document:
+    return {"python": {"callable": f"own_code:{name}", **fields}}
+
+
+def job(directory: Path, *steps: Document, **read: Any) -> Document:
+    named = [{"name": f"step-{number}", **step} for number, step in enumerate(steps)]
+    source = write_lines(directory / "in", LINES)
+    return job_document("steps", source, directory / "out", steps=named, read=read)
+
+
+def check(directory: Path, run: Run, expected: list[Row]) -> None:
+    assert run.report.message is None
+    assert without_order(rows_of(directory / "out")) == without_order(expected)
+    assert run.counts == (len(TEXTS), len(expected), 0, len(TEXTS) - len(expected))
+
+
+def test_a_function_of_ones_own(tmp_path: Path) -> None:
+    run = run_job(job(tmp_path, own("length")))
+    check(tmp_path, run, [{"text": text, "length": len(text)} for text in TEXTS])
+
+
+def test_a_function_gets_its_arguments_and_batches_of_the_size_asked_for(tmp_path: Path) -> None:
+    steps = [own("shout", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
+    run = run_job(job(tmp_path, *steps))
+    assert run.counts == (40, 40, 0, 0)
+    rows = rows_of(tmp_path / "out")
+    assert sorted(row["text"] for row in rows) == sorted(text.upper() + "?" for text in TEXTS)
+    assert max(row["rows"] for row in rows) <= 7
+
+
+def test_a_class_is_made_with_its_arguments_in_a_process_of_its_own(tmp_path: Path) -> None:
+    run = run_job(job(tmp_path, own("Suffix", constructorArgs={"suffix": "+"})))
+    rows = rows_of(tmp_path / "out")
+    assert sorted(row["text"] for row in rows) == sorted(text + "+" for text in TEXTS)
+    (process,) = {row["process"] for row in rows}
+    assert process != os.getpid()
+    assert run.counts == (40, 40, 0, 0)
+
+
+def test_a_filter_leaves_rows_out_and_counts_them(tmp_path: Path) -> None:
+    run = run_job(job(tmp_path, {"filter": "startswith(text, 'cat')"}))
+    check(tmp_path, run, [{"text": text} for text in LINES["cats/a.txt"]])
+
+
+def test_a_label_is_made_from_the_folder(tmp_path: Path) -> None:
+    steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
+    run = run_job(job(tmp_path, *steps, options={"include_paths": True}))
+    expected = [
+        {"text": text, "kind": name.split("/")[0]}
+        for name, lines in LINES.items()
+        for text in lines
+    ]
+    check(tmp_path, run, expected)
+
+
+def test_the_path_is_the_one_of_the_rows_file(tmp_path: Path) -> None:
+    run = run_job(job(tmp_path, options={"include_paths": True}))
+    expected = [
+        {"text": text, "path": str(tmp_path / "in" / name)}
+        for name, lines in LINES.items()
+        for text in lines
+    ]
+    check(tmp_path, run, expected)
+
+
+def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
+    one, two = (own("Suffix", constructorArgs={"suffix": mark}) for mark in "12")
+    run = run_job(job(tmp_path, one, {"filter": "not contains(text, '7')"}, two))
+    texts = [text + "12" for text in TEXTS if "7" not in text]
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(texts)
+    assert run.counts == (40, 36, 0, 4)
+
+
+def test_two_replicas_share_the_rows(tmp_path: Path) -> None:
+    step = own("Suffix", constructorArgs={"suffix": ""}, callArgs={"seconds": 0.1})
+    document = parse(job(tmp_path, {**step, "batchSize": 4, "replicas": {"max": 2}}))
+    plan = plan_for_machine(document.spec, gpus=0)
+    both = tuple(replace(stage, replicas=Replicas(min=2, max=2)) for stage in plan.stages)
+    run = run_job(document, replace(plan, stages=both))
+    rows = rows_of(tmp_path / "out")
+    assert len({row["process"] for row in rows}) == 2
+    assert sorted(row["text"] for row in rows) == sorted(TEXTS)
+    assert run.counts == (40, 40, 0, 0)
+
+
+BROKEN = {
+    "a module without that name": ("nothing_here", "cannot load 'own_code:nothing_here'"),
+    "a class that cannot be made": ("Broken", "cannot be constructed: RuntimeError: no weights"),
+    "an object that is no function": ("OBJECT", "cannot be called with a batch"),
+}
+
+
+@pytest.mark.parametrize(("name", "words"), BROKEN.values(), ids=BROKEN)
+def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, words: str) -> None:
+    run = run_job({**job(tmp_path, own(name))})
+    assert run.report.reason == "ModelLoad"
+    assert words in (run.report.message or "")

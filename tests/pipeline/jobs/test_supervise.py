@@ -1,0 +1,161 @@
+"""Watching over work in a thread: how it ends, and what is asked meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from batchinference.pipeline import supervise as supervise_module
+from batchinference.pipeline.failures import BadInput, Interrupted, JobFailure, TooManyErrors
+from batchinference.pipeline.supervise import StopRequest, stop_on_signals, supervise
+
+QUICK = 0.01
+
+
+class Done:
+    """Work that is done at once, or raises."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error
+
+    def run(self) -> None:
+        if self._error:
+            raise self._error
+
+    def give_up(self) -> None:
+        pass
+
+
+class Long:
+    """Work that goes on until it is released or given up."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.given_up = False
+        self.ended = False
+
+    def run(self) -> None:
+        self.released.wait(60)
+        self.ended = True
+        if self.given_up:
+            raise RuntimeError("given up")
+
+    def give_up(self) -> None:
+        self.given_up = True
+        self.released.set()
+
+
+@pytest.fixture
+def long() -> Iterator[Long]:
+    """It ends with the test at the latest."""
+    work = Long()
+    yield work
+    work.released.set()
+
+
+def nothing() -> None:
+    """An observer that does nothing."""
+
+
+def refuse() -> None:
+    """An observer that has seen enough."""
+    raise TooManyErrors("enough")
+
+
+def test_it_returns_once_the_work_is_done() -> None:
+    supervise(Done(), nothing, StopRequest())
+
+
+def test_the_observer_is_called_again_and_again_in_the_callers_thread(long: Long) -> None:
+    threads: list[int] = []
+
+    def observe() -> None:
+        threads.append(threading.get_ident())
+        if len(threads) == 3:
+            long.released.set()
+
+    supervise(long, observe, StopRequest(), poll_seconds=QUICK)
+    assert len(threads) >= 3
+    assert set(threads) == {threading.get_ident()}
+
+
+def test_a_failure_of_the_work_is_raised_as_it_is() -> None:
+    with pytest.raises(BadInput, match="not there"):
+        supervise(Done(BadInput("not there")), nothing, StopRequest())
+
+
+def test_the_failure_within_other_errors_is_found() -> None:
+    outer = RuntimeError("the task died")
+    outer.__cause__ = BadInput("not there")
+    with pytest.raises(BadInput, match="not there"):
+        supervise(Done(outer), nothing, StopRequest())
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), SystemExit(3)], ids=["an error", "an end of the program"]
+)
+def test_anything_else_that_the_work_raises_becomes_a_failure(error: BaseException) -> None:
+    with pytest.raises(JobFailure, match=type(error).__name__) as raised:
+        supervise(Done(error), nothing, StopRequest())
+    assert raised.value.reason == "Application"
+
+
+def test_what_the_observer_raises_ends_the_work(long: Long) -> None:
+    with pytest.raises(TooManyErrors, match="enough"):
+        supervise(long, refuse, StopRequest(), poll_seconds=QUICK)
+    assert (long.given_up, long.ended) == (True, True)
+
+
+def test_work_that_does_not_end_in_time_is_left_behind(
+    long: Long, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise_module, "LAST_SECONDS", QUICK)
+    monkeypatch.setattr(long, "give_up", nothing)
+    with pytest.raises(TooManyErrors, match="enough"):
+        supervise(long, refuse, StopRequest(), poll_seconds=QUICK)
+    assert not long.ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_interrupts_the_work(long: Long, number: signal.Signals) -> None:
+    with stop_on_signals() as stop:
+        threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+        with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
+            supervise(long, nothing, stop)
+    assert (long.given_up, long.ended) == (True, True)
+
+
+def test_work_that_a_signal_broke_was_interrupted_and_did_not_fail() -> None:
+    """Ctrl-C reaches every process of a terminal, so workers may die before it is noticed."""
+    stop = StopRequest()
+
+    class Dies(Done):
+        def run(self) -> None:
+            stop.ask(signal.SIGINT)
+            raise RuntimeError("worker died")
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        supervise(Dies(), nothing, stop)
+
+
+def test_a_signal_that_comes_when_work_is_done_changes_nothing() -> None:
+    stop = StopRequest()
+
+    class Quick(Done):
+        def run(self) -> None:
+            stop.ask(signal.SIGTERM)
+
+    supervise(Quick(), nothing, stop)
+    assert stop.event.is_set()
+
+
+def test_handlers_of_signals_are_put_back() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    with stop_on_signals() as stop:
+        assert [signal.getsignal(number) for number in numbers] == [stop.ask, stop.ask]
+    assert [signal.getsignal(number) for number in numbers] == before

@@ -1,0 +1,108 @@
+"""Whose output it is: the same key for the same work, another one for any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.layout import Layout, part_prefix, work_key
+from batchinference.spec import parse
+from batchinference.spec.job import BatchInferenceSpec
+from support.documents import document, model_step, python_step
+
+KEY = "abcdef0123456789"
+
+
+def spec(**fields: Any) -> BatchInferenceSpec:
+    given = {"steps": [model_step(), python_step()], **fields}
+    return parse(document("job", **given)).spec
+
+
+def with_model(**fields: Any) -> dict[str, Any]:
+    return {"steps": [model_step(**fields), python_step()]}
+
+
+def with_python(**fields: Any) -> dict[str, Any]:
+    return {"steps": [model_step(), python_step(**fields)]}
+
+
+SAME = {
+    "batch size": with_model(batchSize=7),
+    "replicas": with_model(replicas={"min": 2, "max": 9}),
+    "resources": with_model(resources={"gpu": 1, "cpu": 2, "memory": "8Gi"}),
+    "replicas of own code": with_python(replicas={"max": 3}),
+    "cluster": {"cluster": {"image": "other", "workers": {"max": 50}}},
+    "mode": {"write": {"format": "parquet", "path": "s3://out/result/", "mode": "overwrite"}},
+    "a default that is spelt out": {
+        "write": {"format": "parquet", "path": "s3://out/result/", "compression": "snappy"}
+    },
+}
+OTHER = {
+    "format": {"read": {"format": "binary", "paths": ["s3://in/texts/"]}, "steps": []},
+    "paths": {"read": {"format": "text", "paths": ["s3://in/texts/", "s3://in/more/"]}},
+    "read options": {
+        "read": {
+            "format": "text",
+            "paths": ["s3://in/texts/"],
+            "options": {"drop_empty_lines": False},
+        }
+    },
+    "no steps": {"steps": []},
+    "order of steps": {"steps": [python_step(), model_step()]},
+    "name of a step": with_model(name="other"),
+    "model": {"steps": [python_step()]},
+    "callable": with_python(callable_="module:Other"),
+    "arguments": {
+        "steps": [
+            model_step(),
+            python_step(python={"callable": "module:Class", "constructorArgs": {"size": 2}}),
+        ]
+    },
+    "output format": {"write": {"format": "json", "path": "s3://out/result/"}},
+    "output path": {"write": {"format": "parquet", "path": "s3://out/other/"}},
+    "compression": {
+        "write": {"format": "parquet", "path": "s3://out/result/", "compression": "zstd"}
+    },
+    "errors": {"errors": {"maxRows": 3}},
+}
+
+
+@pytest.mark.parametrize("fields", SAME.values(), ids=SAME)
+def test_how_fast_it_runs_leaves_the_work_the_same(fields: dict[str, Any]) -> None:
+    assert work_key(spec(**fields)) == work_key(spec())
+
+
+@pytest.mark.parametrize("fields", OTHER.values(), ids=OTHER)
+def test_anything_else_makes_it_other_work(fields: dict[str, Any]) -> None:
+    assert work_key(spec(**fields)) != work_key(spec())
+
+
+def test_the_name_of_a_job_is_no_part_of_its_work() -> None:
+    keys = {work_key(parse(document(name)).spec) for name in ("one", "two")}
+    assert len(keys) == 1
+
+
+def test_everything_lies_under_the_output() -> None:
+    layout = Layout.of(spec())
+    uris = [layout.state.uri, layout.success.uri, layout.job.uri, layout.report.uri]
+    assert uris == [
+        "s3://out/result/_batchinference",
+        "s3://out/result/_SUCCESS",
+        "s3://out/result/_batchinference/job.json",
+        "s3://out/result/_batchinference/report.json",
+    ]
+    assert layout.manifests(12).uri == "s3://out/result/_batchinference/manifests/0012"
+    assert layout.errors.uri == "s3://out/result/_batchinference/errors"
+
+
+def test_errors_may_go_elsewhere() -> None:
+    layout = Layout.of(spec(errors={"maxRows": 1, "path": "s3://bad/rows"}))
+    assert layout.errors.uri == "s3://bad/rows"
+
+
+def test_the_name_of_a_part_begins_with_the_key_of_its_work() -> None:
+    layout = Layout.of(spec())
+    name = layout.part_name(2, 31, "0a1b2c3d", ".parquet")
+    assert name.startswith(part_prefix(layout.key))
+    assert name.endswith("-0002-00000031-0a1b2c3d.parquet")

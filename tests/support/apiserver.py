@@ -1,0 +1,300 @@
+"""A real API server with its etcd, for tests that need Kubernetes but no node."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+import yaml
+
+from support.kubectl import eventually
+
+Object = dict[str, Any]
+
+ADMIN_TOKEN = "admin-of-a-test"
+MERGE_PATCH = "application/merge-patch+json"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+
+
+class Refused(Exception):
+    """The API server said no; its words and its code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """Where it listens, and whom it believes."""
+
+    url: str
+    certificate: Path
+    audit_log: Path
+    connections: urllib3.PoolManager
+
+    def call(
+        self, method: str, path: str, body: Any = None, *, headers: Any = None, **query: str
+    ) -> Any:
+        """The answer to a request, of the cluster's admin by default. Raises Refused."""
+        url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        content = None if body is None else json.dumps(body).encode()
+        sent = {
+            "Authorization": f"Bearer {ADMIN_TOKEN}",
+            "Content-Type": "application/json",
+            **(headers or {}),
+        }
+        answer = self.connections.request(method, url, body=content, headers=sent)
+        if answer.status >= 400:
+            raise Refused(answer.status, _message(answer.data))
+        return json.loads(answer.data)
+
+    def get(self, path: str, **query: str) -> Any:
+        return self.call("GET", path, **query)
+
+    def post(self, path: str, body: Object, **query: str) -> Any:
+        """Create something; a field that the server does not know is refused."""
+        return self.call("POST", path, body, **{"fieldValidation": "Strict", **query})
+
+    def patch(self, path: str, patch: Object, **query: str) -> Any:
+        return self.call("PATCH", path, patch, headers={"Content-Type": MERGE_PATCH}, **query)
+
+    def delete(self, path: str) -> Any:
+        return self.call("DELETE", path)
+
+    def apply(self, body: Object) -> Any:
+        """Create or change something, as `kubectl apply --server-side` would."""
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        path = f"{path_of(body)}/{body['metadata']['name']}"
+        query = {"fieldManager": "test", "force": "true", "fieldValidation": "Strict"}
+        return self.call("PATCH", path, body, headers=headers, **query)
+
+    def install_crd(self, definition: Object) -> None:
+        """Install a definition and wait until its resources are served."""
+        self.apply(definition)
+        spec = definition["spec"]
+        version = next(version["name"] for version in spec["versions"] if version["storage"])
+        path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+        eventually(f"{path} is served", lambda: self.serves(path), 30, 0.05)
+
+    def serves(self, path: str) -> bool:
+        try:
+            return bool(self.get(path))
+        except Refused:
+            return False
+
+    def token(self, namespace: str, service_account: str) -> str:
+        """A token as a pod of this service account has it."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        found: str = self.post(path, body)["status"]["token"]
+        return found
+
+    def rules(self, token: str, namespace: str) -> Object:
+        """All that the bearer may do in a namespace, as `kubectl auth can-i --list` asks it."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": namespace},
+        }
+        headers = {"Authorization": f"Bearer {token}"}
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        status: Object = self.call("POST", path, review, headers=headers)["status"]
+        return status
+
+    def kubeconfig(self, path: Path, token: str = ADMIN_TOKEN) -> Path:
+        """A kubeconfig for the bearer of a token."""
+        cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def requests_of(self, user: str) -> list[Object]:
+        """The audit events of a user's requests so far."""
+        with self.audit_log.open() as lines:
+            events = (json.loads(line) for line in lines if user in line)
+            return [event for event in events if event["user"]["username"] == user]
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["message"])
+    except ValueError:
+        return content.decode()  # a path that is not served is refused in plain text
+
+
+_VERSIONS = {"BatchInference": "batchinference.dev/v1alpha1", "RayJob": "ray.io/v1"}
+_PLURALS = {"PriorityClass": "priorityclasses"}
+_CLUSTER_WIDE = {
+    "PriorityClass",
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+}
+
+
+def path_of(body: Object) -> str:
+    """The collection that an object belongs to."""
+    return collection(body["apiVersion"], body["kind"], body["metadata"].get("namespace", ""))
+
+
+def collection(api_version: str, kind: str, namespace: str = "") -> str:
+    root = "/api" if "/" not in api_version else "/apis"
+    within = "" if kind in _CLUSTER_WIDE else f"/namespaces/{namespace}"
+    return f"{root}/{api_version}{within}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace of a test's own, with the right to do everything in it."""
+
+    server: ApiServer
+    name: str
+
+    def path(self, kind: str, name: str = "") -> str:
+        path = collection(_VERSIONS.get(kind, "v1"), kind, self.name)
+        return f"{path}/{name}" if name else path
+
+    def create(self, body: Object, **query: str) -> Any:
+        body = {**body, "metadata": {**body["metadata"], "namespace": self.name}}
+        return self.server.post(self.path(body["kind"]), body, **query)
+
+    def get(self, kind: str, name: str) -> Any:
+        return self.server.get(self.path(kind, name))
+
+    def find(self, kind: str, name: str) -> Any:
+        """The object, or None."""
+        try:
+            return self.get(kind, name)
+        except Refused as refusal:
+            if refusal.code != 404:
+                raise
+            return None
+
+    def list(self, kind: str) -> list[Object]:
+        items: list[Object] = self.server.get(self.path(kind))["items"]
+        return items
+
+    def patch(self, kind: str, name: str, patch: Object) -> Any:
+        return self.server.patch(self.path(kind, name), patch, fieldValidation="Strict")
+
+    def patch_status(self, kind: str, name: str, status: Any) -> Any:
+        path = f"{self.path(kind, name)}/status"
+        return self.server.patch(path, {"status": status}, fieldValidation="Strict")
+
+    def delete(self, kind: str, name: str) -> None:
+        self.server.delete(self.path(kind, name))
+
+
+def new_namespace(server: ApiServer, name: str, labels: Object | None = None) -> Namespace:
+    """A namespace with the service account that its controller would put there."""
+    metadata = {"name": name, "labels": labels or {}}
+    server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    account = {"name": "default", "namespace": name}
+    server.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    return Namespace(server, name)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def running(assets: Path, directory: Path) -> Iterator[ApiServer]:
+    """An API server of its own, empty, for as long as the block runs."""
+    storage, port = f"http://127.0.0.1:{free_port()}", free_port()
+    with (
+        _process(_etcd(assets, directory, storage), directory / "etcd.log"),
+        _process(_kube_apiserver(assets, directory, storage, port), directory / "apiserver.log"),
+    ):
+        yield _when_ready(f"https://127.0.0.1:{port}", directory)
+
+
+def _etcd(assets: Path, directory: Path, storage: str) -> list[str]:
+    return [
+        str(assets / "etcd"),
+        f"--data-dir={directory}/etcd",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={storage}",
+        f"--advertise-client-urls={storage}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+    ]
+
+
+def _kube_apiserver(assets: Path, directory: Path, storage: str, port: int) -> list[str]:
+    (directory / "tokens.csv").write_text(f'{ADMIN_TOKEN},admin,admin,"system:masters"\n')
+    (directory / "audit.yaml").write_text(yaml.safe_dump(_AUDIT_POLICY))
+    # the server makes a certificate and key for itself; the key signs service accounts as well
+    certificates = directory / "certificates"
+    key = certificates / "apiserver.key"
+    return [
+        str(assets / "kube-apiserver"),
+        f"--etcd-servers={storage}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={certificates}",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        f"--token-auth-file={directory}/tokens.csv",
+        "--authorization-mode=RBAC",
+        f"--audit-policy-file={directory}/audit.yaml",
+        f"--audit-log-path={directory}/audit.log",
+    ]
+
+
+@contextmanager
+def _process(command: list[str], log: Path) -> Iterator[None]:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            yield
+        finally:
+            process.kill()  # there is nothing that it would have to put in order
+
+
+def _when_ready(url: str, directory: Path) -> ApiServer:
+    certificate, log = directory / "certificates" / "apiserver.crt", directory / "apiserver.log"
+    pool = urllib3.PoolManager(maxsize=8, ca_certs=str(certificate), retries=False)
+    server = ApiServer(url, certificate, directory / "audit.log", pool)
+    try:
+        eventually("a ready API server", lambda: certificate.exists() and _ready(server), 60, 0.05)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {log.read_text()[-2000:]}") from None
+    return server
+
+
+def _ready(server: ApiServer) -> bool:
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    try:
+        answer = server.connections.request("GET", f"{server.url}/readyz", headers=headers)
+    except urllib3.exceptions.HTTPError:
+        return False
+    return answer.status == 200

@@ -1,0 +1,72 @@
+"""The command `batchinference` as a process of its own, and all the processes that it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAM = Path(sys.executable).parent / "batchinference"
+MARK = "TEST_COMMAND_MARK"
+"""A variable that children inherit, by which they are found whatever session they are in."""
+
+
+@dataclass
+class Command:
+    """One run of the program with these arguments. `env` is added to the variables here."""
+
+    arguments: list[str]
+    directory: Path
+    env: dict[str, str] = field(default_factory=dict)
+    _mark: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+
+    def start(self) -> subprocess.Popen[str]:
+        """In a process group of its own, as a shell does it."""
+        return subprocess.Popen(
+            [str(PROGRAM), *self.arguments],
+            cwd=self.directory,
+            env={**os.environ, **self.env, MARK: self._mark},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def run(self, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        with self.start() as process:
+            try:
+                out, err = process.communicate(stdin, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(self.arguments, process.returncode, out, err)
+
+    def processes(self) -> list[int]:
+        """Ids of the processes of this run that are still there."""
+        mark = f"{MARK}={self._mark}".encode()
+        return [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and mark in _environment(entry)
+        ]
+
+
+def _environment(process: Path) -> list[bytes]:
+    try:
+        return (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # gone meanwhile
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Wait for a condition; what it stands for is named when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.05)

@@ -1,0 +1,59 @@
+"""The product on the cluster of KUBECONFIG, installed by Helm as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from support.engines import missing, program
+from support.kubectl import Kubectl, run
+from support.objectstore import JOB_ENVIRONMENT
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "batch-inference-operator"
+RELEASE = "batchinference"
+NAMESPACE = os.environ.get("NAMESPACE", "batchinference-system")
+REGISTRY = os.environ.get("REGISTRY", "localhost:5000")
+TAG = os.environ.get("TAG", "dev")
+PIPELINE_IMAGE = f"{REGISTRY}/batchinference/pipeline:{TAG}"
+CUSTOM_STEP_IMAGE = f"{REGISTRY}/batchinference/custom-step:{TAG}"
+
+VALUES = {
+    "image": {"repository": f"{REGISTRY}/batchinference/operator", "tag": TAG},
+    "defaults": {
+        "image": PIPELINE_IMAGE,
+        # the tests' nodes are small: pods ask for little and may use more
+        "requests": {"cpu": 0.1, "memory": "256Mi"},
+        "env": JOB_ENVIRONMENT,
+    },
+}
+
+
+def require_cluster() -> None:
+    """Skip where there is no cluster with KubeRay."""
+    program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
+    program("helm", "https://helm.sh/docs/intro/install/")
+    command = ["kubectl", "get", "crd", "rayjobs.ray.io", "--request-timeout=10s"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        missing("a cluster with KubeRay", f"`make kind-up images`, set KUBECONFIG ({found.stderr})")
+
+
+@contextmanager
+def installed() -> Iterator[Kubectl]:
+    """The operator, installed for as long as the block runs; kubectl in its namespace."""
+    helm = ["helm", "--namespace", NAMESPACE]
+    command = [*helm, "upgrade", "--install", RELEASE, str(CHART), "--create-namespace"]
+    run([*command, "--values", "-", "--wait", "--timeout", "3m"], text=yaml.safe_dump(VALUES),
+        timeout=200)  # fmt: skip
+    kubectl = Kubectl(NAMESPACE)
+    # the image's tag is the same for every build
+    kubectl("rollout", "restart", "deployment", timeout=30)
+    kubectl("rollout", "status", "deployment", "--timeout=120s", timeout=130)
+    yield kubectl
+    run([*helm, "uninstall", RELEASE, "--wait"], timeout=200)

@@ -1,0 +1,88 @@
+"""Running jobs in this process, and looking at what they wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchinference.pipeline.job import JobRun
+from batchinference.pipeline.supervise import StopRequest
+from batchinference.plan import Plan, plan_for_machine
+from batchinference.spec import BatchInference, parse
+from batchinference.spec.report import Report
+from support.documents import Document, document
+from support.outputs import Row, rows_of
+
+
+def job_document(name: str, source: Path | str, output: Path | str, **spec: Any) -> Document:
+    """Lines of text in, JSON out, no steps. `spec` replaces top-level fields; of `read` and
+    `write` it replaces single ones."""
+    read = {"format": "text", "paths": [str(source)], **spec.pop("read", {})}
+    write = {"format": "json", "path": str(output), **spec.pop("write", {})}
+    return document(name, read=read, write=write, **spec)
+
+
+@dataclass
+class Run:
+    """A job that has ended, and all that it published on the way."""
+
+    report: Report
+    published: list[Report] = field(default_factory=list)
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Rows read, written, failed and skipped."""
+        counts = self.report.counts
+        assert counts is not None
+        return counts.read, counts.written, counts.failed, counts.skipped
+
+
+def run_job(
+    job: Document | BatchInference,
+    plan: Plan | None = None,
+    on_publish: Callable[[Report], None] = lambda report: None,
+    stop: StopRequest | None = None,
+) -> Run:
+    """Run a job on the Ray that is up, if it gets that far."""
+    parsed = job if isinstance(job, BatchInference) else parse(job)
+    published: list[Report] = []
+
+    def publish(report: Report) -> None:
+        published.append(report)
+        on_publish(report)
+
+    chosen = plan or plan_for_machine(parsed.spec, gpus=0)
+    report = JobRun(parsed, chosen, publish, stop or StopRequest()).run()
+    return Run(report, published)
+
+
+def errors_of(output: Path) -> list[Row]:
+    """The bad rows of an output, where they go by default."""
+    directory = output / "_batchinference" / "errors"
+    return rows_of(directory) if directory.exists() else []
+
+
+def data_files(directory: Path) -> list[Path]:
+    """The files of a data set: none whose name begins with a dot or an underscore."""
+    return sorted(
+        file
+        for file in directory.glob("*")
+        if file.is_file() and not file.name.startswith((".", "_"))
+    )
+
+
+def without_order(rows: Iterable[Row]) -> list[str]:
+    """Rows in a form that can be compared, whatever their order; a row too many shows."""
+    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
+
+
+def write_lines(directory: Path, files: dict[str, list[str]]) -> Path:
+    """Text files with these lines in a new directory."""
+    for name, lines in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(line + "\n" for line in lines))
+    return directory

@@ -1,0 +1,88 @@
+"""How a specification is refused, as text; and valid ones that together use every field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import BatchInference, SpecError, parse, parse_one
+from support.documents import Document, document, python_step
+from support.variations import REMOVED, changed, full_document, place_of
+
+
+def refused(value: Any) -> str:
+    """What is wrong with a document, one fault a line."""
+    with pytest.raises(SpecError) as caught:
+        parse(value)
+    return str(caught.value)
+
+
+def refused_text(text: str) -> str:
+    """What is wrong with a YAML text."""
+    with pytest.raises(SpecError) as caught:
+        parse_one(text)
+    return str(caught.value)
+
+
+def refused_at(place: str, value: Any, base: Document | None = None) -> str:
+    """What is said when a value stands in this place (`spec.steps.0.name`) of a valid document."""
+    return refused(with_value(place, value, base))
+
+
+def accepted_at(place: str, value: Any, base: Document | None = None) -> BatchInference:
+    return parse(with_value(place, value, base))
+
+
+def with_value(place: str, value: Any, base: Document | None = None) -> Document:
+    """The document, one that uses nearly every field by default, with one value replaced."""
+    return changed(full_document() if base is None else base, place_of(place), value)
+
+
+READ_OPTIONS: dict[str, dict[str, Any]] = {
+    "images": {"mode": "L", "size": [32, 64]},
+    "parquet": {"columns": ["id", "text"]},
+    "json": {"lines": False},
+    "csv": {"delimiter": ";", "column_names": ["id", "text"]},
+    "text": {"encoding": "latin-1", "drop_empty_lines": False},
+    "binary": {},
+}
+"""Each format with the options that it alone has."""
+
+
+def reading(format_: str, **options: Any) -> Document:
+    """A document that reads this format; its own options by default."""
+    common = {"include_paths": True, "file_extensions": ["a", "b"]}
+    own = options or {**common, **READ_OPTIONS[format_]}
+    return document(read={"format": format_, "paths": ["s3://in/"], "options": own})
+
+
+def writing(format_: str, **fields: Any) -> Document:
+    return document(write={"format": format_, "path": "s3://out/", **fields})
+
+
+def calling(callable_: str = "module:Class", **fields: Any) -> Document:
+    """A document with one python step; `fields` are those beside `callable`."""
+    step = python_step(callable_=callable_)
+    step["python"] |= fields
+    return document(steps=[step])
+
+
+def valid_documents() -> dict[str, Document]:
+    """Valid documents by name: there is no field that none of them uses."""
+    return {
+        "smallest": document(),
+        "full": full_document(),
+        **{f"read {format_}": reading(format_) for format_ in READ_OPTIONS},
+        "write parquet": writing("parquet", mode="error", compression="lz4"),
+        "write json": writing("json", mode="overwrite", compression="gzip"),
+    }
+
+
+def short(value: Any) -> str:
+    """A value in the name of a test."""
+    if value is REMOVED:
+        return "removed"
+    if isinstance(value, int) and abs(value) > 2**64:
+        return "huge"
+    return (value if isinstance(value, str) else repr(value))[:40]

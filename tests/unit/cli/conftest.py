@@ -1,0 +1,48 @@
+"""The program in this process, and files for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+from typer.testing import CliRunner
+
+from batchinference.cli.main import app
+from support.documents import Document
+
+Invoke = Callable[..., Result]
+WriteJob = Callable[..., str]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of its own, in which the program runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def invoke(directory: Path) -> Invoke:
+    """Run the program with these arguments, in `directory`."""
+
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(app, list(arguments), input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+@pytest.fixture
+def write_job(directory: Path) -> WriteJob:
+    """Write documents into a file of `directory`, as one YAML stream; returns the file's name."""
+
+    def write(*documents: Document, file: str = "job.yaml") -> str:
+        (directory / file).write_text(yaml.safe_dump_all(documents))
+        return file
+
+    return write

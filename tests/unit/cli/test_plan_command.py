@@ -1,0 +1,181 @@
+"""`batchinference plan`: the stages and pods that a cluster would run a job with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
+from support.documents import Document, document, model_step, python_step
+from support.specs import drop_step, filter_step
+
+Invoke = Callable[..., Result]
+WriteJob = Callable[..., str]
+Table = list[dict[str, str]]
+
+
+def tables(text: str) -> tuple[Table, Table]:
+    """The stages and the groups, a dict of heading to cell a row."""
+    stages, groups = text.split("\n\n")
+    return _table(stages), _table(groups)
+
+
+def _table(text: str) -> Table:
+    head, *rows = text.splitlines()
+    names = [name for name in head.split("  ") if name]
+    starts = [head.index(name) for name in names]
+    ends = [*starts[1:], 1000]
+    return [
+        {
+            name.strip(): row[start:end].strip()
+            for name, start, end in zip(names, starts, ends, strict=True)
+        }
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def planned(invoke: Invoke, write_job: WriteJob) -> Callable[..., tuple[Table, Table]]:
+    """The tables of a job with these steps and cluster settings."""
+
+    def run(*steps: Document, **cluster: object) -> tuple[Table, Table]:
+        result = invoke("plan", write_job(document(steps=list(steps), cluster=cluster)))
+        assert (result.exit_code, result.stderr) == (0, "")
+        return tables(result.stdout)
+
+    return run
+
+
+Planned = Callable[..., tuple[Table, Table]]
+
+
+def test_the_tables_as_people_see_them(invoke: Invoke, write_job: WriteJob) -> None:
+    steps = [
+        filter_step("prose"),
+        model_step("embed", replicas={"min": 1, "max": 4}, resources={"gpu": 1, "memory": "8Gi"}),
+        drop_step("text", name="slim"),
+        model_step("judge", resources={"cpu": 2.5}, batchSize=8),
+    ]
+    steps[3]["model"]["inputs"] = {"text": "embedding"}
+    result = invoke("plan", write_job(document(steps=steps)))
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "STAGE  STEPS       RUNS AS     BATCH  CPU   GPU  GROUP\n"
+        "read   text        tasks       -      1     0    cpu\n"
+        "prose  prose       tasks       block  1     0    cpu\n"
+        "embed  embed,slim  1-4 actors  32     1     1    embed\n"
+        "judge  judge       1 actor     8      2.5   0    cpu\n"
+        "write  parquet     tasks       -      0.25  0    cpu\n"
+        "\n"
+        "GROUP  CPU  GPU  MEMORY  MIN  MAX\n"
+        "head   1    0    4Gi     1    1\n"
+        "cpu    4    0    4Gi     0    2\n"
+        "embed  1    1    8Gi     0    4\n"
+    )
+
+
+def test_reading_and_writing_take_what_the_pipeline_gives_them(planned: Planned) -> None:
+    read, write = planned()[0]
+    assert (read["STEPS"], read["CPU"], read["GROUP"]) == ("text", f"{TASK_CPUS:g}", "cpu")
+    assert (write["STEPS"], write["CPU"], write["GROUP"]) == ("parquet", f"{WRITE_CPUS:g}", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "shown"),
+    [
+        ({"min": 2, "max": 8}, "2-8 actors"),
+        ({"min": 3, "max": 3}, "3 actors"),
+        ({"max": 1}, "1 actor"),
+    ],
+)
+def test_actors_of_a_pool(planned: Planned, replicas: Document, shown: str) -> None:
+    assert planned(model_step(replicas=replicas))[0][1]["RUNS AS"] == shown
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        pytest.param([model_step()], "32", id="a model"),
+        pytest.param([python_step()], "block", id="a class"),
+        pytest.param([python_step(batchSize=9)], "9", id="a class that says"),
+        pytest.param([python_step(callable_="m:f")], "block", id="a function"),
+        pytest.param([python_step(callable_="m:f", batchSize=9)], "9", id="a function that says"),
+        pytest.param(
+            [python_step(n, "m:f", batchSize=s) for n, s in (("a", 9), ("b", 9), ("c", 7))],
+            "9,7",
+            id="functions that say",
+        ),
+    ],
+)
+def test_rows_of_a_batch(planned: Planned, steps: list[Document], shown: str) -> None:
+    assert planned(*steps)[0][1]["BATCH"] == shown
+
+
+def test_the_pods_are_those_that_the_job_asks_for(planned: Planned) -> None:
+    _, groups = planned(
+        head={"cpu": 2, "memory": "6Gi"},
+        workers={"cpu": 3, "memory": "5Gi", "min": 1, "max": 9},
+    )
+    assert [list(group.values()) for group in groups] == [
+        ["head", "2", "0", "6Gi", "1", "1"],
+        ["cpu", "3", "0", "5Gi", "1", "9"],
+    ]
+
+
+def test_pools_that_share_a_group_name_it(planned: Planned) -> None:
+    gpu = {"resources": {"gpu": 1}, "replicas": {"max": 2}}
+    stages, groups = planned(model_step("a", **gpu), model_step("b", **gpu))
+    assert [stage["GROUP"] for stage in stages] == ["cpu", "a", "a", "cpu"]
+    assert [(group["GROUP"], group["MAX"]) for group in groups[2:]] == [("a", "4")]
+
+
+def test_the_operators_defaults_count_where_they_are_given(
+    invoke: Invoke, write_job: WriteJob, directory: Path
+) -> None:
+    (directory / "defaults.yaml").write_text("workers: {cpu: 6, min: 2, max: 3}")
+    result = invoke("plan", write_job(document()), "--defaults", "defaults.yaml")
+    assert list(tables(result.stdout)[1][1].values()) == ["cpu", "6", "0", "4Gi", "2", "3"]
+
+
+def test_paths_that_a_cluster_would_refuse_are_named_beside_the_plan(
+    invoke: Invoke, write_job: WriteJob
+) -> None:
+    file = write_job(document(write={"format": "parquet", "path": "./out"}))
+    result = invoke("plan", file)
+    assert result.exit_code == 0
+    assert len(tables(result.stdout)[1]) == 2
+    assert result.stderr.startswith(
+        "a cluster would refuse this job: spec.write.path: './out' is not on a mounted volume"
+    )
+
+
+def test_stdin_is_read_for_a_dash(invoke: Invoke) -> None:
+    assert invoke("plan", "-", stdin=yaml.safe_dump(document())).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        pytest.param(
+            [document(steps=[model_step(resources={"cpu": 8})], cluster={"workers": {"cpu": 2}})],
+            "job.yaml: spec.cluster.workers.cpu: step 'embed' needs 8 CPUs",
+            id="a job that cannot run",
+        ),
+        pytest.param([document(write={})], "job.yaml: spec.write.format: required", id="invalid"),
+        pytest.param(
+            [document("a"), document("b")],
+            "job.yaml: expected one BatchInference, found 2: a, b",
+            id="two jobs",
+        ),
+    ],
+)
+def test_a_job_without_a_plan(
+    invoke: Invoke, write_job: WriteJob, jobs: list[Document], message: str
+) -> None:
+    result = invoke("plan", write_job(*jobs))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(message)

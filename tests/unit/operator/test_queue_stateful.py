@@ -1,0 +1,104 @@
+"""The queue against a model of it: any sequence of calls."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from batchinference_operator.runtime.queue import MAX_RETRY_SECONDS, KeyedQueue
+from support.virtual_time import LeapingLoop, clock
+
+KEYS = st.sampled_from("abc")
+SECONDS = st.integers(0, 50).map(float)
+
+
+class Queue(RuleBasedStateMachine):
+    """The model: when each key is due, which ones are being worked on, how often each failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner(loop_factory=LeapingLoop)
+        self.queue: KeyedQueue[str] = KeyedQueue()
+        self.due: dict[str, float] = {}
+        self.active: set[str] = set()
+        self.failures: dict[str, int] = {}
+
+    def teardown(self) -> None:
+        self.runner.close()
+
+    def now(self) -> float:
+        return self.runner.run(self._now())
+
+    async def _now(self) -> float:
+        return clock()
+
+    @rule(key=KEYS)
+    def add(self, key: str) -> None:
+        async def call() -> None:
+            self.queue.add(key)
+
+        self.runner.run(call())
+        self.due[key] = min(self.due.get(key, self.now()), self.now())
+
+    @rule(key=KEYS, seconds=SECONDS)
+    def add_after(self, key: str, seconds: float) -> None:
+        async def call() -> None:
+            self.queue.add_after(key, seconds)
+
+        self._expect(key, self.now() + seconds)
+        self.runner.run(call())
+
+    def _expect(self, key: str, due: float) -> None:
+        self.due[key] = min(self.due.get(key, due), due)
+
+    @rule(key=KEYS)
+    def retry(self, key: str) -> None:
+        async def call() -> float:
+            return self.queue.retry(key)
+
+        now = self.now()
+        delay = self.runner.run(call())
+        failures = self.failures.get(key, 0)
+        assert delay == min(0.5 * 2**failures, MAX_RETRY_SECONDS)
+        self.failures[key] = failures + 1
+        self._expect(key, now + delay)
+
+    @rule(key=KEYS)
+    def forgive(self, key: str) -> None:
+        self.queue.forgive(key)
+        self.failures.pop(key, None)
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.runner.run(asyncio.sleep(seconds))
+
+    @rule()
+    @precondition(lambda self: len(self.queue))
+    def get(self) -> None:
+        key = self.runner.run(self.queue.get())
+        assert key not in self.active, "handed out twice at a time"
+        assert self.due.pop(key) <= self.now(), "handed out too early, or for nothing"
+        self.active.add(key)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.active)
+    def done(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.active)))
+        self.active.remove(key)
+        self.queue.done(key)
+
+    @invariant()
+    def what_is_due_and_not_at_work_waits_to_be_taken(self) -> None:
+        self.runner.run(asyncio.sleep(0.01))  # timers of this moment have their turn
+        now = self.now()
+        due = [key for key, when in self.due.items() if when <= now and key not in self.active]
+        late = [key for key, when in self.due.items() if when <= now - 0.1]
+        assert len(self.queue) <= len(due)
+        assert len(self.queue) >= len([key for key in late if key not in self.active])
+
+
+TestQueue = Queue.TestCase
+TestQueue.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,160 @@
+"""What the operator reads from its environment, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from batchinference.spec.cluster import Cluster
+from batchinference_operator.runtime.settings import MIN_KEY_BYTES, OperatorSettings
+
+PREFIX = "BATCHINFERENCE_OPERATOR_"
+KEY = b"k" * MIN_KEY_BYTES
+
+
+@pytest.fixture(autouse=True)
+def _a_clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only what the test sets, and a key that is good enough."""
+    for name in OperatorSettings.model_fields:
+        monkeypatch.delenv(PREFIX + name.upper(), raising=False)
+    (tmp_path / "key").write_bytes(KEY)
+    monkeypatch.setenv(PREFIX + "TOKEN_KEY_FILE", str(tmp_path / "key"))
+
+
+def with_defaults(tmp_path: Path, text: str) -> OperatorSettings:
+    path = tmp_path / "defaults.yaml"
+    path.write_text(text)
+    return OperatorSettings(defaults_file=path)
+
+
+def test_a_key_file_is_all_that_is_needed() -> None:
+    settings = OperatorSettings()
+    assert settings.namespace_list == []
+    assert (settings.workers, settings.health_port) == (16, 8080)
+    assert (settings.log_format, settings.log_level) == ("json", "INFO")
+    assert settings.for_reconcile().defaults == Cluster()
+    assert settings.for_reconcile().token_key == KEY
+
+
+def test_without_a_key_file_there_is_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PREFIX + "TOKEN_KEY_FILE")
+    with pytest.raises(ValidationError, match="token_key_file"):
+        OperatorSettings()
+
+
+def test_everything_can_be_set_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
+    for name, value in {
+        "DEFAULTS_FILE": str(tmp_path / "defaults.yaml"),
+        "NAMESPACES": "team-a, team-b,",
+        "WORKERS": "4",
+        "HEALTH_PORT": "9090",
+        "LOG_FORMAT": "plain",
+        "LOG_LEVEL": "DEBUG",
+    }.items():
+        monkeypatch.setenv(PREFIX + name, value)
+    settings = OperatorSettings()
+    assert settings.namespace_list == ["team-a", "team-b"]
+    assert (settings.workers, settings.health_port) == (4, 9090)
+    assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
+    assert settings.for_reconcile().defaults.image == "registry/pipeline:1"
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "expected"),
+    [("", []), (" ", []), (",", []), ("a", ["a"]), (" a ,, b", ["a", "b"])],
+    ids=["empty", "blank", "comma", "one", "untidy"],
+)
+def test_namespaces_are_a_list_with_commas(namespaces: str, expected: list[str]) -> None:
+    assert OperatorSettings(namespaces=namespaces).namespace_list == expected
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "257", "many"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(
+    monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setenv(PREFIX + "WORKERS", workers)
+    with pytest.raises(ValidationError, match="workers"):
+        OperatorSettings()
+
+
+# --- the key ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"z" * (MIN_KEY_BYTES - 1), b" zzz" + b" " * 20])
+def test_a_short_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(ValueError, match=f"holds fewer than {MIN_KEY_BYTES} bytes") as refusal:
+        OperatorSettings().for_reconcile()
+    assert "zzz" not in str(refusal.value)
+
+
+def test_a_line_break_at_the_end_of_the_key_does_not_belong_to_it(tmp_path: Path) -> None:
+    plain = OperatorSettings().for_reconcile().token("uid")
+    (tmp_path / "key").write_bytes(KEY + b"\n")
+    assert OperatorSettings().for_reconcile().token("uid") == plain
+
+
+def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    settings = OperatorSettings(token_key_file=tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        settings.for_reconcile()
+
+
+# --- the platform's defaults ------------------------------------------------------------
+
+
+def test_defaults_are_in_the_form_of_spec_cluster(tmp_path: Path) -> None:
+    text = """
+image: registry/pipeline:1
+requests: {cpu: 0.5, memory: 1Gi}
+nodeSelector: {pool: gpu}
+env: [{name: A, value: b}]
+"""
+    defaults = with_defaults(tmp_path, text).for_reconcile().defaults
+    assert defaults.image == "registry/pipeline:1"
+    assert defaults.requests is not None
+    assert defaults.requests.cpu == 0.5
+    assert defaults.node_selector == {"pool": "gpu"}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "braces", "comment"])
+def test_empty_defaults_are_no_defaults(tmp_path: Path, text: str) -> None:
+    assert with_defaults(tmp_path, text).for_reconcile().defaults == Cluster()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("imagePullPolicy: Sometimes", ["imagePullPolicy", "Sometimes", "IfNotPresent"]),
+        ("head: {memory: lots}", ["head.memory", "lots"]),
+        ("imagePullPolici: Always", ["imagePullPolici", "imagePullPolicy"]),
+        ("head: {cpu: -1}", ["head.cpu", "-1"]),
+        ("workers: {min: 5, max: 2}", ["workers", "min (5) is above max (2)"]),
+        ("[image]", ["expected a mapping, got a list"]),
+        ("just text", ["expected a mapping, got 'just text'"]),
+    ],
+    ids=["choice", "quantity", "typo", "number", "pair", "list", "text"],
+)
+def test_bad_defaults_are_refused_with_file_field_and_value(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    with pytest.raises(ValueError, match=r"defaults\.yaml") as refusal:
+        with_defaults(tmp_path, text).for_reconcile()
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_a_password_in_bad_defaults_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="env") as refusal:
+        with_defaults(tmp_path, "env: [{name: A, value: {x: hunter2}}]").for_reconcile()
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_defaults_that_are_no_yaml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"defaults\.yaml is no YAML"):
+        with_defaults(tmp_path, "image: [").for_reconcile()

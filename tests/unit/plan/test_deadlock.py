@@ -1,0 +1,106 @@
+"""A job whose replicas would take every CPU from the tasks that feed them is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from batchinference.plan import WorkerGroup
+from batchinference.plan.groups import groups_of
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage
+from batchinference.spec import SpecError
+from batchinference.spec.cluster import Workers
+from batchinference.spec.steps import Replicas
+from support.packing import fits
+
+CPUS = st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0])
+REPLICAS = st.tuples(st.integers(1, 3), st.integers(0, 3)).map(
+    lambda pair: Replicas(min=pair[0], max=sum(pair))
+)
+POOLS = st.builds(Stage, st.just("pool"), st.just(()), CPUS, replicas=REPLICAS)
+FUNCTIONS = st.builds(Stage, st.just("function"), st.just(()), CPUS)
+STAGES = st.lists(st.one_of(POOLS, FUNCTIONS), max_size=4)
+WORKERS = st.builds(Workers, cpu=st.sampled_from([None, 1.0, 1.5, 2.0, 4.0, 8.0]))
+
+
+def at_the_same_time(stages: list[Stage]) -> list[float]:
+    """CPUs of what must run together: every pool's first replicas, and one task of the widest
+    kind that feeds them, and one that writes."""
+    replicas = [stage.cpus for stage in stages if stage.replicas for _ in range(stage.replicas.min)]
+    tasks = [stage.cpus for stage in stages if not stage.replicas]
+    return [*replicas, max([TASK_CPUS, *tasks]), WRITE_CPUS]
+
+
+def cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
+    return groups_of(stages, workers)[0]
+
+
+def with_max(workers: Workers, most: int) -> Workers:
+    return workers.model_copy(update={"max": most})
+
+
+def asked_for(error: SpecError) -> int:
+    """The number of workers that a refusal asks for."""
+    (problem,) = error.problems
+    assert problem.path == "spec.cluster.workers.max"
+    found = re.search(r"Raise cluster\.workers\.max to (\d+) or lower replicas\.min", str(problem))
+    assert found
+    return int(found[1])
+
+
+@settings(max_examples=400, deadline=None)
+@given(STAGES, WORKERS, st.integers(1, 4))
+def test_what_is_accepted_can_run_and_what_is_refused_says_what_would_do(
+    stages: list[Stage], workers: Workers, most: int
+) -> None:
+    assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
+    try:
+        group = cpu_group(stages, with_max(workers, most))
+    except SpecError as error:
+        enough = asked_for(error)
+        assert enough > most
+        group = cpu_group(stages, with_max(workers, enough))
+    assert fits(at_the_same_time(stages), group.cpus, group.max)
+
+
+@settings(max_examples=400, deadline=None)
+@given(STAGES, WORKERS, st.integers(1, 4))
+def test_hardly_any_job_that_could_run_is_refused(
+    stages: list[Stage], workers: Workers, most: int
+) -> None:
+    """Finding the best placement is hard, so one worker more than the best may be asked for."""
+    assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
+    group = cpu_group(stages, workers)
+    if fits(at_the_same_time(stages), group.cpus, most):
+        cpu_group(stages, with_max(workers, most + 1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(STAGES)
+def test_no_job_is_refused_that_leaves_the_workers_to_the_plan(stages: list[Stage]) -> None:
+    group = cpu_group(stages, Workers())
+    assert fits(at_the_same_time(stages), group.cpus, group.max)
+
+
+def test_the_refusal_says_what_holds_the_cpus() -> None:
+    pool = Stage("embed", (), 1.0, replicas=Replicas(min=4, max=4))
+    with pytest.raises(SpecError) as refusal:
+        cpu_group([pool], Workers(cpu=2.0, max=2))
+    assert str(refusal.value) == (
+        "spec.cluster.workers.max: this job would wait for ever: replicas that must run hold "
+        "4 CPUs, reading and writing need 1.25 more, and 2 worker(s) of 2 CPUs cannot hold both. "
+        "Raise cluster.workers.max to 3 or lower replicas.min"
+    )
+
+
+def test_replicas_that_may_come_later_are_no_reason_to_refuse() -> None:
+    pool = Stage("embed", (), 1.0, replicas=Replicas(min=1, max=100))
+    assert cpu_group([pool], Workers(cpu=4.0, max=1)).max == 1
+
+
+def test_replicas_on_gpus_take_no_cpus_from_reading() -> None:
+    pool = Stage("embed", (), 8.0, gpus=1, replicas=Replicas(min=9, max=9))
+    assert cpu_group([pool], Workers(cpu=2.0, max=1)).max == 1

@@ -1,0 +1,208 @@
+"""Dropping columns as early as possible changes nothing but how far they travel.
+
+The property tests run steps over one row with an interpreter of their own, in which each value
+says how it came about. So two pipelines are alike when their rows are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.plan.pruning import drop_early
+from batchinference.spec.steps import Step
+from support.documents import Document, model_step, python_step
+from support.specs import drop_step, filter_step, label_step, select_step, steps_of
+
+Row = dict[str, Any]
+START = ("image", "path", "size", "text")
+ADDED = ("class", "score", "text")
+
+
+@dataclass
+class Run:
+    """A row on its way, what the filters have seen, and the columns that each step touched."""
+
+    row: Row = field(default_factory=lambda: {name: name for name in START})
+    seen: list[Any] = field(default_factory=list)
+    touched: list[set[str]] = field(default_factory=list)
+
+
+def interpret(steps: list[Step]) -> Run:
+    """Run the steps over one row. Raises KeyError for a column that is not there."""
+    run = Run()
+    for step in steps:
+        run.touched.append(take(step, run))
+    return run
+
+
+def take(step: Step, run: Run) -> set[str]:
+    """Run a step; returns the columns that it touches."""
+    row = run.row
+    if step.python is not None:
+        # code of one's own may look at everything, the order of the columns included
+        row["own"] = (step.name, tuple(row.items()))
+        return set(row)
+    if step.model is not None:
+        column = step.model.inputs["text"]
+        row[step.model.output] = (step.name, row[column])
+        return {column, step.model.output}
+    if step.label_from_path is not None:
+        row[step.label_from_path.column] = (step.name, row["path"])
+        return {"path", step.label_from_path.column}
+    if step.filter is not None:
+        column = step.filter.split("'")[1]
+        run.seen.append((step.name, row[column]))
+        return {column}
+    if step.select_columns is not None:
+        run.row = {name: row[name] for name in step.select_columns}
+        return set(step.select_columns)
+    for column in step.drop_columns or []:
+        del row[column]
+    return set(step.drop_columns or [])
+
+
+def _model(name: str, column: str, output: str) -> Document:
+    step = model_step(name)
+    return step | {"model": step["model"] | {"inputs": {"text": column}, "output": output}}
+
+
+@st.composite
+def pipelines(draw: Callable[[Any], Any]) -> list[Step]:
+    """Steps that read only columns which are there, and leave at least one."""
+    run = Run()
+    steps: list[Step] = []
+    for number in range(draw(st.integers(0, 8))):
+        (step,) = steps_of(draw(_step(f"step-{number}", tuple(run.row))))
+        take(step, run)
+        steps.append(step)
+    return steps
+
+
+def _step(name: str, columns: tuple[str, ...]) -> st.SearchStrategy[Document]:
+    one = st.sampled_from(columns)
+    some = st.lists(one, min_size=1, max_size=len(columns), unique=True)
+    kinds = [
+        st.builds(_model, st.just(name), one, st.sampled_from(ADDED)),
+        one.map(lambda column: filter_step(name, f"col('{column}') > 0")),
+        some.map(lambda chosen: select_step(*chosen, name=name)),
+        st.just(python_step(name)),
+    ]
+    if "path" in columns:
+        kinds.append(st.sampled_from(ADDED).map(lambda column: label_step(column, name)))
+    if len(columns) > 1:
+        dropped = st.lists(one, min_size=1, max_size=len(columns) - 1, unique=True)
+        kinds += [dropped.map(lambda chosen: drop_step(*chosen, name=name))] * 3
+    return st.one_of(kinds)
+
+
+def without_drops(steps: list[Step]) -> list[Step]:
+    return [step for step in steps if step.drop_columns is None]
+
+
+def drops_by_own_code(steps: list[Step]) -> list[list[str]]:
+    """The columns that are dropped before, between and after the steps of the user's own code."""
+    parts: list[list[str]] = [[]]
+    for step in steps:
+        if step.python:
+            parts.append([])
+        parts[-1] += step.drop_columns or []
+    return [sorted(part) for part in parts]
+
+
+@settings(max_examples=200, deadline=None)
+@given(pipelines())
+def test_what_comes_out_is_the_same(steps: list[Step]) -> None:
+    before, after = interpret(steps), interpret(drop_early(steps))
+    assert list(after.row.items()) == list(before.row.items())
+    assert after.seen == before.seen
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_all_other_steps_stay_as_they_are_and_in_their_order(steps: list[Step]) -> None:
+    assert without_drops(drop_early(steps)) == without_drops(steps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_no_drop_moves_past_own_code(steps: list[Step]) -> None:
+    assert drops_by_own_code(drop_early(steps)) == drops_by_own_code(steps)
+
+
+@settings(max_examples=200, deadline=None)
+@given(pipelines())
+def test_each_column_is_dropped_right_after_the_last_step_that_needs_it(steps: list[Step]) -> None:
+    early = drop_early(steps)
+    touched = interpret(early).touched
+    for place, step in enumerate(early):
+        if step.drop_columns and place > 0:
+            assert set(step.drop_columns) <= touched[place - 1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_what_is_dropped_early_cannot_be_dropped_earlier(steps: list[Step]) -> None:
+    early = drop_early(steps)
+    assert drop_early(early) == early
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param(
+            [model_step("embed"), filter_step("keep", "score > 1"), drop_step("text")],
+            ["embed", "drop", "keep"],
+            id="past a step that does not read it",
+        ),
+        pytest.param(
+            [filter_step("keep", "len(text) > 1"), drop_step("path")],
+            ["drop", "keep"],
+            id="to the front when nobody reads it",
+        ),
+        pytest.param(
+            [filter_step("keep", "score > 1"), python_step("own"), drop_step("text")],
+            ["keep", "own", "drop"],
+            id="not past own code",
+        ),
+        pytest.param(
+            [label_step("class"), filter_step("keep", "score > 1"), drop_step("class")],
+            ["label", "drop", "keep"],
+            id="not past the step that adds it",
+        ),
+        pytest.param(
+            [select_step("text", "path"), filter_step("keep", "len(text) > 1"), drop_step("path")],
+            ["select", "drop", "keep"],
+            id="not past the selection that names it",
+        ),
+        pytest.param(
+            [model_step("embed"), filter_step("keep", "len(path) > 1"), drop_step("path", "text")],
+            ["embed", "drop", "keep", "drop"],
+            id="each column by itself",
+        ),
+        pytest.param(
+            [filter_step("keep", "len(col('odd name')) > 1"), drop_step("odd name")],
+            ["keep", "drop"],
+            id="a filter that reads a column by col()",
+        ),
+    ],
+)
+def test_where_a_drop_goes(steps: list[Document], expected: list[str]) -> None:
+    assert [step.name for step in drop_early(steps_of(*steps))] == expected
+
+
+def test_columns_that_are_dropped_at_the_same_place_are_dropped_together() -> None:
+    steps = steps_of(model_step(), drop_step("text", name="a"), drop_step("embedding", name="b"))
+    assert [step.drop_columns for step in drop_early(steps)] == [None, ["text", "embedding"]]
+
+
+def test_the_steps_given_are_left_alone() -> None:
+    steps = steps_of(filter_step(), drop_step("path"), drop_step("text"))
+    copies = [step.model_copy(deep=True) for step in steps]
+    drop_early(steps)
+    assert steps == copies

@@ -1,0 +1,259 @@
+"""Worker groups: which pods a job's stages get."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.plan import CPU_GROUP, Plan, WorkerGroup, plan_for_cluster
+from batchinference.plan.groups import DEFAULT_MEMORY, MAX_DEFAULT_CPUS, MAX_GROUP_NAME, groups_of
+from batchinference.plan.stages import Stage
+from batchinference.spec import SpecError
+from batchinference.spec.cluster import Workers
+from batchinference.spec.steps import Replicas
+from support.documents import Document, model_step, python_step
+from support.specs import filter_step, spec_of
+
+GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+TAKEN = {"head", "headgroup"}
+"""What KubeRay and Kueue call the head."""
+
+
+def plan(*steps: Document, **workers: Any) -> Plan:
+    return plan_for_cluster(spec_of(steps=list(steps), cluster={"workers": workers}))
+
+
+def cpu_group(*steps: Document, **workers: Any) -> WorkerGroup:
+    return plan(*steps, **workers).groups[0]
+
+
+def own_groups(*steps: Document) -> list[WorkerGroup]:
+    return list(plan(*steps).groups[1:])
+
+
+def on_gpu(name: str, gpu: int = 1, most: int = 1, **resources: Any) -> Document:
+    return model_step(name, replicas={"max": most}, resources={"gpu": gpu, **resources})
+
+
+def test_a_job_without_models_has_the_group_cpu_alone() -> None:
+    (group,) = plan(filter_step()).groups
+    assert (group.name, group.gpus) == (CPU_GROUP, 0)
+
+
+def test_the_group_cpu_comes_first_and_is_always_there() -> None:
+    assert [group.name for group in plan(on_gpu("first")).groups] == [CPU_GROUP, "first"]
+
+
+def test_steps_that_ask_for_cpus_alone_share_the_group_cpu() -> None:
+    made = plan(model_step("a"), python_step("b", resources={"cpu": 2}), filter_step())
+    assert [group.name for group in made.groups] == [CPU_GROUP]
+    assert {made.group_of(stage) for stage in made.stages} == {CPU_GROUP}
+
+
+def test_a_pool_on_gpus_gets_pods_of_just_its_shape() -> None:
+    (group,) = own_groups(on_gpu("embed", gpu=2, most=4, cpu=6.5, memory="20Gi"))
+    assert group == WorkerGroup("embed", cpus=6.5, gpus=2, memory="20Gi", min=0, max=4)
+
+
+def test_a_pool_that_asks_for_memory_gets_pods_of_its_own() -> None:
+    (group,) = own_groups(model_step("large", resources={"memory": "32Gi"}))
+    assert group == WorkerGroup("large", cpus=1, gpus=0, memory="32Gi", min=0, max=1)
+
+
+def test_memory_on_gpus_unless_told_otherwise() -> None:
+    (group,) = own_groups(on_gpu("embed"))
+    assert group.memory == DEFAULT_MEMORY
+
+
+def test_pods_on_gpus_come_when_they_are_asked_for() -> None:
+    step = model_step("embed", replicas={"min": 3, "max": 8}, resources={"gpu": 1})
+    (group,) = own_groups(step)
+    assert (group.min, group.max) == (0, 8)
+
+
+def test_pools_of_the_same_shape_share_pods() -> None:
+    made = plan(on_gpu("a", most=2), filter_step(), on_gpu("b", most=3))
+    assert [(group.name, group.max) for group in made.groups[1:]] == [("a", 5)]
+    assert [made.group_of(stage) for stage in made.stages] == ["a", CPU_GROUP, "a"]
+
+
+def test_pools_of_different_shapes_get_groups_of_their_own() -> None:
+    steps = [
+        on_gpu("one"),
+        on_gpu("two", gpu=2),
+        on_gpu("wide", cpu=4),
+        on_gpu("large", memory="8Gi"),
+    ]
+    made = plan(*steps)
+    names = ["one", "two", "wide", "large"]
+    assert [group.name for group in made.groups[1:]] == names
+    assert [made.group_of(stage) for stage in made.stages] == names
+
+
+def test_memory_that_is_asked_for_may_be_that_of_the_others() -> None:
+    made = plan(on_gpu("a"), on_gpu("b", memory=DEFAULT_MEMORY))
+    assert [made.group_of(stage) for stage in made.stages] == ["a", "a"]
+
+
+LONG = "a-name-of-twenty-let"
+
+
+@pytest.mark.parametrize(
+    ("steps", "groups"),
+    [
+        pytest.param([LONG + "ters"], [LONG], id="cut"),
+        pytest.param([LONG[:19] + "-x"], [LONG[:19]], id="cut before a dash"),
+        pytest.param([LONG + "-1", LONG + "-2"], [LONG, "a-name-of-twent-2"], id="cut and alike"),
+        pytest.param(["cpu"], ["cpu-2"], id="cpu is taken"),
+        pytest.param(["head", "headgroup"], ["head-2", "headgroup-2"], id="KubeRay's own names"),
+        pytest.param(
+            ["a-name-of-twent-2", LONG + "-1", LONG + "-2"],
+            ["a-name-of-twent-2", LONG, "a-name-of-twent-3"],
+            id="a step that is named as a numbered group would be",
+        ),
+    ],
+)
+def test_names_of_groups(steps: list[str], groups: list[str]) -> None:
+    made = own_groups(*(on_gpu(name, gpu=number) for number, name in enumerate(steps, start=1)))
+    assert [group.name for group in made] == groups
+
+
+NAMES = st.from_regex(r"(cpu|head|headgroup|ab{0,3}-?c{12,18}(-[2-4])?-?d{0,3}2)", fullmatch=True)
+SHAPES = st.tuples(
+    st.sampled_from([0.5, 1.0, 4.0]), st.integers(0, 3), st.sampled_from(["", "8Gi"])
+)
+
+
+def stage_of(name: str, shape: tuple[float, int, str], replicas: int) -> Stage:
+    cpus, gpus, memory = shape
+    most = Replicas(min=1, max=replicas)
+    return Stage(name, (), cpus, gpus, memory or None, replicas=most)
+
+
+STAGES = st.lists(
+    st.builds(stage_of, NAMES, SHAPES, st.integers(1, 5)),
+    max_size=10,
+    unique_by=lambda stage: stage.name,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STAGES)
+def test_groups_have_names_that_kuberay_takes_and_that_are_unique(stages: list[Stage]) -> None:
+    names = [group.name for group in groups_of(stages, Workers())]
+    assert len(set(names)) == len(names)
+    assert names[0] == CPU_GROUP
+    for name in names:
+        assert len(name) <= MAX_GROUP_NAME
+        assert GROUP_NAME.fullmatch(name)
+        assert name not in TAKEN
+
+
+@settings(max_examples=200, deadline=None)
+@given(STAGES)
+def test_there_is_one_group_for_each_shape_and_each_stage_finds_its_own(
+    stages: list[Stage],
+) -> None:
+    groups = groups_of(stages, Workers())
+    shapes = [(group.cpus, group.gpus, group.memory) for group in groups[1:]]
+    assert len(set(shapes)) == len(shapes)
+    by_name = {group.name: group for group in groups}
+    for stage in stages:
+        group = by_name[Plan(tuple(stages), tuple(groups)).group_of(stage)]
+        if stage.gpus == 0 and stage.memory is None:
+            assert group.name == CPU_GROUP
+        else:
+            memory = stage.memory or DEFAULT_MEMORY
+            assert (group.cpus, group.gpus, group.memory) == (stage.cpus, stage.gpus, memory)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STAGES)
+def test_every_replica_gets_a_pod(stages: list[Stage]) -> None:
+    own = [stage for stage in stages if stage.gpus or stage.memory]
+    replicas = sum(stage.replicas.max for stage in own if stage.replicas)
+    assert sum(group.max for group in groups_of(stages, Workers())[1:]) == replicas
+
+
+@pytest.mark.parametrize(
+    ("steps", "cpus", "most"),
+    [
+        pytest.param([], 2, 2, id="reading and writing"),
+        pytest.param([model_step()], 3, 2, id="and one replica"),
+        pytest.param([model_step(replicas={"max": 4})], 3, 3, id="and more that may come"),
+        pytest.param([model_step(replicas={"min": 4, "max": 4})], 6, 2, id="replicas that must"),
+        pytest.param(
+            [model_step(resources={"cpu": 4}, replicas={"min": 4, "max": 4})],
+            MAX_DEFAULT_CPUS,
+            4,
+            id="no more CPUs than are usual",
+        ),
+        pytest.param([model_step(resources={"cpu": 12})], 12, 3, id="unless one replica needs it"),
+        pytest.param([model_step(resources={"cpu": 0.5})], 2, 2, id="whole CPUs"),
+        pytest.param([on_gpu("embed", most=8)], 2, 2, id="models on GPUs take nothing here"),
+    ],
+)
+def test_the_group_cpu_unless_told_otherwise(steps: list[Document], cpus: float, most: int) -> None:
+    expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=0, max=most)
+    assert cpu_group(*steps) == expected
+
+
+def test_the_group_cpu_as_the_job_says() -> None:
+    group = cpu_group(model_step(), cpu=4.5, memory="16Gi", min=2, max=7)
+    assert group == WorkerGroup(CPU_GROUP, cpus=4.5, gpus=0, memory="16Gi", min=2, max=7)
+
+
+def test_wider_workers_are_fewer() -> None:
+    step = model_step(replicas={"min": 1, "max": 8})
+    assert cpu_group(step, cpu=2).max == 6
+    assert cpu_group(step, cpu=16).max == 2
+
+
+def test_workers_that_start_with_the_cluster_are_never_too_many() -> None:
+    assert cpu_group(min=5).max == 5
+
+
+def test_no_workers_to_start_with_is_a_number_as_well() -> None:
+    assert cpu_group(min=0).min == 0
+
+
+def test_a_minimum_above_the_maximum_is_refused_wherever_they_come_from() -> None:
+    clash = Workers.model_construct(cpu=None, memory=None, min=3, max=2)
+    with pytest.raises(SpecError) as refusal:
+        groups_of([], clash)
+    assert str(refusal.value) == "spec.cluster.workers: min (3) is above max (2)"
+
+
+@pytest.mark.parametrize(
+    ("step", "cpu", "message"),
+    [
+        pytest.param(
+            model_step("embed", resources={"cpu": 4}),
+            2,
+            "step 'embed' needs 4 CPUs and a worker has 2: "
+            "raise cluster.workers.cpu or lower the step's resources.cpu",
+            id="a model",
+        ),
+        pytest.param(
+            python_step("clean", "m:function", resources={"cpu": 2.5}),
+            2,
+            "step 'clean' needs 2.5 CPUs and a worker has 2: "
+            "raise cluster.workers.cpu or lower the step's resources.cpu",
+            id="a function",
+        ),
+        pytest.param(
+            on_gpu("embed", cpu=8),
+            0.5,
+            "a worker needs at least 1 CPU to read and write, got 0.5",
+            id="reading and writing",
+        ),
+    ],
+)
+def test_workers_that_are_too_narrow_are_refused(step: Document, cpu: float, message: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        plan(step, cpu=cpu)
+    assert str(refusal.value) == f"spec.cluster.workers.cpu: {message}"

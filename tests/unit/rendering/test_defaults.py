@@ -1,0 +1,167 @@
+"""The platform's defaults lie under a job's own settings: what the job says always wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.rendering import effective
+from batchinference.spec import SpecError
+from batchinference.spec.cluster import Cluster
+from support.documents import Document
+from support.specs import job
+
+Pair = tuple[Any, Any]
+"""A job's value and a platform's."""
+
+WHOLE: dict[str, Pair] = {
+    "image": ("own:1", "default:1"),
+    "imagePullPolicy": ("Never", "Always"),
+    "serviceAccountName": ("own", "default"),
+    "tolerations": (
+        [{"key": "own", "operator": "Exists"}],
+        [{"key": "default", "operator": "Exists"}],
+    ),
+    "priorityClassName": ("own", "default"),
+}
+"""Fields that are taken whole."""
+BY_KEY: dict[str, dict[str, Pair]] = {
+    "requests": {"cpu": (0.5, 2.0), "memory": ("1Gi", "2Gi")},
+    "head": {"cpu": (1.5, 2.0), "memory": ("5Gi", "6Gi")},
+    "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
+    "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
+}
+"""Objects and maps that are filled in key by key."""
+BY_NAME: dict[str, dict[str, Pair]] = {
+    "env": {"A": ({"value": ""}, {"value": "1"}), "B": ({"value": "x"}, {"value": "y"})},
+    "imagePullSecrets": {"a": ({}, {}), "b": ({}, {}), "c": ({}, {})},
+    "volumes": {
+        "data": (
+            {"mountPath": "/a", "hostPath": {"path": "/own"}},
+            {"mountPath": "/b", "configMap": {"name": "c"}},
+        ),
+        "more": (
+            {"mountPath": "/c", "persistentVolumeClaim": {"claimName": "own"}},
+            {"mountPath": "/d", "readOnly": True, "secret": {"secretName": "default"}},
+        ),
+    },
+}
+"""Lists that are filled in name by name."""
+
+
+def merged(own: Document, defaults: Document) -> Cluster:
+    return effective(job(cluster=own), Cluster.model_validate(defaults)).spec.cluster
+
+
+def test_every_field_of_a_cluster_is_in_these_tests() -> None:
+    fields = {field.alias for field in Cluster.model_fields.values()}
+    assert fields == WHOLE.keys() | BY_KEY.keys() | BY_NAME.keys()
+
+
+def some_of(values: dict[str, Pair], side: int) -> st.SearchStrategy[Document]:
+    """Documents in which any of these fields may be missing."""
+    fields = {name: st.just(pair[side]) for name, pair in values.items()}
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+def clusters(side: int) -> st.SearchStrategy[Document]:
+    """Cluster settings with lists of named things as maps from name to the rest."""
+    parts = {name: some_of(values, side) for name, values in (BY_KEY | BY_NAME).items()}
+    objects = st.fixed_dictionaries({}, optional=parts)
+    return st.tuples(some_of(WHOLE, side), objects).map(lambda both: both[0] | both[1])
+
+
+def with_lists(settings_: Document) -> Document:
+    return {
+        field: [{"name": name, **rest} for name, rest in value.items()]
+        if field in BY_NAME
+        else value
+        for field, value in settings_.items()
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters(0), clusters(1))
+def test_each_setting_is_the_jobs_or_else_the_platforms(own: Document, defaults: Document) -> None:
+    expected = defaults | own
+    for field in (BY_KEY.keys() | BY_NAME.keys()) & expected.keys():
+        default, mine = defaults.get(field, {}), own.get(field, {})
+        only_default = {key: value for key, value in default.items() if key not in mine}
+        expected[field] = only_default | mine
+    made = merged(with_lists(own), with_lists(defaults))
+    assert made == Cluster.model_validate(with_lists(expected))
+
+
+@pytest.mark.parametrize(("name", "pair"), WHOLE.items(), ids=WHOLE)
+def test_other_values_are_taken_whole(name: str, pair: Pair) -> None:
+    own, default = pair
+    assert merged({name: own}, {name: default}) == Cluster.model_validate({name: own})
+    assert merged({}, {name: default}) == Cluster.model_validate({name: default})
+
+
+def test_a_variable_of_the_job_replaces_the_one_of_that_name() -> None:
+    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
+    own = [{"name": "KEY", "valueFrom": secret}]
+    default = [{"name": "KEY", "value": "plain"}, {"name": "REGION", "value": "eu"}]
+    made = merged({"env": own}, {"env": default}).env
+    assert [(variable.name, variable.value) for variable in made] == [
+        ("REGION", "eu"),
+        ("KEY", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "defaults", "message"),
+    [
+        pytest.param(
+            {"volumes": [{"name": "own", "mountPath": "/data", "secret": {"secretName": "s"}}]},
+            {"volumes": [{"name": "all", "mountPath": "/data", "secret": {"secretName": "s"}}]},
+            "spec.cluster: with the platform's defaults: two volumes have the mountPath '/data'",
+            id="two volumes at one place",
+        ),
+        pytest.param(
+            {"workers": {"min": 5}},
+            {"workers": {"max": 3}},
+            "spec.cluster.workers: with the platform's defaults: min (5) is above max (3)",
+            id="more at the least than at the most",
+        ),
+        pytest.param(
+            {"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
+            {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
+            "spec.cluster.env: with the platform's defaults: "
+            "List should have at most 64 items after validation, not 65",
+            id="more than there may be",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    own: Document, defaults: Document, message: str
+) -> None:
+    with pytest.raises(SpecError) as refusal:
+        merged(own, defaults)
+    assert str(refusal.value) == message
+
+
+def test_no_workers_to_start_with_is_a_setting_of_the_job() -> None:
+    assert merged({"workers": {"min": 0}}, {"workers": {"min": 3}}).workers.min == 0
+
+
+def test_a_job_gets_only_the_requests_that_it_leaves_out() -> None:
+    requests = merged({"requests": {"cpu": 0.5}}, {"requests": {"memory": "1Gi"}}).requests
+    assert requests is not None
+    assert (requests.cpu, requests.memory) == (0.5, "1Gi")
+
+
+def test_without_defaults_a_job_stays_as_it_is() -> None:
+    own = job(cluster={name: pair[0] for name, pair in WHOLE.items()})
+    assert effective(own, Cluster()) == own
+
+
+def test_only_the_cluster_settings_are_filled_in() -> None:
+    own = job()
+    made = effective(own, Cluster(image="default:1"))
+    assert made.metadata == own.metadata
+    assert made.spec.model_copy(update={"cluster": own.spec.cluster}) == own.spec

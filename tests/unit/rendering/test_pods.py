@@ -1,0 +1,206 @@
+"""The pods of the head and of the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from batchinference.plan import plan_for_cluster
+from batchinference.rendering.quantities import memory_bytes
+from batchinference.spec.cluster import Cluster
+from support.documents import model_step
+from support.rendered import Object, Rendered, render
+from support.specs import job
+
+GPU = "nvidia.com/gpu"
+OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.30", kubernetes_validate.latest_version()
+
+
+def cpu_number(quantity: str) -> float:
+    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+
+
+def with_cluster(*steps: Any, **cluster: Any) -> Rendered:
+    return render(job(steps=list(steps), cluster=cluster))
+
+
+def container(pod: Object) -> Object:
+    return pod["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("kubernetes", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
+def test_kubernetes_knows_every_field(rendered: Rendered, kubernetes: str) -> None:
+    for pod in rendered.pods:
+        template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pod"}}
+        kubernetes_validate.validate(template | {"template": pod}, kubernetes, strict=True)
+    for one in (rendered.config_map, rendered.secret):
+        kubernetes_validate.validate(one, kubernetes, strict=True)
+
+
+def test_rays_container_is_the_only_one(rendered: Rendered) -> None:
+    names = [[one["name"] for one in pod["spec"]["containers"]] for pod in rendered.pods]
+    assert names == [["ray-head"]] + [["ray-worker"]] * len(rendered.workers)
+
+
+def test_every_container_meets_the_level_restricted(rendered: Rendered) -> None:
+    autoscaler = rendered.cluster["autoscalerOptions"]
+    for one in (*rendered.containers, autoscaler):
+        context = one["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["runAsNonRoot"] is True
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_kuberay_chooses_when_pods_are_started_anew(rendered: Rendered) -> None:
+    assert all("restartPolicy" not in pod["spec"] for pod in rendered.pods)
+
+
+def test_workers_get_no_access_to_kubernetes_and_the_autoscaler_keeps_its_own(
+    rendered: Rendered,
+) -> None:
+    head, *workers = rendered.pods
+    assert "automountServiceAccountToken" not in head["spec"]
+    assert all(pod["spec"]["automountServiceAccountToken"] is False for pod in workers)
+
+
+def test_only_the_head_gets_the_file_of_the_job(rendered: Rendered) -> None:
+    name = rendered.config_map["metadata"]["name"]
+    head, *workers = rendered.pods
+    assert name in repr(head)
+    assert all(name not in repr(pod) for pod in workers)
+
+
+def test_limits_are_what_the_plan_counts_with(rendered: Rendered) -> None:
+    for group in plan_for_cluster(rendered.job.spec).groups:
+        limits = container(rendered.workers[group.name]["template"])["resources"]["limits"]
+        assert cpu_number(limits["cpu"]) == group.cpus
+        assert limits["memory"] == group.memory
+        assert limits.get(GPU, "0") == str(group.gpus)
+
+
+def test_no_pod_asks_for_more_than_it_may_use(rendered: Rendered) -> None:
+    autoscaler = rendered.cluster["autoscalerOptions"]
+    for one in (*rendered.containers, autoscaler):
+        limits, requests = one["resources"]["limits"], one["resources"]["requests"]
+        assert cpu_number(requests["cpu"]) <= cpu_number(limits["cpu"])
+        assert memory_bytes(requests["memory"]) <= memory_bytes(limits["memory"])
+        assert requests.get(GPU) == limits.get(GPU)
+
+
+def test_gpus_stand_in_limits_and_requests_and_their_nodes_are_tolerated() -> None:
+    step = model_step(resources={"gpu": 2, "cpu": 3})
+    made = with_cluster(step, requests={"cpu": 0.5}, tolerations=[{"key": "team"}])
+    gpu, cpu = made.workers["embed"]["template"], made.workers["cpu"]["template"]
+    assert container(gpu)["resources"]["limits"][GPU] == "2"
+    assert container(gpu)["resources"]["requests"][GPU] == "2"
+    taint = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+    assert gpu["spec"]["tolerations"] == [{"key": "team", "operator": "Equal"}, taint]
+    for pod in (made.pods[0], cpu):
+        assert pod["spec"]["tolerations"] == [{"key": "team", "operator": "Equal"}]
+        assert GPU not in repr(container(pod))
+
+
+def test_a_pod_asks_for_all_it_may_use_unless_told_otherwise() -> None:
+    for one in with_cluster(model_step()).containers:
+        assert one["resources"]["requests"] == one["resources"]["limits"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param({"cpu": 0.5}, {"cpu": "500m", "memory": "3Gi"}, id="cpu"),
+        pytest.param({"memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"}, id="memory"),
+        pytest.param({}, {"cpu": "2", "memory": "3Gi"}, id="nothing of both"),
+        pytest.param({"cpu": 64, "memory": "1Ti"}, {"cpu": "2", "memory": "3Gi"}, id="too much"),
+    ],
+)
+def test_a_pod_asks_for_less_where_the_job_says_so(requests: Any, expected: Any) -> None:
+    made = with_cluster(requests=requests, workers={"cpu": 2, "memory": "3Gi"})
+    resources = container(made.workers["cpu"]["template"])["resources"]
+    assert resources == {"limits": {"cpu": "2", "memory": "3Gi"}, "requests": expected}
+
+
+def test_the_head_is_as_large_as_the_job_says() -> None:
+    limits = container(with_cluster(head={"cpu": 2.5, "memory": "8Gi"}).pods[0])["resources"]
+    assert limits["limits"] == {"cpu": "2500m", "memory": "8Gi"}
+
+
+def test_the_head_unless_told_otherwise() -> None:
+    limits = container(with_cluster().pods[0])["resources"]
+    assert limits["limits"] == {"cpu": "1", "memory": "4Gi"}
+
+
+CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "c"}}
+REFERENCE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "secret"}}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "field", "expected"),
+    [
+        ("serviceAccountName", "reader", "serviceAccountName", "reader"),
+        ("priorityClassName", "low", "priorityClassName", "low"),
+        ("nodeSelector", {"pool": "a"}, "nodeSelector", {"pool": "a"}),
+        (
+            "tolerations",
+            [{"key": "a", "value": "b", "effect": "NoSchedule"}],
+            "tolerations",
+            [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}],
+        ),
+        ("imagePullSecrets", [{"name": "registry"}], "imagePullSecrets", [{"name": "registry"}]),
+    ],
+)
+def test_a_setting_of_pods_stands_in_every_pod_and_only_where_it_is_asked_for(
+    setting: str, value: Any, field: str, expected: Any
+) -> None:
+    for pod in with_cluster(model_step(), **{setting: value}).pods:
+        assert pod["spec"][field] == expected
+    for pod in with_cluster(model_step()).pods:
+        assert field not in pod["spec"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "field", "expected"),
+    [
+        ("image", "own:3", "image", "own:3"),
+        ("imagePullPolicy", "Always", "imagePullPolicy", "Always"),
+        ("env", [{"name": "A", "value": ""}], "env", [{"name": "A", "value": ""}]),
+        ("env", [REFERENCE], "env", [REFERENCE]),
+    ],
+)
+def test_a_setting_of_containers_stands_in_every_container(
+    setting: str, value: Any, field: str, expected: Any
+) -> None:
+    for one in with_cluster(model_step(), **{setting: value}).containers:
+        assert one[field] == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            {"persistentVolumeClaim": {"claimName": "c"}},
+            {"persistentVolumeClaim": {"claimName": "c"}},
+        ),
+        ({"hostPath": {"path": "/var"}}, {"hostPath": {"path": "/var"}}),
+        ({"configMap": {"name": "c"}}, {"configMap": {"name": "c"}}),
+        ({"secret": {"secretName": "s"}}, {"secret": {"secretName": "s"}}),
+    ],
+    ids=["claim", "host path", "config map", "secret"],
+)
+@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writable"])
+def test_a_volume_is_mounted_in_every_pod(source: Any, expected: Any, read_only: bool) -> None:
+    volume = {"name": "v", "mountPath": "/v", "readOnly": read_only, **source}
+    mount = {"name": "v", "mountPath": "/v"} | ({"readOnly": True} if read_only else {})
+    for pod in with_cluster(model_step(resources={"gpu": 1}), volumes=[volume]).pods:
+        assert {"name": "v", **expected} in pod["spec"]["volumes"]
+        assert mount in container(pod)["volumeMounts"]
+
+
+def test_the_platform_gives_what_the_job_leaves_out() -> None:
+    platform = {"image": "platform:1", "nodeSelector": {"pool": "batch"}}
+    for pod in render(job(), Cluster.model_validate(platform)).pods:
+        assert container(pod)["image"] == "platform:1"
+        assert pod["spec"]["nodeSelector"] == {"pool": "batch"}

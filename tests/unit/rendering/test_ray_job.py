@@ -1,0 +1,200 @@
+"""What must hold of every RayJob, whatever the golden files say."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.metadata import version
+
+import pytest
+
+from batchinference.plan import plan_for_cluster
+from batchinference.plan.groups import GROUP_LABEL
+from batchinference.rendering import ATTEMPT_LABEL
+from batchinference.rendering.objects import JOB_FILE
+from batchinference.rendering.rayjob import entrypoint
+from batchinference.spec import SpecError
+from batchinference.spec.cluster import Cluster
+from support.documents import model_step, python_step
+from support.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
+from support.specs import job
+
+MAX_RAY_JOB_NAME = 47
+"""KubeRay takes no RayJob with a longer name."""
+LONGEST = "a" + "-b" * 19 + "c"
+STATED_ELSEWHERE = {"num-cpus", "num-gpus", "memory", "resources", "labels"}
+
+
+def test_the_driver_is_submitted_once_and_over_http(rendered: Rendered) -> None:
+    spec = rendered.ray_job["spec"]
+    assert spec["submissionMode"] == "HTTPMode"
+    assert spec["backoffLimit"] == 0
+    assert "submitterPodTemplate" not in spec
+    assert "submitterConfig" not in spec
+
+
+def test_a_finished_cluster_goes_but_leaves_time_to_read_the_report(rendered: Rendered) -> None:
+    spec = rendered.ray_job["spec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert 60 <= spec["ttlSecondsAfterFinished"] <= 3600
+    assert "deletionStrategy" not in spec
+
+
+def test_the_pods_run_the_ray_that_the_pipeline_is_tested_with(rendered: Rendered) -> None:
+    assert rendered.cluster["rayVersion"] == version("ray")
+
+
+def test_rays_own_autoscaler_of_the_second_version_scales_the_cluster(rendered: Rendered) -> None:
+    assert rendered.cluster["enableInTreeAutoscaling"] is True
+    assert rendered.cluster["autoscalerOptions"]["version"] == "v2"
+
+
+def test_kuberay_submits_the_job_before_workers_come(rendered: Rendered) -> None:
+    for group in rendered.workers.values():
+        assert group["replicas"] == group["minReplicas"] <= group["maxReplicas"]
+
+
+def test_no_work_runs_on_the_head(rendered: Rendered) -> None:
+    assert rendered.head["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_each_worker_group_carries_its_name_for_ray_to_choose_by(rendered: Rendered) -> None:
+    for name, group in rendered.workers.items():
+        assert group["labels"] == {GROUP_LABEL: name}
+
+
+def test_ray_is_not_told_twice_what_a_pod_has(rendered: Rendered) -> None:
+    """KubeRay takes either the start parameters or `resources`, and labels only as such."""
+    for group in rendered.workers.values():
+        assert "resources" not in group
+        assert group["rayStartParams"].keys() & STATED_ELSEWHERE == {"num-cpus"}
+        assert group["rayStartParams"]["num-cpus"].isdigit()
+
+
+def test_ray_counts_at_least_the_cpus_that_the_plan_counts(rendered: Rendered) -> None:
+    for group in plan_for_cluster(rendered.job.spec).groups:
+        counted = int(rendered.workers[group.name]["rayStartParams"]["num-cpus"])
+        assert group.cpus <= counted < group.cpus + 1
+
+
+def test_there_is_a_worker_group_for_each_group_of_the_plan(rendered: Rendered) -> None:
+    planned = {
+        group.name: (group.min, group.max) for group in plan_for_cluster(rendered.job.spec).groups
+    }
+    made = rendered.workers.items()
+    assert {name: (one["minReplicas"], one["maxReplicas"]) for name, one in made} == planned
+
+
+def test_rays_processes_and_ours_need_a_token(rendered: Rendered) -> None:
+    secret = rendered.secret["metadata"]["name"]
+    assert rendered.cluster["authOptions"] == {"mode": "token", "secretName": secret}
+    assert rendered.secret["stringData"] == {"auth_token": TOKEN}
+
+
+def test_the_token_stands_nowhere_but_in_the_secret(rendered: Rendered) -> None:
+    assert TOKEN not in repr([rendered.config_map, rendered.ray_job])
+
+
+def test_the_driver_runs_the_file_that_is_mounted_in_the_head(rendered: Rendered) -> None:
+    command = shlex.split(rendered.ray_job["spec"]["entrypoint"])
+    assert command[:2] == ["batchinference", "run"]
+    (mount,) = [
+        mount
+        for mount in rendered.head["template"]["spec"]["containers"][0]["volumeMounts"]
+        if command[-1] == f"{mount['mountPath']}/{JOB_FILE}"
+    ]
+    volumes = {volume["name"]: volume for volume in rendered.head["template"]["spec"]["volumes"]}
+    assert volumes[mount["name"]]["configMap"]["name"] == rendered.config_map["metadata"]["name"]
+    assert JOB_FILE in rendered.config_map["data"]
+
+
+def test_the_command_line_of_the_driver_holds_nothing_of_the_job() -> None:
+    odd = python_step()
+    odd["python"]["constructorArgs"] = {"text": "$(reboot); `reboot` 'x\" && y"}
+    assert render(job(steps=[odd])).ray_job["spec"]["entrypoint"] == entrypoint()
+
+
+def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
+    """Metadata of an object that Kubernetes deletes with its owner."""
+    reference = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
+    return {"ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}]}
+
+
+def test_the_file_and_the_ray_job_go_with_the_job(rendered: Rendered) -> None:
+    name = rendered.job.metadata.name
+    owned = controlled_by("batchinference.dev/v1alpha1", "BatchInference", name, UID)
+    for one in (rendered.config_map, rendered.ray_job):
+        assert owned.items() <= one["metadata"].items()
+
+
+def test_the_token_goes_with_the_ray_job_that_needs_it_to_the_end(rendered: Rendered) -> None:
+    name = rendered.ray_job["metadata"]["name"]
+    owned = controlled_by("ray.io/v1", "RayJob", name, RAY_JOB_UID)
+    assert owned.items() <= rendered.secret["metadata"].items()
+
+
+def test_objects_without_an_owner_live_on_their_own(rendered: Rendered) -> None:
+    for one in render(rendered.job, owned=False).objects:
+        assert "ownerReferences" not in one["metadata"]
+
+
+def test_the_objects_lie_in_the_namespace_of_the_job(rendered: Rendered) -> None:
+    for one in rendered.objects:
+        assert one["metadata"].get("namespace") == rendered.job.metadata.namespace
+
+
+def test_objects_and_pods_carry_the_labels_by_which_the_operator_finds_them(
+    rendered: Rendered,
+) -> None:
+    labels = {
+        "app.kubernetes.io/managed-by": "batchinference-operator",
+        "batchinference.dev/name": rendered.job.metadata.name,
+    }
+    for one in (*rendered.objects, *rendered.pods):
+        assert labels.items() <= one["metadata"]["labels"].items()
+    for one in (rendered.ray_job, *rendered.pods):
+        assert one["metadata"]["labels"][ATTEMPT_LABEL] == "1"
+
+
+def test_names_of_the_longest_name_are_what_kuberay_takes() -> None:
+    assert len(LONGEST) == 40
+    made = render(job(LONGEST), attempt=999_999)
+    names = [one["metadata"]["name"] for one in made.objects]
+    assert len(made.ray_job["metadata"]["name"]) <= MAX_RAY_JOB_NAME
+    assert all(len(name) <= 63 for name in names)
+    assert all(len(value) <= 63 for value in made.ray_job["metadata"]["labels"].values())
+
+
+def test_each_attempt_has_a_ray_job_and_a_token_of_its_own() -> None:
+    first, second = render(job("j"), attempt=1), render(job("j"), attempt=2)
+    assert [one.ray_job["metadata"]["name"] for one in (first, second)] == ["j-1", "j-2"]
+    assert first.secret["metadata"]["name"] != second.secret["metadata"]["name"]
+    assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
+
+
+def test_a_job_that_is_made_anew_meets_no_objects_of_the_one_before() -> None:
+    made = render(job("j"))
+    for one in (made.config_map, made.secret):
+        assert UID[:8] in one["metadata"]["name"]
+    assert made.config_map["metadata"]["name"] != made.secret["metadata"]["name"]
+
+
+def test_no_job_is_rendered_without_an_image() -> None:
+    with pytest.raises(SpecError) as refusal:
+        render(job(), Cluster())
+    assert str(refusal.value) == (
+        "spec.cluster.image: no image: set spec.cluster.image, or a default in the operator's chart"
+    )
+
+
+def test_no_job_is_rendered_that_would_wait_for_ever() -> None:
+    crowd = model_step(replicas={"min": 9, "max": 9})
+    with pytest.raises(SpecError, match="would wait for ever"):
+        render(job(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
+
+
+def test_rendering_changes_neither_the_job_nor_the_defaults(rendered: Rendered) -> None:
+    given = {"image": "i", "tolerations": [{"key": "k", "value": "v"}], "workers": {"max": 30}}
+    platform = Cluster.model_validate(given)
+    before = rendered.job.model_copy(deep=True), platform.model_copy(deep=True)
+    assert render(rendered.job, platform).objects == render(rendered.job, platform).objects
+    assert (rendered.job, platform) == before

@@ -1,0 +1,173 @@
+"""Properties of all documents: each is a job that can be written down, or is refused in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from batchinference.spec import BatchInference, SpecError, load_documents, parse
+from support.documents import Document
+from support.refusals import READ_OPTIONS, refused, short, valid_documents
+from support.variations import REMOVED, Place, at, changed, full_document, named, places
+
+DOCUMENTS = list(valid_documents().values())
+FREE = {"inputs", "options", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
+"""Mappings in which the user names the keys; `options` of a model, not of what is read."""
+STRANGE: dict[str, Any] = {
+    "null": None,
+    "true": True,
+    "zero": 0,
+    "minus": -1,
+    "huge": 10**4000,
+    "huge float": 1e308,
+    "nan": math.nan,
+    "inf": math.inf,
+    "minus inf": -math.inf,
+    "empty text": "",
+    "space": " ",
+    "newline": "a\nb",
+    "nul": "a\0b",
+    "escape": "\x1b[2J",
+    "surrogate": "\ud800",
+    "unicode": "größe ﷽ \u202e \U0001f469\u200d\U0001f52c",
+    "long text": "x" * 100_000,
+    "braces": "{a} {0} %s {{",
+    "empty list": [],
+    "list of null": [None],
+    "nested list": [[[]]],
+    "long list": ["x"] * 100_000,
+    "empty mapping": {},
+    "odd keys": {None: 1, True: 2, 1.5: 3, (1, 2): 4},
+    "date": dt.date(2026, 1, 2),
+    "time": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+    "bytes": b"\xff\x00",
+    "set": {"a"},
+}
+ALL_PLACES = [place for place in places(full_document()) if place[0] != "metadata"]
+
+
+def user_names_it(place: Place) -> bool:
+    """Whether the last key of a place is the user's choice."""
+    if len(place) < 2 or place[-2] not in FREE:
+        return False
+    return place[-2] != "options" or "model" in place
+
+
+@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE.keys())
+def test_a_strange_value_anywhere_is_taken_or_refused_where_it_stands(value: Any) -> None:
+    for place in ALL_PLACES:
+        try:
+            parse(changed(full_document(), place, value))
+        except SpecError as error:
+            for problem in error.problems:
+                _sensible(str(problem))
+                assert "\n" not in str(problem)
+                assert _related(problem.path, named(place[:-1])), (place, str(problem))
+
+
+@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE.keys())
+def test_a_strange_document_is_refused(value: Any) -> None:
+    _sensible(refused(value))
+
+
+def _sensible(message: str) -> None:
+    assert len(message) < 600
+    for word in ("instance of", "dictionary", "Traceback", "pydantic"):
+        assert word not in message
+    message.encode()
+
+
+def _related(path: str, place: str) -> bool:
+    """Whether one of the two holds the other."""
+    return path.startswith(place) or place.startswith(path)
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_renamed_field_is_refused_where_it_stands(data: st.DataObject) -> None:
+    original = data.draw(st.sampled_from(DOCUMENTS))
+    fields = [place for place in places(original) if isinstance(place[-1], str)]
+    place = data.draw(st.sampled_from([place for place in fields if not user_names_it(place)]))
+    name = data.draw(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=40))
+    assume(name not in FIELD_NAMES)
+    renamed = _renamed(original, place, name)
+    with pytest.raises(SpecError) as caught:
+        parse(renamed)
+    found = {problem.path: problem.message for problem in caught.value.problems}
+    unknown = found.get(named((*place[:-1], name)), "").startswith("unknown field; ")
+    missing = found.get(named(place)) == "required, but missing"
+    assert unknown or missing
+
+
+def _renamed(original: Document, place: Place, name: str) -> Document:
+    value = at(original, place)
+    return changed(changed(original, place, REMOVED), (*place[:-1], name), value)
+
+
+def _field_names(model: type[BaseModel]) -> set[str]:
+    schema = model.model_json_schema(by_alias=True)
+    objects = [schema, *schema["$defs"].values()]
+    return {name for item in objects for name in item.get("properties", {})}
+
+
+FIELD_NAMES = _field_names(BatchInference)
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.sampled_from([*READ_OPTIONS, "s3://a/", "8Gi", "a > 1", "m:C", "Exists", "overwrite"]),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
+    max_leaves=5,
+)
+"""What JSON can hold."""
+
+
+@given(st.sampled_from(DOCUMENTS), st.data(), PLAIN | st.just(REMOVED))
+@settings(max_examples=800, deadline=None)
+def test_a_job_that_is_taken_can_be_written_down_and_read_again(
+    original: Document, data: st.DataObject, value: Any
+) -> None:
+    place = data.draw(st.sampled_from(list(places(original))))
+    try:
+        job = parse(changed(original, place, value))
+    except SpecError:
+        return
+    _comes_back(job)
+
+
+@pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
+def test_every_valid_document_can_be_written_down_and_read_again(valid: Document) -> None:
+    _comes_back(parse(valid))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["yes", "1.5", "2026-01-02", "null", "~", "", " x ", "a: b", "# x", "é\u2028", "\x85", "0x1"],
+    ids=short,
+)
+def test_a_text_stays_a_text(text: str) -> None:
+    place = ("spec", "cluster", "nodeSelector", "pool")
+    _comes_back(parse(changed(full_document(), place, text)))
+
+
+def _comes_back(job: BatchInference) -> None:
+    dumped = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert parse(dumped) == job
+    (loaded,) = load_documents(yaml.safe_dump(dumped, sort_keys=False))
+    assert parse(loaded) == job
+
+
+def test_the_valid_documents_use_every_field() -> None:
+    used = {key for valid in DOCUMENTS for place in places(valid) for key in place}
+    status = {"status", "namespace"}
+    assert FIELD_NAMES - used - status == set()

@@ -1,0 +1,371 @@
+"""The CustomResourceDefinition: what the API server asks of one, and that it agrees with us."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft4Validator
+
+from batchinference.spec import SpecError, parse
+from batchinference.spec.crd import custom_resource_definition
+from batchinference.spec.generate import CRD_FILE, generated_files
+from support.documents import Document, document
+from support.refusals import READ_OPTIONS, reading, valid_documents, writing
+from support.variations import changed, full_document, places
+
+CRD = custom_resource_definition()
+VERSION = CRD["spec"]["versions"][0]
+ROOT = VERSION["schema"]["openAPIV3Schema"]
+SPEC, STATUS = ROOT["properties"]["spec"], ROOT["properties"]["status"]
+STRUCTURAL = {
+    *("type", "format", "description", "default", "enum", "pattern", "required"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+    *("properties", "items", "additionalProperties"),
+    *("x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+}
+"""What a structural schema may be made of: no $ref, anyOf, oneOf, const or nullable."""
+KIB = 1024
+
+Schema = dict[str, Any]
+
+
+def schemas(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    """A schema and all below it, with their paths."""
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from schemas(child, f"{path}.{name}")
+    for key, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if key in schema:
+            yield from schemas(schema[key], path + mark)
+
+
+IN_SPEC = dict(schemas(SPEC, "spec"))
+ALL = {**IN_SPEC, **dict(schemas(STATUS, "status"))}
+
+
+def of_type(kind: str, among: dict[str, Schema]) -> dict[str, Schema]:
+    return {path: schema for path, schema in among.items() if schema["type"] == kind}
+
+
+def test_kubernetes_own_schema_takes_it() -> None:
+    assert kubernetes_validate.validate(CRD, "1.35", strict=True)
+
+
+def test_kubernetes_own_schema_would_find_a_fault() -> None:
+    wrong = copy.deepcopy(CRD)
+    wrong["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = 7
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.35", strict=True)
+
+
+def test_its_names() -> None:
+    assert CRD["metadata"]["name"] == "batchinferences.batchinference.dev"
+    assert CRD["spec"]["group"] == "batchinference.dev"
+    assert CRD["spec"]["scope"] == "Namespaced"
+    assert CRD["spec"]["names"] == {
+        "kind": "BatchInference",
+        "listKind": "BatchInferenceList",
+        "plural": "batchinferences",
+        "singular": "batchinference",
+        "shortNames": ["bi"],
+        "categories": ["all"],
+    }
+
+
+def test_one_version_is_served_and_stored() -> None:
+    (version,) = CRD["spec"]["versions"]
+    assert (version["name"], version["served"], version["storage"]) == ("v1alpha1", True, True)
+
+
+def test_the_status_is_a_subresource() -> None:
+    assert VERSION["subresources"] == {"status": {}}
+
+
+def test_kubectl_shows_how_far_a_job_is() -> None:
+    columns = {column["name"]: column for column in VERSION["additionalPrinterColumns"]}
+    usual = [name for name, column in columns.items() if "priority" not in column]
+    assert usual == ["Phase", "%", "Rows/s", "ETA", "Errors", "Age"]
+    assert [name for name in columns if name not in usual] == ["Rows", "RayJob", "Reason"]
+    assert columns["Age"] == {
+        "name": "Age",
+        "type": "date",
+        "jsonPath": ".metadata.creationTimestamp",
+    }
+
+
+@pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda c: c["name"])
+def test_a_column_shows_a_field_that_there_is(column: dict[str, str]) -> None:
+    path = re.sub(r"\[\?\(.*?\)\]", "[]", column["jsonPath"]).removeprefix(".")
+    if path.startswith("metadata."):
+        return
+    kinds = {"integer": "integer", "number": "number", "string": "string"}
+    assert ALL[path]["type"] == kinds[column["type"]]
+
+
+def test_it_is_far_below_the_size_that_kubectl_can_apply() -> None:
+    assert len(generated_files()[CRD_FILE].encode()) < 256 * KIB
+    assert len(json.dumps(CRD).encode()) < 256 * KIB
+
+
+def test_the_schema_is_structural() -> None:
+    for path, schema in ALL.items():
+        assert set(schema) <= STRUCTURAL, path
+        assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}, path
+        assert ("items" in schema) == (schema["type"] == "array"), path
+
+
+def test_an_object_says_what_is_in_it() -> None:
+    inside = {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
+    for path, schema in of_type("object", ALL).items():
+        assert len(inside & set(schema)) == 1, path
+        assert set(schema.get("required", [])) <= set(schema.get("properties", {})), path
+
+
+def test_only_keyword_arguments_are_free() -> None:
+    free = [path for path in ALL if "x-kubernetes-preserve-unknown-fields" in ALL[path]]
+    assert [path.removeprefix("spec.steps[].") for path in free] == [
+        "model.options",
+        "model.factoryArgs",
+        "python.constructorArgs",
+        "python.callArgs",
+    ]
+
+
+def test_every_field_is_described() -> None:
+    for path, schema in ALL.items():
+        if not path.endswith(("[]", "{}")):
+            assert schema.get("description"), path
+            assert len(schema["description"]) <= 1024, path
+
+
+def test_everything_in_the_spec_is_bounded() -> None:
+    """The API server refuses rules over what may grow without end, and etcd has its limits."""
+    bounds = {"string": "maxLength", "array": "maxItems", "integer": "maximum", "number": "maximum"}
+    for path, schema in IN_SPEC.items():
+        kind = schema["type"]
+        if kind in bounds and "enum" not in schema:
+            assert bounds[kind] in schema, path
+        if kind in ("integer", "number"):
+            assert "minimum" in schema, path
+        if kind == "object" and "properties" not in schema:
+            assert "maxProperties" in schema, path
+
+
+def test_defaults_are_shown() -> None:
+    defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
+    assert defaults == {
+        "spec.read.options.include_paths": False,
+        "spec.steps[].replicas.min": 1,
+        "spec.steps[].replicas.max": 1,
+        "spec.steps[].resources.cpu": 1.0,
+        "spec.steps[].resources.gpu": 0,
+        "spec.write.mode": "error",
+        "spec.cluster.volumes[].readOnly": False,
+        "spec.cluster.tolerations[].operator": "Equal",
+    }
+
+
+def test_required_fields() -> None:
+    required = {path: schema["required"] for path, schema in ALL.items() if "required" in schema}
+    assert ROOT["required"] == ["spec"]
+    assert required["spec"] == ["read", "write"]
+    assert required["spec.read"] == ["paths", "format"]
+    assert required["spec.write"] == ["path", "format"]
+    assert required["spec.steps[]"] == ["name"]
+    assert required["spec.steps[].model"] == ["runtime", "inputs", "output"]
+    assert required["spec.steps[].python"] == ["callable"]
+    assert required["status"] == ["phase", "observedGeneration", "conditions"]
+    assert "spec.errors" not in required
+
+
+def test_lists_of_named_things_are_maps() -> None:
+    keys = {path: schema.get("x-kubernetes-list-map-keys") for path, schema in ALL.items()}
+    assert {path: key for path, key in keys.items() if key} == {
+        "spec.steps": ["name"],
+        "status.conditions": ["type"],
+    }
+    for path in ("spec.steps", "status.conditions"):
+        assert ALL[path]["x-kubernetes-list-type"] == "map"
+        assert ALL[path]["x-kubernetes-list-map-keys"][0] in ALL[path]["items"]["required"]
+
+
+RULES = {
+    path: {rule["message"]: rule["rule"] for rule in schema["x-kubernetes-validations"]}
+    for path, schema in {"": ROOT, **ALL}.items()
+    if "x-kubernetes-validations" in schema
+}
+"""Rules in CEL, by the path of their object and by their message."""
+
+
+def test_the_spec_cannot_be_changed() -> None:
+    ((message, rule),) = RULES["spec"].items()
+    assert message == "the spec cannot be changed: create a new BatchInference"
+    assert rule.startswith("self == oldSelf && ")
+
+
+def test_the_order_of_the_steps_cannot_be_changed_either() -> None:
+    """To CEL, lists of the type `map` are equal in any order."""
+    (rule,) = RULES["spec"].values()
+    names = ".steps.map(step, step.name)"
+    assert rule.endswith(f"(!has(self.steps) || self{names} == oldSelf{names})")
+
+
+def test_the_name_is_checked_before_the_job_is_taken() -> None:
+    ((message, rule),) = RULES[""].items()
+    assert "at most 40 lower-case letters" in message
+    assert rule == (
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && "
+        "size(self.metadata.name) <= 40"
+    )
+
+
+def test_a_step_does_one_thing() -> None:
+    rules = RULES["spec.steps[]"]
+    kinds = ["model", "python", "filter", "labelFromPath", "selectColumns", "dropColumns"]
+    given = ", ".join(f"has(self.{kind})" for kind in kinds)
+    assert rules[f"a step holds exactly one of {', '.join(kinds)}"] == (
+        f"[{given}].filter(given, given).size() == 1"
+    )
+    assert rules["batchSize, replicas and resources are for model and python steps"] == (
+        "has(self.model) || has(self.python) || "
+        "!(has(self.batchSize) || has(self.replicas) || has(self.resources))"
+    )
+
+
+@pytest.mark.parametrize("format_", READ_OPTIONS)
+def test_an_option_stays_with_its_format(format_: str) -> None:
+    for option in READ_OPTIONS[format_]:
+        message = f"options.{option} is for format {format_} only"
+        assert RULES["spec.read"][message] == (
+            f"!has(self.options) || (!has(self.options.{option}) || self.format in ['{format_}'])"
+        )
+
+
+def test_a_field_stays_with_its_runtime() -> None:
+    rules = RULES["spec.steps[].model"]
+    owners = {"task": "transformers", "pooling": "transformers", "normalize": "transformers"}
+    owners |= {"options": "transformers", "factory": "torch", "factoryArgs": "torch"}
+    for field, runtime in owners.items():
+        assert rules.pop(f"{field} is for runtime {runtime} only") == (
+            f"!has(self.{field}) || self.runtime in ['{runtime}']"
+        )
+    for field in ("task", "source"):
+        assert rules.pop(f"{field} is required for runtime transformers") == (
+            f"self.runtime != 'transformers' || has(self.{field})"
+        )
+    assert rules == {}
+
+
+def test_a_compression_stays_with_its_format() -> None:
+    has = "!has(self.compression) || self.compression in"
+    assert RULES["spec.write"] == {
+        "compression for format parquet is one of snappy, zstd, gzip, lz4, none": (
+            f"self.format != 'parquet' || {has} ['snappy', 'zstd', 'gzip', 'lz4', 'none']"
+        ),
+        "compression for format json is one of gzip, none": (
+            f"self.format != 'json' || {has} ['gzip', 'none']"
+        ),
+    }
+
+
+@pytest.mark.parametrize("path", RULES)
+def test_a_rule_speaks_of_fields_that_there_are(path: str) -> None:
+    for rule in RULES[path].values():
+        for field in re.findall(r"self\.([\w.]+)", rule):
+            full = f"{path}.{re.sub('[.](matches|map)$', '', field)}".removeprefix(".")
+            assert full in {*ALL, "metadata.name"}
+
+
+VALIDATOR = Draft4Validator(ROOT)
+"""Draft 4 has the exclusive bounds of OpenAPI 3.0, which is what a CRD is written in."""
+
+
+@pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
+def test_the_schema_takes_a_valid_job(valid: Document) -> None:
+    VALIDATOR.validate(valid)
+
+
+SCALARS = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(["zstd", "text", "8Gi", "1.5", "a > 1", "m:C", "Exists", "/a", "mean"])
+)
+VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SCALARS, max_size=3)
+
+
+@given(st.sampled_from(list(valid_documents().values())), st.data(), VALUES)
+@settings(max_examples=600, deadline=None)
+def test_the_schema_refuses_nothing_that_the_parser_takes(
+    original: Document, data: st.DataObject, value: Any
+) -> None:
+    wrong = changed(original, data.draw(st.sampled_from(list(places(original)))), value)
+    try:
+        parse(wrong)
+    except SpecError:
+        return
+    VALIDATOR.validate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("spec", "read", "paths"), []),
+        (("spec", "read", "format"), "delta"),
+        (("spec", "read", "options", "size"), [1]),
+        (("spec", "steps", 1, "name"), "Upper"),
+        (("spec", "steps", 1, "resources", "cpu"), 0),
+        (("spec", "steps", 1, "resources", "memory"), "8gb"),
+        (("spec", "steps", 1, "replicas", "max"), 0),
+        (("spec", "steps", 3, "python", "callable"), "module.Class"),
+        (("spec", "errors", "maxPercent"), 101),
+        (("spec", "cluster", "volumes", 0, "mountPath"), "data"),
+    ],
+    ids=str,
+)
+def test_the_api_server_finds_plain_faults_itself(place: tuple[Any, ...], value: Any) -> None:
+    assert not VALIDATOR.is_valid(changed(full_document(), place, value))
+
+
+def with_defaults(value: Any, schema: Schema) -> Any:
+    """A value with the defaults that the API server fills in."""
+    if isinstance(value, list):
+        return [with_defaults(item, schema.get("items", {})) for item in value]
+    if not isinstance(value, dict):
+        return value
+    properties = schema.get("properties", {})
+    filled = {name: child["default"] for name, child in properties.items() if "default" in child}
+    return {**filled, **{key: with_defaults(value[key], properties.get(key, {})) for key in value}}
+
+
+SPARSE = {
+    **valid_documents(),
+    **{f"bare options of {name}": reading(name, file_extensions=["a"]) for name in READ_OPTIONS},
+    "bare parquet": writing("parquet"),
+    "bare json": writing("json"),
+    "bare step": document(
+        steps=[{"name": "a", "python": {"callable": "m:C"}, "replicas": {}, "resources": {}}]
+    ),
+    "bare cluster": document(
+        cluster={
+            "volumes": [{"name": "a", "mountPath": "/a", "hostPath": {"path": "/a"}}],
+            "tolerations": [{"key": "a"}],
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("valid", SPARSE.values(), ids=SPARSE.keys())
+def test_the_api_servers_defaults_are_ours(valid: Document) -> None:
+    assert parse(with_defaults(valid, ROOT)) == parse(valid)

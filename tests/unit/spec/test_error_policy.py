@@ -1,0 +1,58 @@
+"""How many rows may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from support.documents import document
+from support.refusals import refused, short
+
+
+@pytest.mark.parametrize(
+    ("errors", "tolerant"),
+    [
+        ({}, False),
+        ({"maxRows": 0}, False),
+        ({"maxPercent": 0}, False),
+        ({"maxPercent": 0.0, "maxRows": 0}, False),
+        ({"path": "s3://out/errors/"}, False),
+        ({"maxRows": 1}, True),
+        ({"maxPercent": 0.001}, True),
+        ({"maxRows": 0, "maxPercent": 100}, True),
+        ({"maxRows": None, "maxPercent": 1}, True),
+    ],
+    ids=short,
+)
+def test_bad_rows_are_set_aside_only_up_to_a_limit(errors: dict[str, Any], tolerant: bool) -> None:
+    assert parse(document(errors=errors)).spec.errors.tolerant is tolerant
+
+
+@pytest.mark.parametrize(
+    ("errors", "message"),
+    [
+        ({"maxRows": -1}, "maxRows: Input should be greater than or equal to 0, got -1"),
+        ({"maxRows": 1.0}, "maxRows: Input should be a valid integer, got 1.0"),
+        ({"maxRows": True}, "maxRows: Input should be a valid integer, got true"),
+        ({"maxRows": "1"}, "maxRows: Input should be a valid integer, got '1'"),
+        (
+            {"maxRows": 10**15 + 1},
+            "maxRows: Input should be less than or equal to 1000000000000000, got 1000000000000001",
+        ),
+        ({"maxPercent": -0.1}, "maxPercent: Input should be greater than or equal to 0, got -0.1"),
+        ({"maxPercent": 101}, "maxPercent: Input should be less than or equal to 100, got 101"),
+        (
+            {"maxPercent": float("nan")},
+            "maxPercent: Input should be less than or equal to 100, got nan",
+        ),
+        ({"maxPercent": "1%"}, "maxPercent: Input should be a valid number, got '1%'"),
+        ({"path": ""}, "path: String should have at least 1 character, got ''"),
+        ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),
+        ({"limit": 1}, "limit: unknown field; there are maxRows, maxPercent, path"),
+    ],
+    ids=short,
+)
+def test_a_limit_out_of_its_range(errors: dict[str, Any], message: str) -> None:
+    assert refused(document(errors=errors)) == f"spec.errors.{message}"

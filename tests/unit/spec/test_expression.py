@@ -1,0 +1,228 @@
+"""The language of filters: what it has, what it has not, and that it never does harm."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batchinference.spec.expression import FUNCTIONS, columns_of, parse_expression
+
+VALID: dict[str, set[str]] = {
+    "a": {"a"},
+    " a ": {"a"},
+    "not a": {"a"},
+    "a and b or not c": {"a", "b", "c"},
+    "a == 1": {"a"},
+    "a != b": {"a", "b"},
+    "1 < a <= 3.5": {"a"},
+    "a + b * 2 - c / 4 > d % 3": {"a", "b", "c", "d"},
+    "-a < -1": {"a"},
+    "a == True": {"a"},
+    "a == 'text'": {"a"},
+    "a == b'\\x89PNG'": {"a"},
+    "a in [1, -2, 3.5, 'x', True, None]": {"a"},
+    "a not in ('x',)": {"a"},
+    "a in []": {"a"},
+    "a is None": {"a"},
+    "a is not None and b": {"a", "b"},
+    "a is None is None": {"a"},
+    "len(a) >= 20": {"a"},
+    "lower(upper(a)) == 'x'": {"a"},
+    "abs(a - b) > 0.1": {"a", "b"},
+    "startswith(a, 'x') or endswith(a, 'y')": {"a"},
+    "contains(lower(a), 'x')": {"a"},
+    "matches(a, '^x+$')": {"a"},
+    "matches(a, '\\d+')": {"a"},
+    "col('two words') > 1": {"two words"},
+    "len(col('a-b')) > c": {"a-b", "c"},
+    "len > 1 and len(len) > 2": {"len"},
+    "größe > 1": {"größe"},
+    "(a\n> 1)": {"a"},
+    "a > 1_000 # large": {"a"},
+    "a > 9223372036854775807": {"a"},
+    "a > -9223372036854775807": {"a"},
+    " or ".join(f"a == {number}" for number in range(200)): {"a"},
+    "a" + " + a" * 90: {"a"},
+    "(" * 90 + "a" + ")" * 90: {"a"},
+}
+"""Expressions, and the columns that they read."""
+
+NOT_PART = {
+    "a ** 2 > 1": "a ** 2",
+    "a & b": "a & b",
+    "~a": "~a",
+    "+a > 1": "+a",
+    "a // 2": "a // 2",
+    "a @ b": "a @ b",
+    "a << 1": "a << 1",
+    "a if b else c": "a if b else c",
+    "a.b": "a.b",
+    "a[0] == 1": "a[0]",
+    "a[1:]": "a[1:]",
+    "lambda: a": "lambda: a",
+    "(a := 1)": "(a := 1)",
+    "f'{a}'": "f'{a}'",
+    "await a": "await a",
+    "{a}": "{a}",
+    "{'a': a}": "{'a': a}",
+    "[a]": "[a]",
+    "(a, b)": "(a, b)",
+    "a == [1]": "[1]",
+    "[x for x in a]": "[x for x in a]",
+    "len([a]) > 1": "[a]",
+    "len(*a)": "*a",
+    "a == 1j": "1j",
+    "a == ...": "...",
+    "a in [1j]": "1j",
+    "a.b" + ".c" * 40: "a.b" + ".c" * 28 + ".",
+}
+"""Expressions of Python that are none of this language, and the part that is not."""
+
+WRONG = {
+    "": "not an expression: invalid syntax at its end",
+    "a >": "not an expression: invalid syntax at its end",
+    "a > > 1": "not an expression: invalid syntax at character 5",
+    "a b": "not an expression: invalid syntax at character 3",
+    "a = 1": "not an expression: invalid syntax at character 3",
+    "a; b": "not an expression: invalid syntax at character 2",
+    "a > 1\nb > 2": "not an expression: invalid syntax at line 2",
+    "'open": "not an expression: unterminated string literal (detected at line 1) at character 1",
+    "import os": "not an expression: invalid syntax at character 1",
+    "a\0": "not an expression: source code string cannot contain null bytes at its end",
+    "True": "it reads no column",
+    "1 < 2": "it reads no column",
+    "'a' in ['a']": "it reads no column",
+    "a is 1": "'is' compares with None alone; use '=='",
+    "None is a": "'is' compares with None alone; use '=='",
+    "a == None": "nothing equals None; use 'is None' or 'is not None'",
+    "None != a": "nothing equals None; use 'is None' or 'is not None'",
+    "1 < a < None": "nothing equals None; use 'is None' or 'is not None'",
+    "a in b": "'in' needs a list of constants on its right",
+    "a in 'text'": "'in' needs a list of constants on its right",
+    "a in [b]": "'in' needs a list of constants on its right",
+    "a in [[1]]": "'in' needs a list of constants on its right",
+    "a in {1, 2}": "'in' needs a list of constants on its right",
+    "a > 9223372036854775808": "an integer is at most 9223372036854775807",
+    "a in [0xffffffffffffffff]": "an integer is at most 9223372036854775807",
+    "col(a) > 1": "the last argument of col() must be a string in quotes",
+    "col(b'a') > 1": "the last argument of col() must be a string in quotes",
+    "startswith(a, b)": "the last argument of startswith() must be a string in quotes",
+    "contains('x', a)": "the last argument of contains() must be a string in quotes",
+    "len()": "len() takes 1 argument(s)",
+    "len(a, b)": "len() takes 1 argument(s)",
+    "matches(a)": "matches() takes 2 argument(s)",
+    "col(name='a')": "col() takes 1 argument(s)",
+    "len(**a)": "len() takes 1 argument(s)",
+    "len(a, more=b)": "len() takes 1 argument(s)",
+    "(" * 150 + "~" * 150 + "a" + ")" * 150: "not an expression: nested too deeply",
+    "not " * 150 + "a": "not an expression: nested too deeply",
+}
+"""What is said of these."""
+
+UNKNOWN = {"print(a)": "print", "a.startswith('x')": "a.startswith", "len(a)(b)": "len(a)"}
+
+
+@pytest.mark.parametrize(("text", "columns"), VALID.items())
+def test_an_expression_reads_columns(text: str, columns: set[str]) -> None:
+    assert columns_of(parse_expression(text)) == columns
+
+
+@pytest.mark.parametrize(("text", "part"), NOT_PART.items())
+def test_the_part_that_the_language_lacks_is_named(text: str, part: str) -> None:
+    with pytest.raises(ValueError, match="is not part of the filter language") as caught:
+        parse_expression(text)
+    assert str(caught.value) == f"'{part}' is not part of the filter language"
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.items())
+def test_what_is_wrong_is_said(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_expression(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
+def test_a_function_that_there_is_not(text: str, name: str) -> None:
+    with pytest.raises(ValueError, match="unknown function") as caught:
+        parse_expression(text)
+    assert str(caught.value) == f"unknown function '{name}'; there are {', '.join(FUNCTIONS)}"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_its_number_of_arguments(name: str) -> None:
+    arguments = ["'x'"] * FUNCTIONS[name]
+    assert parse_expression(f"{name}({', '.join(arguments)}) == column")
+    with pytest.raises(ValueError, match=rf"^{name}\(\) takes {FUNCTIONS[name]} argument"):
+        parse_expression(f"{name}({', '.join([*arguments, arguments[0]])}) == column")
+
+
+def test_a_negative_number_is_a_constant() -> None:
+    tree = parse_expression("a in [-1, - 2.5]")
+    assert isinstance(tree, ast.Compare)
+    (right,) = tree.comparators
+    assert isinstance(right, ast.List)
+    assert [element.value for element in right.elts if isinstance(element, ast.Constant)] == [
+        -1,
+        -2.5,
+    ]
+
+
+def test_a_pattern_raises_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parse_expression("matches(a, '\\d')")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-" * 5000 + "a",
+        "~" * 300 + "a",
+        "a" + "+a" * 5000,
+        "a" + ".b" * 900,
+        "(" * 5000 + "a",
+        "[" * 199 + "]" * 199,
+        "a > " + "9" * 9000,
+        "a > 0x" + "f" * 9000,
+        "a in [" + "1," * 5000 + "]",
+        "\ud800",
+        "a" * 100_000,
+    ],
+    ids=lambda text: ascii(text[:6]),
+)
+def test_a_hostile_text_does_no_harm(text: str) -> None:
+    _never_fails(text)
+
+
+WORDS = [
+    *("a", "col", "len", "None", "True", "1", "-1", "1.5", "1j", "'x'", "b'x'", "f'{a}'", "..."),
+    *("(", ")", "[", "]", "{", "}", ",", ":", ":=", ".", "=", "==", "<", "in", "not", "is"),
+    *("and", "or", "if", "else", "for", "lambda", "*", "**", "~", "@", "\n", "#", "\\", "\0"),
+]
+
+
+@given(st.text())
+@example("\ud800")
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_an_expression_or_a_value_error(text: str) -> None:
+    _never_fails(text)
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
+@settings(max_examples=600, deadline=None)
+def test_any_words_are_an_expression_or_a_value_error(text: str) -> None:
+    _never_fails(text)
+
+
+def _never_fails(text: str) -> None:
+    try:
+        tree = parse_expression(text)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - both ends are fine
+        return
+    assert columns_of(tree)
+    assert parse_expression(ast.unparse(tree))

@@ -1,0 +1,133 @@
+"""The resource itself: its version, kind, name and parts, and what they are when left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.error_policy import ErrorPolicy
+from support.documents import Document, document, model_step
+from support.refusals import refused, refused_at, short, valid_documents
+from support.variations import REMOVED, changed
+
+
+@pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
+def test_a_valid_document_is_taken(valid: Document) -> None:
+    assert parse(valid).metadata.name == valid["metadata"]["name"]
+
+
+def test_all_that_may_be_left_out_has_a_value() -> None:
+    spec = parse(document()).spec
+    assert spec.steps == []
+    assert spec.errors == ErrorPolicy()
+    assert spec.cluster == Cluster()
+    assert spec.read.options.include_paths is False
+    assert spec.write.mode == "error"
+
+
+def test_a_specification_cannot_be_changed() -> None:
+    job = parse(document())
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        job.spec.write.path = "elsewhere"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("field", ["apiVersion", "kind", "metadata", "spec"])
+def test_a_part_that_is_missing_is_named(field: str) -> None:
+    assert refused(changed(document(), (field,), REMOVED)) == f"{field}: required, but missing"
+
+
+@pytest.mark.parametrize("field", ["read", "write"])
+def test_a_job_needs_input_and_output(field: str) -> None:
+    without = changed(document(), ("spec", field), REMOVED)
+    assert refused(without) == f"spec.{field}: required, but missing"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (
+            "apiVersion",
+            "batchinference.dev/v1",
+            "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1alpha1; "
+            "did you mean 'batchinference.dev/v1alpha1'?",
+        ),
+        ("apiVersion", 1.0, "apiVersion: 1.0 is not one of batchinference.dev/v1alpha1"),
+        ("kind", "RayJob", "kind: 'RayJob' is not one of BatchInference"),
+        (
+            "kind",
+            "batchinference",
+            "kind: 'batchinference' is not one of BatchInference; did you mean 'BatchInference'?",
+        ),
+        ("spec", None, "spec: expected a mapping, got null"),
+        ("spec", [], "spec: expected a mapping, got a list"),
+        ("metadata", "job", "metadata: expected a mapping, got 'job'"),
+        ("metadata.name", REMOVED, "metadata.name: required, but missing"),
+        ("metadata.name", None, "metadata.name: Input should be a valid string, got null"),
+        ("metadata.name", 7, "metadata.name: Input should be a valid string, got 7"),
+        ("metadata.namespace", 7, "metadata.namespace: Input should be a valid string, got 7"),
+        ("status", "done", "status: expected a mapping, got 'done'"),
+        ("spec.steps", None, "spec.steps: Input should be a valid list, got null"),
+        ("spec.steps", {}, "spec.steps: Input should be a valid list, got a mapping"),
+        ("spec.cluster", None, "spec.cluster: expected a mapping, got null"),
+        ("spec.errors", [], "spec.errors: expected a mapping, got a list"),
+    ],
+    ids=short,
+)
+def test_a_part_of_the_wrong_kind_is_refused(place: str, value: Any, message: str) -> None:
+    assert refused_at(place, value) == message
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 7, True])
+def test_what_is_no_mapping_is_no_job(value: Any) -> None:
+    assert refused(value).startswith("expected a mapping, got ")
+
+
+@pytest.mark.parametrize("name", ["a", "a1", "my-job-2", "a" * 40])
+def test_a_name_that_kubernetes_takes(name: str) -> None:
+    assert parse(document(name)).metadata.name == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a_b", "a.b", "é", "a\n", "a b"])
+def test_a_name_that_kubernetes_does_not_take(name: str) -> None:
+    words = "lower-case letters, digits and '-', beginning with a letter"
+    assert refused(document(name)) == f"metadata.name: expected {words}, got {name!r}"
+
+
+def test_a_name_leaves_room_for_the_number_of_an_attempt() -> None:
+    message = refused(document("a" * 41))
+    assert message.startswith("metadata.name: String should have at most 40 characters, got 'aaa")
+
+
+def test_metadata_may_hold_what_kubernetes_puts_there() -> None:
+    metadata = {"name": "job", "namespace": "ml", "uid": "1-2", "labels": {"team": "vision"}}
+    assert parse({**document(), "metadata": metadata}).metadata.namespace == "ml"
+
+
+def test_the_status_is_not_looked_at() -> None:
+    assert parse({**document(), "status": {"phase": "Whatever", "more": [1]}}).status
+
+
+def test_two_steps_of_one_name_are_refused() -> None:
+    twice = document(steps=[model_step("embed"), model_step("other"), model_step("embed")])
+    assert refused(twice) == "spec: two steps are named 'embed'"
+
+
+def test_at_most_32_steps() -> None:
+    steps = [model_step(f"step-{number}") for number in range(33)]
+    assert parse(document(steps=steps[:32]))
+    assert refused(document(steps=steps)) == (
+        "spec.steps: List should have at most 32 items after validation, not 33"
+    )
+
+
+def test_a_label_from_the_path_needs_the_paths() -> None:
+    label = {"name": "label", "labelFromPath": {"column": "class", "index": -2}}
+    assert refused(document(steps=[label])) == (
+        "spec: step 'label' needs the paths: set read.options.include_paths to true"
+    )
+    read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
+    assert parse(document(steps=[label], read=read))

@@ -1,0 +1,101 @@
+"""The JSON schema with which editors check a job's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from batchinference.spec import SpecError, parse
+from support.documents import Document, document
+from support.refusals import valid_documents
+from support.variations import REMOVED, Place, at, changed, full_document, named, places
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = json.loads((ROOT / "docs/batchinference.schema.json").read_text(encoding="utf-8"))
+VALIDATOR = Draft202012Validator(SCHEMA)
+EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
+def test_it_takes_the_examples(file: Path) -> None:
+    example = yaml.safe_load(file.read_text(encoding="utf-8"))
+    VALIDATOR.validate(example)
+    assert parse(example).metadata.name == file.parent.name
+
+
+@pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
+def test_it_takes_a_valid_job(valid: Document) -> None:
+    VALIDATOR.validate(valid)
+
+
+def _objects(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Places of mappings in which the fields are fixed."""
+    free = {"metadata", "inputs", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
+    for found in [place, *places(value)]:
+        fixed = not free.intersection(map(str, found)) and found[-2:] != ("model", "options")
+        if fixed and isinstance(at(value, found), dict):
+            yield found
+
+
+@pytest.mark.parametrize("place", list(_objects(full_document())), ids=lambda p: named(p) or "root")
+def test_it_refuses_an_unknown_field_wherever_the_parser_does(place: Place) -> None:
+    wrong = changed(full_document(), (*place, "unknownField"), 1)
+    assert not VALIDATOR.is_valid(wrong)
+    with pytest.raises(SpecError, match="unknown field"):
+        parse(wrong)
+
+
+@pytest.mark.parametrize("field", ["apiVersion", "kind", "metadata", "spec"])
+def test_it_refuses_a_file_without_its_parts(field: str) -> None:
+    assert not VALIDATOR.is_valid(changed(document(), (field,), REMOVED))
+
+
+@given(
+    st.sampled_from(list(valid_documents().values())),
+    st.data(),
+    st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=2),
+)
+@settings(max_examples=400, deadline=None)
+def test_it_refuses_nothing_that_the_parser_takes(
+    original: Document, data: st.DataObject, value: Any
+) -> None:
+    other = changed(original, data.draw(st.sampled_from(list(places(original)))), value)
+    try:
+        parse(other)
+    except SpecError:
+        return
+    VALIDATOR.validate(other)
+
+
+def test_every_field_is_described() -> None:
+    objects = [SCHEMA, *SCHEMA["$defs"].values()]
+    fields = [
+        (item.get("title"), name, field)
+        for item in objects
+        for name, field in item.get("properties", {}).items()
+    ]
+    assert len(fields) > 80
+    silent = [(title, name) for title, name, field in fields if not _described(field)]
+    assert silent == []
+
+
+def _described(field: dict[str, Any]) -> bool:
+    target = field.get("$ref", "").removeprefix("#/$defs/")
+    return bool(field.get("description") or SCHEMA["$defs"].get(target, {}).get("description"))

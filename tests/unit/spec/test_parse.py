@@ -1,0 +1,233 @@
+"""From YAML text to documents: every text is a job or a sentence that says why not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.spec import SpecError, load_documents, parse, parse_one
+from support.documents import document
+from support.refusals import refused_text, short
+
+JOB = """\
+apiVersion: batchinference.dev/v1alpha1
+kind: BatchInference
+metadata:
+  name: job
+spec:
+  read: {format: text, paths: [in]}
+  write: {format: parquet, path: out}
+"""
+OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n"
+EXPECTED = "expected 'apiVersion: batchinference.dev/v1alpha1' and 'kind: BatchInference', got"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        JOB,
+        "\ufeff" + JOB,
+        JOB.replace("\n", "\r\n"),
+        "# a comment\n---\n" + JOB + "...\n",
+        "%YAML 1.1\n---\n" + JOB,
+        json.dumps(document()),
+        "---\n---\n" + JOB + "---\n",
+        OTHER + "---\n" + JOB + "---\n" + OTHER,
+    ],
+    ids=["plain", "mark", "crlf", "comment", "directive", "json", "empty documents", "others"],
+)
+def test_a_job_is_found_in_a_stream(text: str) -> None:
+    assert parse_one(text).metadata.name == "job"
+
+
+def test_several_jobs_of_a_stream_come_in_their_order() -> None:
+    names = ["first", "second", "third"]
+    text = "---\n".join(JOB.replace("name: job", f"name: {name}") for name in names)
+    assert [parse(found).metadata.name for found in load_documents(text)] == names
+
+
+def test_where_one_job_is_wanted_several_are_refused() -> None:
+    nameless = JOB.replace("\n  name: job", " [x]")
+    text = "---\n".join([JOB, JOB.replace("name: job", "name: b"), nameless])
+    assert refused_text(text) == "expected one BatchInference, found 3: job, b, without a name"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no BatchInference here, only an empty document"),
+        ("\n\n", "no BatchInference here, only an empty document"),
+        ("# nothing\n", "no BatchInference here, only an empty document"),
+        ("---\n---\n", "no BatchInference here, only an empty document"),
+        ("null", "no BatchInference here, only an empty document"),
+        (OTHER, "no BatchInference here, only ConfigMap"),
+        (OTHER + "---\nkind: Pod\n", "no BatchInference here, only ConfigMap, Pod"),
+        ("kind: batchInference\n", "no BatchInference here, only batchInference"),
+        ("kind:\n", "no BatchInference here, only None"),
+        ("kind: [a]\n", "no BatchInference here, only ['a']"),
+        ("- a\n- b\n", f"{EXPECTED} a list"),
+        ("some words", f"{EXPECTED} a text"),
+        ("42", f"{EXPECTED} a number"),
+        ("yes", f"{EXPECTED} a boolean"),
+        ("2026-01-02", f"{EXPECTED} a value of type date"),
+        ("spec: {}\n", f"{EXPECTED} a mapping without kind"),
+        ("{}", f"{EXPECTED} a mapping without kind"),
+        (JOB + "---\n- a\n", f"{EXPECTED} a list"),
+    ],
+)
+def test_a_text_without_a_job(text: str, message: str) -> None:
+    assert refused_text(text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
+        ("a: b: c", "line 1, column 5: mapping values are not allowed here"),
+        ("a:\n\t- b", "line 2, column 1: found character '\\t' that cannot start any token"),
+        ("'open", "line 1, column 6: found unexpected end of stream"),
+        ("a: *b", "line 1, column 4: found undefined alias 'b'"),
+        ("a: @b", "line 1, column 4: found character '@' that cannot start any token"),
+        ("? [a]\n: b", "line 1, column 3: found unhashable key"),
+        ("? {a: b}\n: b", "line 1, column 3: found unhashable key"),
+        ("<<: 1", "line 1, column 5: expected a mapping or list of mappings for merging, but"),
+        ("a: !own b", "line 1, column 4: could not determine a constructor for the tag '!own'"),
+        ("!!python/object/apply:os.system [ls]", "line 1, column 1: could not determine a const"),
+        ("a: \0", "unacceptable character #x0000: special characters are not allowed"),
+        ("a: \x1b[2J", "unacceptable character #x001b: special characters are not allowed"),
+        ("a: \ud800", "unacceptable character #xd800: special characters are not allowed"),
+        ("[" * 5000, "nested too deeply"),
+        ("{a: " * 3000 + "1" + "}" * 3000, "nested too deeply"),
+        ("- " * 5000 + "a", "nested too deeply"),
+        ("a: 2026-13-45", "line 1, column 4: cannot be read as timestamp; put it in quotes if it"),
+        ("a: 2026-01-02T25:00:00", "line 1, column 4: cannot be read as timestamp"),
+        ("a: 2026-01-02T03:04:05+99:00", "line 1, column 4: cannot be read as timestamp"),
+        ("a: !!timestamp b", "line 1, column 4: cannot be read as timestamp"),
+        ("a: !!int b", "line 1, column 4: cannot be read as int"),
+        ("a: !!float b", "line 1, column 4: cannot be read as float"),
+        ("a: !!bool b", "line 1, column 4: cannot be read as bool"),
+        ("a: !!binary x", "line 1, column 4: failed to decode base64 data"),
+        ("a: 0x_", "line 1, column 4: cannot be read as int"),
+        ("a: " + "9" * 5000, "line 1, column 4: cannot be read as int"),
+        ("a: 0x" + "f" * 5000, "line 1, column 4: cannot be read as int"),
+        ("2026-13-45: a", "line 1, column 1: cannot be read as timestamp"),
+    ],
+    ids=short,
+)
+def test_what_is_no_yaml(text: str, reason: str) -> None:
+    found = refused_text(text)
+    assert found.startswith(f"not valid YAML: {reason}")
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        (JOB + "kind: BatchInference\n", 8, "kind"),
+        (JOB.replace("paths: [in]", "paths: [in], paths: [in]"), 6, "paths"),
+        (JOB.replace("  name: job", "  name: job\n  'name': other"), 5, "name"),
+        (JOB + "status: {1: a, 1: b}\n", 8, "1"),
+        (JOB + "status: [{a: [{b: 1, b: 1}]}]\n", 8, "b"),
+        (OTHER + "kind: Pod\n", 4, "kind"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(text: str, line: int, key: str) -> None:
+    found = refused_text(text)
+    assert found.startswith(f"not valid YAML: line {line}, column ")
+    assert found.endswith(f": the key '{key}' is given twice")
+
+
+def test_keys_that_only_look_alike_are_two() -> None:
+    (found,) = load_documents("kind: BatchInference\nstatus: {1: a, '1': b, Kind: c, kind: d}\n")
+    assert found["status"] == {1: "a", "1": "b", "Kind": "c", "kind": "d"}
+
+
+MERGES: dict[str, Any] = {
+    "status: {<<: {a: 1, b: 2}, b: 3}": {"a": 1, "b": 3},
+    "status: {b: 3, <<: {a: 1, b: 2}}": {"a": 1, "b": 3},
+    "status: {<<: [{a: 1}, {a: 2, b: 2}]}": {"a": 1, "b": 2},
+    "status: {<<: {a: 1}, <<: {b: 2}}": {"a": 1, "b": 2},
+    "base: &base {a: 1}\nstatus: {<<: *base, a: 2}": {"a": 2},
+    "base: {deep: &deep {<<: {a: 1, b: 2}, a: 3}}\nstatus: {<<: *deep}": {"a": 3, "b": 2},
+}
+
+
+@pytest.mark.parametrize(("text", "status"), MERGES.items())
+def test_merge_keys_override_what_they_merge(text: str, status: Any) -> None:
+    (found,) = load_documents(f"kind: BatchInference\n{text}\n")
+    assert found["status"] == status
+
+
+def test_parts_of_a_job_can_be_shared() -> None:
+    shared = """
+apiVersion: batchinference.dev/v1alpha1
+kind: BatchInference
+metadata: {name: job}
+spec:
+  read: {format: text, paths: [in]}
+  steps:
+  - {name: first, python: &own {callable: "m:C", constructorArgs: {a: 1}}}
+  - {name: second, python: {<<: *own, callable: "m:D"}}
+  write: {format: parquet, path: out}
+"""
+    first, second = (step.python for step in parse_one(shared).spec.steps)
+    assert first
+    assert second
+    assert (first.callable, second.callable) == ("m:C", "m:D")
+    assert first.constructor_args == second.constructor_args == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("name: 2026-01-02", "metadata.name: Input should be a valid string, got datetime.date("),
+        ("name: 1:30", "metadata.name: Input should be a valid string, got 90"),
+        ("name: on", "metadata.name: Input should be a valid string, got true"),
+        ("name: ~", "metadata.name: Input should be a valid string, got null"),
+        ("name: .nan", "metadata.name: Input should be a valid string, got nan"),
+        ("name: 1e3", "metadata.name: expected lower-case letters, digits and '-', beginning with"),
+        ("name: !!set {a}", "metadata.name: Input should be a valid string, got {'a'}"),
+        ('name: "\\ud800"', "metadata.name: Input should be a valid string, unable to parse raw"),
+        ("name: &loop [*loop]", "metadata.name: Input should be a valid string, got a list"),
+        ("name: job\n  on: x", None),
+    ],
+)
+def test_what_yaml_takes_for_something_else(written: str, message: str | None) -> None:
+    text = JOB.replace("name: job", written)
+    if message:
+        assert refused_text(text).startswith(message)
+    else:
+        assert refused_text(text).startswith("metadata.True: as a key: Keys should be strings")
+
+
+def test_aliases_cannot_swell_a_message() -> None:
+    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
+    text = "\n".join(["kind: BatchInference", "l0: &l0 x", *levels, "spec: *l11", ""])
+    assert len(refused_text(text)) < 2000
+
+
+@given(st.text(alphabet=st.sampled_from("ab:,-[]{}&*!|>'\"#%@`?<\n\t 0123456789._~=+xeTZ\\")))
+@settings(max_examples=600, deadline=None)
+def test_any_text_is_yaml_or_refused(text: str) -> None:
+    with contextlib.suppress(SpecError):
+        load_documents("kind: BatchInference\nstatus: " + text)
+    with contextlib.suppress(SpecError):
+        parse_one(text)
+
+
+@given(st.text())
+@settings(max_examples=500, deadline=None)
+def test_any_unicode_is_yaml_or_refused(text: str) -> None:
+    with contextlib.suppress(SpecError):
+        parse_one(text)
+
+
+def test_nothing_but_plain_data_comes_out() -> None:
+    (found,) = load_documents(yaml.safe_dump(document()))
+    assert found == document()

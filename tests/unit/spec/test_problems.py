@@ -1,0 +1,218 @@
+"""How a fault is told: where it is, what stands there, and what would be right."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from batchinference.spec import Problem, SpecError, parse
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.problems import problems_of
+from batchinference.spec.read import ReadImages
+from support.documents import Document, document, model_step, python_step
+from support.refusals import reading, refused, refused_at, short, writing
+from support.variations import REMOVED, full_document
+
+
+def problems_with(model: type[BaseModel], value: Any) -> list[Problem]:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(value)
+    return problems_of(caught.value, model)
+
+
+def test_a_problem_reads_as_path_and_message() -> None:
+    assert str(Problem("spec.read", "required, but missing")) == "spec.read: required, but missing"
+    assert str(Problem("", "not valid YAML")) == "not valid YAML"
+
+
+def test_an_error_holds_every_problem_one_a_line() -> None:
+    wrong = document(read={"format": "text"}, write={"format": "json"}, error={})
+    with pytest.raises(SpecError) as caught:
+        parse(wrong)
+    assert str(caught.value).splitlines() == [
+        "spec.read.paths: required, but missing",
+        "spec.write.path: required, but missing",
+        "spec.error: unknown field; did you mean 'errors'?",
+    ]
+    assert [problem.path for problem in caught.value.problems] == [
+        "spec.read.paths",
+        "spec.write.path",
+        "spec.error",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "path"),
+    [
+        ("kid", 1, "kid"),
+        ("spec.raed", 1, "spec.raed"),
+        ("spec.read.options.size.1", 0, "spec.read.options.size[1]"),
+        ("spec.read.paths.1", 0, "spec.read.paths[1]"),
+        ("spec.steps.1.model.inputs.image", 0, "spec.steps[1].model.inputs.image"),
+        ("spec.steps.2.model.factoryArgs", 0, "spec.steps[2].model.factoryArgs"),
+        ("spec.steps.1.replicas.max", 0, "spec.steps[1].replicas.max"),
+        ("spec.steps.5.selectColumns.2", 0, "spec.steps[5].selectColumns[2]"),
+        ("spec.cluster.env.1.valueFrom.secretKeyRef.key", 0, None),
+        ("spec.cluster.volumes.0.persistentVolumeClaim.claimName", 0, None),
+        ("spec.cluster.nodeSelector.pool", 0, "spec.cluster.nodeSelector.pool"),
+        ("spec.cluster.nodeSelector.a.b/c", None, "spec.cluster.nodeSelector.a.b/c"),
+    ],
+)
+def test_the_path_is_the_one_in_the_document(place: str, value: Any, path: str | None) -> None:
+    if place.endswith("a.b/c"):
+        place, value = "spec.cluster.nodeSelector", {"a.b/c": value}
+    expected = path or place.replace(".0.", "[0].").replace(".1.", "[1].")
+    assert refused_at(place, value).split(": ")[0] == expected
+
+
+@pytest.mark.parametrize("format_", ["images", "json"])
+def test_the_arm_of_a_union_is_no_part_of_the_path(format_: str) -> None:
+    found = refused(reading(format_, include_paths="yes"))
+    assert found == "spec.read.options.include_paths: Input should be a valid boolean, got 'yes'"
+
+
+def test_a_field_may_be_called_as_an_arm_is() -> None:
+    assert refused(writing("json", json="a")).startswith(
+        "spec.write.json: unknown field; there are"
+    )
+    assert refused(reading("text", text="a")).startswith("spec.read.options.text: unknown field; ")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (7, "7"),
+        (-0.5, "-0.5"),
+        ([], "a list"),
+        ([1, 2], "a list"),
+        ({}, "a mapping"),
+        ({"a": "b"}, "a mapping"),
+        (dt.date(2026, 1, 2), "datetime.date(2026, 1, 2)"),
+        (b"ab", "b'ab'"),
+        (10**4000, "1" + "0" * 59 + "..."),
+    ],
+    ids=short,
+)
+def test_the_value_is_shown(value: Any, shown: str) -> None:
+    assert refused_at("spec.steps.4.name", value) == (
+        f"spec.steps[4].name: Input should be a valid string, got {shown}"
+    )
+
+
+def test_a_long_value_is_cut() -> None:
+    found = refused_at("spec.read.options.mode", "R" * 100_000)
+    assert found.startswith("spec.read.options.mode: 'RRRR")
+    assert found.endswith("RRR... is not one of RGB, RGBA, L")
+    assert len(found) < 150
+    assert len(refused_at("spec.steps.4.name", "N" * 100_000)) < 200
+
+
+def test_a_great_structure_is_not_written_out() -> None:
+    level: Any = "x"
+    for _ in range(40):
+        level = [level, level]  # 2**40 texts, were they written out
+    assert refused_at("spec.read", level) == "spec.read: expected a mapping, got a list"
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("spec.steps.1.batchsize", "did you mean 'batchSize'?"),
+        ("spec.steps.1.BATCHSIZE", "did you mean 'batchSize'?"),
+        ("spec.steps.1.batch_size", "did you mean 'batchSize'?"),
+        ("spec.steps.1.filtr", "did you mean 'filter'?"),
+        ("spec.read.option", "did you mean 'options'?"),
+        ("spec.read.options.include_path", "did you mean 'include_paths'?"),
+        ("spec.steps.1.model.normalise", "did you mean 'normalize'?"),
+        ("spec.steps.2.model.device", "there are runtime, factory, factoryArgs, source, inputs"),
+        ("spec.cluster.workers.replicas", "there are cpu, memory, min, max"),
+        ("spec.cluster.head.gpu", "there are cpu, memory"),
+        ("apiversion", "did you mean 'apiVersion'?"),
+        ("zzz", "there are apiVersion, kind, metadata, spec, status"),
+    ],
+)
+def test_an_unknown_field_comes_with_the_right_one(place: str, message: str) -> None:
+    assert f": unknown field; {message}" in refused_at(place, "x")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("with space", "with space"),
+        ("ключ", "ключ"),
+        ("\x1b[2J", "'\\x1b[2J'"),
+        ("two\nlines", "'two\\nlines'"),
+        ("", ""),
+        ("k" * 100, "k" * 60 + "..."),
+        ("\0" * 100, ("'" + "\\x00" * 15)[:60] + "..."),
+    ],
+    ids=["space", "cyrillic", "escape", "newline", "empty", "long", "long escape"],
+)
+def test_a_key_is_shown_as_a_terminal_can(key: str, shown: str) -> None:
+    wrong = document()
+    wrong["spec"][key] = 1
+    assert refused(wrong).startswith(f"spec.{shown}: unknown field; there are read, steps")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown", "got"),
+    [(1, "1", "1"), (True, "True", "true"), (None, "None", "null"), (1.5, "1.5", "1.5")],
+    ids=str,
+)
+def test_a_key_that_is_no_text(key: Any, shown: str, got: str) -> None:
+    wrong = document()
+    wrong["spec"]["read"][key] = "x"
+    assert refused(wrong) == f"spec.read.{shown}: as a key: Keys should be strings, got {got}"
+
+
+def test_a_key_may_look_like_pydantics_own_mark() -> None:
+    found = refused_at("spec.cluster.nodeSelector", {"[key]": 7})
+    assert found == "spec.cluster.nodeSelector.[key]: Input should be a valid string, got 7"
+    assert refused({**document(), "[key]": 7}).startswith("[key]: unknown field; there are ")
+
+
+def test_any_model_can_be_read_alone() -> None:
+    assert problems_with(Cluster, {"imag": "a"}) == [
+        Problem("imag", "unknown field; did you mean 'image'?")
+    ]
+    assert problems_with(ReadImages, {"format": "images"}) == [
+        Problem("paths", "required, but missing")
+    ]
+    assert problems_with(Cluster, [])[0].path == ""
+
+
+def test_faults_of_several_steps_are_told_together() -> None:
+    steps: list[Document] = [
+        model_step("first", batchSize=0),
+        python_step("second", "nonsense"),
+        {"name": "third"},
+        {"name": "Fourth", "filter": "a >"},
+    ]
+    assert [line.split(": ")[0] for line in refused(document(steps=steps)).splitlines()] == [
+        "spec.steps[0].batchSize",
+        "spec.steps[1].python.callable",
+        "spec.steps[2]",
+        "spec.steps[3].name",
+        "spec.steps[3].filter",
+    ]
+
+
+def test_a_document_of_everything_is_valid_until_one_thing_is_removed() -> None:
+    assert parse(full_document())
+    assert refused_at("spec.steps.1.model.source", REMOVED) == (
+        "spec.steps[1].model.source: required, but missing"
+    )
+
+
+def test_a_document_that_holds_itself_is_refused() -> None:
+    loop = document()
+    loop["spec"]["read"]["options"] = loop
+    assert "spec.read.options.apiVersion: unknown field" in refused(loop)
+    loop["spec"]["read"] = loop["spec"]
+    assert "spec.read.format: required, but missing" in refused(loop)

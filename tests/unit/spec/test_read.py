@@ -1,0 +1,182 @@
+"""What is read: each format has its own options, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from support.documents import document
+from support.refusals import READ_OPTIONS, accepted_at, reading, refused, refused_at, short
+from support.variations import REMOVED
+
+FORMATS = list(READ_OPTIONS)
+COMMON = ["include_paths", "file_extensions"]
+OF_ANOTHER_FORMAT = [
+    (format_, option, value)
+    for format_ in FORMATS
+    for other, options in READ_OPTIONS.items()
+    for option, value in options.items()
+    if other != format_
+]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_format_takes_its_own_options(format_: str) -> None:
+    options = parse(reading(format_)).spec.read.options
+    dumped = options.model_dump()
+    assert {name: dumped[name] for name in READ_OPTIONS[format_]} == READ_OPTIONS[format_]
+
+
+@pytest.mark.parametrize(("format_", "option", "value"), OF_ANOTHER_FORMAT)
+def test_a_format_refuses_the_options_of_another(format_: str, option: str, value: Any) -> None:
+    near = {"columns": "column_names", "column_names": "columns"}.get(option)
+    if near in READ_OPTIONS[format_]:
+        known = f"did you mean '{near}'?"
+    else:
+        known = "there are " + ", ".join([*COMMON, *READ_OPTIONS[format_]])
+    message = f"spec.read.options.{option}: unknown field; {known}"
+    assert refused(reading(format_, **{option: value})) == message
+
+
+@pytest.mark.parametrize(
+    ("format_", "defaults"),
+    [
+        ("images", {"mode": "RGB", "size": None}),
+        ("parquet", {"columns": None}),
+        ("json", {"lines": True}),
+        ("csv", {"delimiter": ",", "column_names": None}),
+        ("text", {"encoding": "utf-8", "drop_empty_lines": True}),
+        ("binary", {}),
+    ],
+    ids=short,
+)
+def test_options_that_are_left_out(format_: str, defaults: dict[str, Any]) -> None:
+    read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
+    expected = {"include_paths": False, "file_extensions": None, **defaults}
+    assert read.options.model_dump() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (REMOVED, "required, but missing"),
+        ("imagse", "'imagse' is not one of {formats}; did you mean 'images'?"),
+        ("Text", "'Text' is not one of {formats}; did you mean 'text'?"),
+        ("delta", "'delta' is not one of {formats}"),
+        (None, "null is not one of {formats}"),
+        (7, "7 is not one of {formats}"),
+        (True, "true is not one of {formats}"),
+        (["text"], "a list is not one of {formats}"),
+        ({"name": "text"}, "a mapping is not one of {formats}"),
+    ],
+    ids=short,
+)
+def test_a_format_that_there_is_not(value: Any, message: str) -> None:
+    expected = message.format(formats=", ".join(FORMATS))
+    assert refused_at("spec.read.format", value) == f"spec.read.format: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("format_", "option", "value", "message"),
+    [
+        ("images", "include_paths", "yes", ": Input should be a valid boolean, got 'yes'"),
+        ("images", "include_paths", 1, ": Input should be a valid boolean, got 1"),
+        ("images", "include_paths", None, ": Input should be a valid boolean, got null"),
+        ("text", "file_extensions", "txt", ": Input should be a valid list, got 'txt'"),
+        (
+            "text",
+            "file_extensions",
+            [],
+            ": List should have at least 1 item after validation, not 0",
+        ),
+        ("text", "file_extensions", [""], "[0]: String should have at least 1 character, got ''"),
+        (
+            "text",
+            "file_extensions",
+            ["t" * 17],
+            "[0]: String should have at most 16 characters, got 'ttttttttttttttttt'",
+        ),
+        (
+            "text",
+            "file_extensions",
+            ["t"] * 33,
+            ": List should have at most 32 items after validation, not 33",
+        ),
+        ("images", "mode", "RGBa", ": 'RGBa' is not one of RGB, RGBA, L; did you mean 'RGBA'?"),
+        ("images", "size", 224, ": Input should be a valid list, got 224"),
+        ("images", "size", [224], ": List should have at least 2 items after validation, not 1"),
+        ("images", "size", [1, 2, 3], ": List should have at most 2 items after validation, not 3"),
+        ("images", "size", [0, 9], "[0]: Input should be greater than or equal to 1, got 0"),
+        (
+            "images",
+            "size",
+            [9, 65537],
+            "[1]: Input should be less than or equal to 65536, got 65537",
+        ),
+        ("images", "size", [224.0, 9], "[0]: Input should be a valid integer, got 224.0"),
+        ("parquet", "columns", [], ": List should have at least 1 item after validation, not 0"),
+        ("parquet", "columns", [""], "[0]: String should have at least 1 character, got ''"),
+        ("parquet", "columns", [7], "[0]: Input should be a valid string, got 7"),
+        ("json", "lines", "false", ": Input should be a valid boolean, got 'false'"),
+        ("csv", "delimiter", "", ": expected one ASCII character or a tab, got ''"),
+        ("csv", "delimiter", "\n", ": expected one ASCII character or a tab, got '\\n'"),
+        ("csv", "delimiter", "é", ": expected one ASCII character or a tab, got 'é'"),
+        ("csv", "delimiter", "||", ": String should have at most 1 character, got '||'"),
+        (
+            "csv",
+            "column_names",
+            [],
+            ": List should have at least 1 item after validation, not 0",
+        ),
+        ("text", "encoding", "", ": String should have at least 1 character, got ''"),
+        ("text", "encoding", None, ": Input should be a valid string, got null"),
+        ("text", "drop_empty_lines", 0, ": Input should be a valid boolean, got 0"),
+    ],
+    ids=short,
+)
+def test_an_option_out_of_its_range(format_: str, option: str, value: Any, message: str) -> None:
+    assert refused(reading(format_, **{option: value})) == f"spec.read.options.{option}{message}"
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";", "|", " ", "~"])
+def test_a_delimiter_is_any_character_that_separates(delimiter: str) -> None:
+    assert parse(reading("csv", delimiter=delimiter))
+
+
+def test_options_carry_the_names_that_ray_data_gives_them() -> None:
+    assert refused(reading("text", includePaths=True)) == (
+        "spec.read.options.includePaths: unknown field; did you mean 'include_paths'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("paths", REMOVED, "spec.read.paths: required, but missing"),
+        ("paths", "s3://in/", "spec.read.paths: Input should be a valid list, got 's3://in/'"),
+        ("paths", [], "spec.read.paths: List should have at least 1 item after validation, not 0"),
+        (
+            "paths",
+            ["in"] * 257,
+            "spec.read.paths: List should have at most 256 items after validation, not 257",
+        ),
+        ("paths.1", ["in"], "spec.read.paths[1]: Input should be a valid string, got a list"),
+        ("paths.1", 7, "spec.read.paths[1]: Input should be a valid string, got 7"),
+        (
+            "path",
+            "s3://in/",
+            "spec.read.path: unknown field; did you mean 'paths'?",
+        ),
+        ("options", None, "spec.read.options: expected a mapping, got null"),
+        ("options", ["RGB"], "spec.read.options: expected a mapping, got a list"),
+    ],
+    ids=short,
+)
+def test_what_to_read_is_a_list_of_paths(place: str, value: Any, message: str) -> None:
+    assert refused_at(f"spec.read.{place}", value) == message
+
+
+def test_up_to_256_paths() -> None:
+    assert len(accepted_at("spec.read.paths", ["in"] * 256).spec.read.paths) == 256

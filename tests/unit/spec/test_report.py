@@ -1,0 +1,150 @@
+"""A driver's report: what it is written as, and what is read as one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.status import Counts, Progress
+
+SMALLEST: dict[str, Any] = {
+    "name": "job",
+    "state": "running",
+    "output": "s3://out/",
+    "startedAt": "2026-01-02T03:04:05Z",
+    "updatedAt": "2026-01-02T03:05:05Z",
+    "version": "0.1.0",
+}
+TIME = "2026-01-02T03:04:05Z"
+COUNTS = st.builds(Counts, read=st.integers(0), written=st.just(0), failed=st.integers(0),
+                   skipped=st.integers(0))  # fmt: skip
+PROGRESS = st.builds(
+    Progress,
+    rows=st.integers(0),
+    total=st.none() | st.integers(0),
+    estimated=st.none() | st.booleans(),
+    percent=st.none() | st.integers(0, 100),
+    rowsPerSecond=st.none() | st.floats(0, 1e9),
+    eta=st.none() | st.text(),
+)
+REPORTS = st.builds(
+    Report,
+    name=st.text(),
+    state=st.sampled_from(JobState),
+    reason=st.none() | st.text(),
+    message=st.none() | st.text(),
+    progress=st.none() | PROGRESS,
+    counts=st.none() | COUNTS,
+    output=st.text(),
+    errors=st.none() | st.text(),
+    attempt=st.none() | st.integers(1),
+    startedAt=st.just(TIME),
+    updatedAt=st.just(TIME),
+    seconds=st.dictionaries(st.text(), st.floats(0, 1e9)),
+    version=st.text(),
+)
+
+
+def test_a_report_is_json_with_the_names_of_kubernetes() -> None:
+    report = Report(
+        name="job",
+        state=JobState.FAILED,
+        reason="TooManyErrors",
+        progress=Progress(rows=7, total=10, percent=70, rowsPerSecond=1.5, eta="2s"),
+        counts=Counts(read=7, written=5, failed=2, skipped=0),
+        output="s3://out/",
+        startedAt=TIME,
+        updatedAt=TIME,
+        seconds={"running": 4.5},
+        version="0.1.0",
+    )
+    text = report.serialized().decode()
+    assert text.endswith("}\n")
+    assert json.loads(text) == {
+        "name": "job",
+        "state": "failed",
+        "reason": "TooManyErrors",
+        "progress": {"rows": 7, "total": 10, "percent": 70, "rowsPerSecond": 1.5, "eta": "2s"},
+        "counts": {"read": 7, "written": 5, "failed": 2, "skipped": 0},
+        "output": "s3://out/",
+        "startedAt": TIME,
+        "updatedAt": TIME,
+        "seconds": {"running": 4.5},
+        "version": "0.1.0",
+    }
+
+
+@given(REPORTS)
+@settings(max_examples=200, deadline=None)
+def test_a_report_is_read_as_it_was_written(report: Report) -> None:
+    assert Report.parse(report.serialized()) == report
+    assert Report.parse(report.serialized().decode()) == report
+
+
+def test_the_smallest_report() -> None:
+    report = Report.parse(json.dumps(SMALLEST))
+    assert report.state is JobState.RUNNING
+    assert (report.progress, report.counts, report.errors, report.attempt) == (None,) * 4
+    assert report.seconds == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "ended"),
+    [
+        (JobState.PREPARING, False),
+        (JobState.RUNNING, False),
+        (JobState.FINALIZING, False),
+        (JobState.SUCCEEDED, True),
+        (JobState.FAILED, True),
+    ],
+)
+def test_a_job_has_ended_when_nothing_more_can_come(state: JobState, ended: bool) -> None:
+    assert state.ended is ended
+
+
+def test_every_state_is_here() -> None:
+    assert [state.value for state in JobState] == [
+        "preparing",
+        "running",
+        "finalizing",
+        "succeeded",
+        "failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"not json",
+        b'{"name": "job"',
+        b"\xff\xfe\x00",
+        b"[" * 10_000,
+        json.dumps({**SMALLEST, "state": "sleeping"}),
+        json.dumps({**SMALLEST, "counts": {"read": -1, "written": 0, "failed": 0, "skipped": 0}}),
+        json.dumps({**SMALLEST, "progress": {"rows": 1, "percent": 101}}),
+        json.dumps({**SMALLEST, "progress": {"rows": 1.5}}),
+        json.dumps({**SMALLEST, "version": None}),
+        json.dumps({**SMALLEST, "secret": "x"}),
+        json.dumps({key: SMALLEST[key] for key in SMALLEST if key != "updatedAt"}),
+    ],
+    ids=lambda content: str(content[:25]),
+)
+def test_what_is_no_report_is_a_value_error(content: bytes | str) -> None:
+    with pytest.raises(ValueError, match="Report"):
+        Report.parse(content)
+
+
+@given(st.binary() | st.text())
+@settings(max_examples=300, deadline=None)
+def test_nothing_else_is_raised(content: bytes | str) -> None:
+    with pytest.raises(ValueError, match="Report"):
+        Report.parse(content)

@@ -1,0 +1,188 @@
+"""How models become a structural schema: unions are merged, rules keep their arms apart."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from batchinference.spec.schema import expanded_schema, structural_schema
+
+
+class Small(BaseModel):
+    """A small one."""
+
+    size: Literal["s"]
+    unit: Literal["mm", "cm"] = "mm"
+    shared: int
+    """The same in all."""
+    only_small: str
+    details: dict[str, str] = {}
+
+
+class Large(BaseModel):
+    """A large one."""
+
+    size: Literal["l"]
+    unit: Literal["cm", "m"] = "m"
+    shared: int
+    flag: bool = True
+
+
+class Box(BaseModel):
+    size: Annotated[Small | Large, Field(discriminator="size", description="Which.")]
+
+
+class Inner(BaseModel):
+    mine: int = 1
+
+
+class OtherInner(BaseModel):
+    yours: int = 1
+
+
+class Left(BaseModel):
+    side: Literal["left"]
+    options: Inner = Inner()
+
+
+class Right(BaseModel):
+    side: Literal["right"]
+    options: OtherInner = OtherInner()
+
+
+class Sided(BaseModel):
+    part: Annotated[Left | Right, Field(discriminator="side")]
+
+
+def merged() -> dict[str, Any]:
+    schema: dict[str, Any] = structural_schema(Box)["properties"]["size"]
+    return schema
+
+
+def test_the_fields_of_all_arms_are_in_one_object() -> None:
+    assert merged()["type"] == "object"
+    names = ["size", "unit", "shared", "only_small", "details", "flag"]
+    assert list(merged()["properties"]) == names
+
+
+def test_the_description_tells_of_each_arm() -> None:
+    assert merged()["description"] == "Which. s: A small one. l: A large one."
+
+
+def test_what_all_arms_require_is_required() -> None:
+    assert merged()["required"] == ["size", "shared"]
+
+
+def test_values_that_differ_are_put_together() -> None:
+    assert merged()["properties"]["size"]["enum"] == ["s", "l"]
+    assert merged()["properties"]["unit"]["enum"] == ["mm", "cm", "m"]
+
+
+def test_a_default_that_only_one_arm_has_is_left_out() -> None:
+    for name in ("unit", "flag", "details"):
+        assert "default" not in merged()["properties"][name]
+
+
+def test_a_rule_keeps_a_field_with_its_arm() -> None:
+    rules = {rule["message"]: rule["rule"] for rule in merged()["x-kubernetes-validations"]}
+    assert rules["flag is for size l only"] == "!has(self.flag) || self.size in ['l']"
+    assert rules["only_small is required for size s"] == "self.size != 's' || has(self.only_small)"
+    assert rules["unit for size s is one of mm, cm"] == (
+        "self.size != 's' || !has(self.unit) || self.unit in ['mm', 'cm']"
+    )
+
+
+def test_rules_of_nested_objects_stand_where_the_tag_is() -> None:
+    part = structural_schema(Sided)["properties"]["part"]
+    assert list(part["properties"]["options"]["properties"]) == ["mine", "yours"]
+    assert "x-kubernetes-validations" not in part["properties"]["options"]
+    assert part["x-kubernetes-validations"][0] == {
+        "rule": "!has(self.options) || (!has(self.options.mine) || self.side in ['left'])",
+        "message": "options.mine is for side left only",
+    }
+
+
+def test_arms_that_contradict_each_other_have_no_schema() -> None:
+    class Number(BaseModel):
+        kind: Literal["number"]
+        value: int
+
+    class Word(BaseModel):
+        kind: Literal["word"]
+        value: str
+
+    class Either(BaseModel):
+        either: Annotated[Number | Word, Field(discriminator="kind")]
+
+    with pytest.raises(ValueError, match=r"the arms of kind disagree about self\.value"):
+        structural_schema(Either)
+
+
+def test_a_choice_without_a_tag_has_no_schema() -> None:
+    class Free(BaseModel):
+        free: int | str
+
+    with pytest.raises(ValueError, match="no structural form for"):
+        structural_schema(Free)
+
+
+def test_what_may_be_null_is_simply_not_required() -> None:
+    class Optional(BaseModel):
+        maybe: Annotated[int, Field(ge=1)] | None = None
+        inner: Inner | None = None
+
+    schema = structural_schema(Optional)
+    assert schema["properties"]["maybe"] == {"type": "integer", "minimum": 1}
+    assert schema["properties"]["inner"]["properties"] == {
+        "mine": {"type": "integer", "default": 1}
+    }
+    assert "required" not in schema
+
+
+def test_an_exclusive_bound_is_a_flag() -> None:
+    class Bounded(BaseModel):
+        above: Annotated[float, Field(gt=0)]
+        below: Annotated[int, Field(lt=9)]
+
+    properties = structural_schema(Bounded)["properties"]
+    assert properties["above"] == {"type": "number", "minimum": 0, "exclusiveMinimum": True}
+    assert properties["below"] == {"type": "integer", "maximum": 9, "exclusiveMaximum": True}
+
+
+def test_only_plain_values_are_defaults() -> None:
+    class Defaults(BaseModel):
+        number: int = 7
+        flag: bool = False
+        many: list[int] = [1]
+        inner: Inner = Inner()
+
+    properties = structural_schema(Defaults)["properties"]
+    assert {name for name in properties if "default" in properties[name]} == {"number", "flag"}
+
+
+def test_maps_are_free_or_have_one_type_of_value() -> None:
+    class Maps(BaseModel):
+        free: dict[str, Any]
+        typed: dict[str, Annotated[str, Field(max_length=3)]]
+
+    properties = structural_schema(Maps)["properties"]
+    assert properties["free"] == {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    assert properties["typed"]["additionalProperties"] == {"type": "string", "maxLength": 3}
+
+
+def test_a_long_description_is_cut_and_line_breaks_are_spaces() -> None:
+    class Long(BaseModel):
+        long: Annotated[int, Field(description="word\n  " * 1000)]
+
+    description = structural_schema(Long)["properties"]["long"]["description"]
+    assert len(description) == 1024
+    assert description.startswith("word word word")
+
+
+def test_the_expanded_schema_keeps_the_arms() -> None:
+    union = expanded_schema(Box)["properties"]["size"]
+    assert union["tag"] == "size"
+    assert list(union["arms"]) == ["s", "l"]
+    assert union["arms"]["l"]["required"] == ["size", "shared"]

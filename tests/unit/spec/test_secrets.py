@@ -1,0 +1,152 @@
+"""What people put passwords into is never shown, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.spec import SpecError, parse
+from support.refusals import refused, refused_at, refused_text, with_value
+from support.variations import full_document
+
+SECRET = "hunter2-hunter2"
+SECRET_DATE = dt.date(1999, 9, 9)
+ENV = "spec.cluster.env"
+PARTS = {
+    "env": "spec.cluster.env",
+    "value": "spec.cluster.env.0.value",
+    "constructorArgs": "spec.steps.3.python.constructorArgs",
+    "callArgs": "spec.steps.3.python.callArgs",
+    "factoryArgs": "spec.steps.2.model.factoryArgs",
+}
+"""Where passwords are, in the document that uses every field."""
+WRONG: dict[str, Any] = {
+    "text": SECRET,
+    "list": [SECRET],
+    "deep list": [[{"a": [SECRET]}]],
+    "mapping": {"PASSWORD": [SECRET, SECRET_DATE]},
+    "items": [{"name": "PASSWORD", "value": [SECRET]}],
+    "other items": [{"name": SECRET + " ", "value": {"a": SECRET}}],
+    "unknown field": [{"name": "PASSWORD", "valeu": SECRET}],
+    "two values": [{"name": "A", "value": SECRET, "valueFrom": {"secretKeyRef": {"key": SECRET}}}],
+    "both": [{"name": "A", "value": SECRET, "valueFrom": {}}],
+    "bytes": SECRET.encode(),
+    "set": {SECRET},
+    "tuple": (SECRET, [SECRET]),
+    "long": SECRET * 1000,
+    "argument": {"password": {SECRET}},
+    "deep argument": {"login": {"password": [SECRET_DATE, {"token": SECRET.encode()}]}},
+    "key": {7: SECRET},
+}
+
+
+@pytest.mark.parametrize("place", PARTS.values(), ids=PARTS.keys())
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
+def test_a_secret_is_not_shown(place: str, value: Any) -> None:
+    try:
+        parse(with_value(place, value))
+    except SpecError as error:
+        _hidden(str(error))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (SECRET * 1000, "a text (not shown)"),
+        (1234567, "a number (not shown)"),
+        (True, "a boolean (not shown)"),
+        (SECRET.encode(), "a value of type bytes (not shown)"),
+        (SECRET_DATE, "a value of type date (not shown)"),
+        ([SECRET], "a list"),
+        ({"a": SECRET}, "a mapping"),
+    ],
+    ids=["text", "number", "boolean", "bytes", "date", "list", "mapping"],
+)
+def test_only_the_kind_of_a_value_is_told(value: Any, words: str) -> None:
+    found = refused_at(f"{ENV}.0.value", value)
+    assert found.startswith("spec.cluster.env[0].value: ")
+    assert found.endswith(f", got {words}")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("env", {"PASSWORD": SECRET}),
+        ("spec.env", [{"name": "A", "value": SECRET}]),
+        ("spec.steps.3.env", [{"name": "A", "value": SECRET}]),
+        ("spec.steps.3.constructorArgs", {"password": SECRET}),
+        ("spec.steps.3.python.constructor_args", {"password": SECRET}),
+        ("spec.steps.3.python.kwargs", {"password": SECRET}),
+        ("spec.steps.1.model.factoryArgs", {"password": SECRET}),
+        ("spec.cluster.environment", {"PASSWORD": SECRET}),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_shown(place: str, value: Any) -> None:
+    found = refused_at(place, value)
+    assert ": unknown field; " in found
+    _hidden(found)
+
+
+def test_a_validator_beside_a_secret_does_not_show_it() -> None:
+    both = {"name": "A", "value": SECRET, "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
+    found = refused_at(ENV, [both])
+    assert found == "spec.cluster.env[0]: give exactly one of value and valueFrom"
+    without = {"source": "model.pt", "factoryArgs": {"token": SECRET}}
+    model = {"runtime": "torch", "inputs": {"x": "x"}, "output": "y", **without}
+    assert refused_at("spec.steps.2.model", model) == (
+        "spec.steps[2].model: 'factoryArgs' needs a 'factory'"
+    )
+    step = {"callable": "m:C", "constructorArgs": {"token": SECRET}}
+    _hidden(refused_at("spec.steps.3", {"name": "a", "python": step, "filter": "a > 1"}))
+    _hidden(refused_at("spec.steps.3", {"name": "a", "python": {**step, "callable": "nonsense"}}))
+
+
+def test_a_fault_elsewhere_does_not_show_a_secret() -> None:
+    job = with_value(f"{ENV}.0.value", SECRET)
+    job["spec"]["cluster"]["imag"] = "x"
+    job["spec"]["cluster"]["volumes"][0]["mountPath"] = "data"
+    _hidden(refused(job))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"env: [{{name: A, value: {SECRET}\n",
+        f"env:\n- name: A\n  value: '{SECRET}\n",
+        f"env:\n- name: A\n  value: @{SECRET}\n",
+        f"env:\n- {{name: A, value: {SECRET}, value: {SECRET}}}\n",
+        f"env: !!float {SECRET}\n",
+        f"env:\n\t- {SECRET}\n",
+        f"- {{name: A, value: {SECRET}}}\n",
+        f"{SECRET}\n",
+        f"--- {SECRET}\n--- {SECRET}\n",
+    ],
+    ids=["bracket", "quote", "at", "twice", "tag", "tab", "list", "text", "texts"],
+)
+def test_a_text_that_is_no_yaml_is_not_quoted(text: str) -> None:
+    _hidden(refused_text(text))
+
+
+@given(
+    st.sampled_from(list(PARTS.values())),
+    st.recursive(
+        st.just(SECRET) | st.just(SECRET.encode()) | st.just(SECRET_DATE),
+        lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_shape_of_a_secret_is_shown(place: str, value: Any) -> None:
+    try:
+        parse(with_value(place, value, full_document()))
+    except SpecError as error:
+        _hidden(str(error))
+
+
+def _hidden(message: str) -> None:
+    assert message
+    assert "hunter2" not in message
+    assert "1999" not in message

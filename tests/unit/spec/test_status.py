@@ -1,0 +1,91 @@
+"""The status of a job as the operator writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from batchinference.spec.status import BatchInferenceStatus, Phase
+
+TIME = "2026-01-02T03:04:05Z"
+CONDITION = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Running",
+    "message": "70 of 100 rows",
+    "lastTransitionTime": TIME,
+    "observedGeneration": 1,
+}
+SMALLEST: dict[str, Any] = {"phase": "Pending", "observedGeneration": 1, "conditions": []}
+FULL: dict[str, Any] = {
+    "phase": "Running",
+    "observedGeneration": 2,
+    "conditions": [CONDITION],
+    "progress": {
+        "rows": 70,
+        "total": 100,
+        "estimated": True,
+        "percent": 70,
+        "rowsPerSecond": 1.5,
+        "eta": "20s",
+    },
+    "counts": {"read": 70, "written": 60, "failed": 4, "skipped": 6},
+    "startTime": TIME,
+    "completionTime": TIME,
+    "rayJobName": "job-1",
+    "rayClusterName": "job-1-abcde",
+    "output": "s3://out/",
+}
+
+
+def read(value: dict[str, Any]) -> BatchInferenceStatus:
+    """A status as it comes from the API server."""
+    return BatchInferenceStatus.model_validate(value, strict=False)
+
+
+@pytest.mark.parametrize("value", [SMALLEST, FULL], ids=["smallest", "full"])
+def test_a_status_is_written_as_it_was_read(value: dict[str, Any]) -> None:
+    assert read(value).model_dump(mode="json", by_alias=True, exclude_none=True) == value
+
+
+def test_the_phases() -> None:
+    assert [phase.value for phase in Phase] == [
+        "Pending",
+        "Starting",
+        "Running",
+        "Finalizing",
+        "Succeeded",
+        "Failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"],
+)
+def test_a_condition_has_all_that_kubernetes_asks_for(field: str) -> None:
+    without = {key: value for key, value in CONDITION.items() if key != field}
+    with pytest.raises(ValidationError, match=field):
+        read({**SMALLEST, "conditions": [without]})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"phase": "Sleeping"},
+        {"progress": {"rows": -1}},
+        {"progress": {"rows": 1, "percent": 101}},
+        {"progress": {"rows": 1, "percent": -1}},
+        {"counts": {"read": 1, "written": 1, "failed": -1, "skipped": 0}},
+        {"counts": {"read": 1}},
+        {"conditions": [{**CONDITION, "status": "Maybe"}]},
+        {"conditions": [CONDITION] * 9},
+        {"attempts": []},
+    ],
+    ids=str,
+)
+def test_a_status_that_makes_no_sense(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        read({**SMALLEST, **fields})

@@ -1,0 +1,76 @@
+"""Addresses: local paths and s3://."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchinference.spec.uris import is_local, local_path, scheme_of
+from support.refusals import accepted_at, refused_at
+
+LOCAL = {
+    "data/texts": "data/texts",
+    "./data": "./data",
+    "/data/a b/é.txt": "/data/a b/é.txt",
+    "~/data": "~/data",
+    "file:///data": "/data",
+    "FILE:///data": "/data",
+    "data/*.png": "data/*.png",
+    "a:b/c": "a:b/c",
+    "C:/data": "C:/data",
+    "://": "://",
+}
+"""Addresses on this machine, and the path behind each."""
+REMOTE = ["s3://bucket", "s3://bucket/", "s3://bucket/a/b/*.parquet", "S3://bucket/a"]
+EVERYWHERE = ["spec.read.paths.0", "spec.write.path", "spec.errors.path"]
+
+
+@pytest.mark.parametrize(("uri", "path"), LOCAL.items())
+def test_a_local_address_is_a_path(uri: str, path: str) -> None:
+    assert is_local(uri)
+    assert scheme_of(uri) == "file"
+    assert local_path(uri) == path
+
+
+@pytest.mark.parametrize("uri", REMOTE)
+def test_an_object_store_is_not_local(uri: str) -> None:
+    assert not is_local(uri)
+    assert scheme_of(uri) == "s3"
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("uri", [*LOCAL, *REMOTE, "a" * 1024])
+def test_an_address_is_taken_as_it_is_written(place: str, uri: str) -> None:
+    spec = accepted_at(place, uri).spec
+    assert uri in (spec.read.paths[0], spec.write.path, spec.errors.path)
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        (
+            "gs://bucket/a",
+            "the scheme 'gs://' is not supported: use a path or one of file://, s3://",
+        ),
+        ("s3a://bucket/a", "the scheme 's3a://' is not supported"),
+        ("HTTPS://host/a", "the scheme 'https://' is not supported"),
+        ("hdfs+x.y-z://a", "the scheme 'hdfs+x.y-z://' is not supported"),
+        ("s3://", "an s3:// address needs a bucket"),
+        ("S3://", "an s3:// address needs a bucket"),
+        ("s3:///key", "an s3:// address needs a bucket"),
+        ("file://", "a file:// address needs a path"),
+        ("s3:/bucket/a", "an address begins with 's3://'"),
+        ("s3:bucket", "an address begins with 's3://'"),
+        ("file:/data", "an address begins with 'file://'"),
+        ("a\0b", "an address holds no control characters"),
+        ("s3://bucket/a\n", "an address holds no control characters"),
+        ("a\x1b[2J", "an address holds no control characters"),
+        ("", "String should have at least 1 character"),
+        ("a" * 1025, "String should have at most 1024 characters"),
+    ],
+)
+def test_an_address_that_is_refused(place: str, uri: str, message: str) -> None:
+    path = place.replace(".0", "[0]")
+    found = refused_at(place, uri)
+    assert found.startswith(f"{path}: {message}")
+    assert f", got '{uri[:3].encode('unicode_escape').decode()}" in found

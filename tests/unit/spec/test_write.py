@@ -1,0 +1,54 @@
+"""What is written, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from support.refusals import refused, short, writing
+
+COMPRESSIONS = {"parquet": ["snappy", "zstd", "gzip", "lz4", "none"], "json": ["gzip", "none"]}
+EACH = [(format_, name) for format_, names in COMPRESSIONS.items() for name in names]
+
+
+@pytest.mark.parametrize(("format_", "compression"), EACH)
+def test_a_format_takes_its_compressions(format_: str, compression: str) -> None:
+    written = parse(writing(format_, compression=compression)).spec.write
+    assert (written.format, written.compression) == (format_, compression)
+
+
+@pytest.mark.parametrize(("format_", "compression"), [("parquet", "snappy"), ("json", "none")])
+def test_the_usual_compression_of_a_format(format_: str, compression: str) -> None:
+    assert parse(writing(format_)).spec.write.compression == compression
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_the_modes(mode: str) -> None:
+    assert parse(writing("json", mode=mode)).spec.write.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("format_", "fields", "message"),
+    [
+        ("json", {"compression": "zstd"}, "compression: 'zstd' is not one of gzip, none"),
+        (
+            "parquet",
+            {"compression": "zst"},
+            "compression: 'zst' is not one of snappy, zstd, gzip, lz4, none; did you mean 'zstd'?",
+        ),
+        ("parquet", {"compression": None}, "compression: null is not one of snappy, zstd, gzip"),
+        ("json", {"mode": "append"}, "mode: 'append' is not one of error, overwrite"),
+        ("json", {"mode": ["error"]}, "mode: a list is not one of error, overwrite"),
+        ("csv", {}, "format: 'csv' is not one of parquet, json"),
+        ("json", {"path": ""}, "path: String should have at least 1 character, got ''"),
+        ("json", {"path": None}, "path: Input should be a valid string, got null"),
+        ("json", {"path": "gs://out"}, "path: the scheme 'gs://' is not supported: use a path or "),
+        ("json", {"paths": ["out"]}, "paths: unknown field; did you mean 'path'?"),
+        ("json", {"options": {}}, "options: unknown field; there are path, mode"),
+    ],
+    ids=short,
+)
+def test_what_cannot_be_written(format_: str, fields: dict[str, Any], message: str) -> None:
+    assert refused(writing(format_, **fields)).startswith(f"spec.write.{message}")

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import yaml
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from batchinference.spec import BatchInference
 from support.apiserver import Namespace, Refused
+from support.deployment import CHART
 from support.documents import document
-from support.variations import REMOVED, at, changed, full_document, named, places
+from support.variations import REMOVED, Place, at, changed, full_document, named, places
 
 Document = dict[str, Any]
 
@@ -92,9 +95,9 @@ def faults(body: Document) -> set[str]:
     return set()
 
 
-def shared(faults: set[str]) -> set[str]:
-    """Those that the server must see as well: pydantic's own, and rules that are in both."""
-    return {fault for fault in faults if fault in SHARED_RULES or fault in PYDANTIC}
+def shared(faults: set[str]) -> bool:
+    """Whether the server must see some of them: pydantic's own, and rules that are in both."""
+    return not faults.isdisjoint(SHARED_RULES | PYDANTIC)
 
 
 PYDANTIC = {
@@ -106,6 +109,22 @@ PYDANTIC = {
 }
 
 
+def refusal(namespace: Namespace, body: Document) -> str | None:
+    try:
+        namespace.create(body, dryRun="All")
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
+def assert_agreement(namespace: Namespace, body: Document) -> None:
+    found, words = faults(body), refusal(namespace, body)
+    if not found:
+        assert words is None
+    elif shared(found):
+        assert words is not None, found
+
+
 @settings(
     max_examples=400,
     deadline=None,
@@ -113,18 +132,32 @@ PYDANTIC = {
 )
 @given(body=variations())
 def test_server_and_parser_agree(module_namespace: Namespace, body: Document) -> None:
-    found = faults(body)
-    words = refusal(module_namespace, body)
-    note(f"parser: {found or 'taken'}\nserver: {words or 'taken'}")
-    if not found:
-        assert words is None
-    elif shared(found):
-        assert words is not None
+    assert_agreement(module_namespace, body)
 
 
-def refusal(namespace: Namespace, body: Document) -> str | None:
-    try:
-        namespace.create(body, dryRun="All")
-    except Refused as refused:
-        return str(refused)
-    return None
+FULL = full_document()
+SCALARS = [
+    ("spec", *place)
+    for place in places(FULL["spec"])
+    if type(at(FULL["spec"], place)) in (int, float, str)
+]
+CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+
+
+def around_bounds(place: Place) -> list[Any]:
+    """Values just inside and just outside of what the definition allows in a place."""
+    schema = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for key in place:
+        inner = schema.get("properties", {}).get(key) or schema.get("items")
+        schema = inner or schema.get("additionalProperties", {})
+    bounds = [schema[key] for key in ("minimum", "maximum") if key in schema]
+    lengths = [schema.get("minLength", 1), schema.get("maxLength", 1)]
+    if isinstance(at(FULL, place), str):
+        return ["a" * (length + step) for length in lengths for step in (-1, 0, 1)]
+    return [bound + step for bound in bounds for step in (-1, 0, 1)]
+
+
+@pytest.mark.parametrize("place", SCALARS, ids=map(named, SCALARS))
+def test_server_and_parser_have_the_same_bounds(module_namespace: Namespace, place: Place) -> None:
+    for value in around_bounds(place):
+        assert_agreement(module_namespace, changed(FULL, place, value))

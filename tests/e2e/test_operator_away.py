@@ -44,13 +44,16 @@ def kill(operator: Kubectl) -> None:
     operator("delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false")
 
 
-def phase_is(kubectl: Kubectl, name: str, phase: str, timeout: float = 120) -> None:
-    eventually(
-        f"{name} is {phase}",
-        lambda: kubectl.status(name).get("phase") == phase,
-        timeout,
-        interval=0.2,
-    )
+def phase_is(kubectl: Kubectl, name: str, phase: str, timeout: float = 150) -> None:
+    try:
+        eventually(
+            f"{name} is {phase}",
+            lambda: kubectl.status(name).get("phase") == phase,
+            timeout,
+            interval=0.2,
+        )
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{kubectl.status(name)}\n{kubectl.picture()}") from None
 
 
 def percent(kubectl: Kubectl, name: str) -> int:

@@ -16,7 +16,9 @@ def main() -> None:
         own.parent.mkdir()
         text = (ROOT / "operator/pyproject.toml").read_text()
         # the package beside it is no matter of the registry
-        own.write_text("\n".join(line for line in text.splitlines() if "batchinference==" not in line))
+        own.write_text(
+            "\n".join(line for line in text.splitlines() if "batchinference==" not in line)
+        )
         subprocess.run(
             [
                 *(sys.executable, "-m", "uv", "pip", "compile", "--universal", "--upgrade"),

@@ -59,10 +59,26 @@ class Suffix:
     def __init__(self, suffix: str = "?") -> None:
         self._suffix = suffix
 
-    def __call__(self, batch: Batch, seconds: float = 0.0) -> Batch:
-        time.sleep(seconds)
+    def __call__(self, batch: Batch) -> Batch:
         batch["text"] = np.array([str(text) + self._suffix for text in batch["text"]])
         batch["process"] = np.full(len(batch["text"]), os.getpid())
+        return batch
+
+
+class Meeting:
+    """Goes on once so many replicas have met, each of which leaves a file."""
+
+    def __init__(self, directory: str, replicas: int) -> None:
+        self._directory = Path(directory)
+        self._replicas = replicas
+
+    def __call__(self, batch: Batch) -> Batch:
+        (self._directory / str(os.getpid())).touch()
+        deadline = time.monotonic() + 60
+        while len(list(self._directory.iterdir())) < self._replicas:
+            if time.monotonic() > deadline:
+                raise TimeoutError("nobody else came")
+            time.sleep(0.05)
         return batch
 
 

@@ -98,16 +98,20 @@ def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
     assert run.counts == (40, 36, 0, 4)
 
 
-def test_two_replicas_share_the_rows(tmp_path: Path) -> None:
-    step = own("Suffix", constructorArgs={"suffix": ""}, callArgs={"seconds": 0.1})
-    document = parse(job(tmp_path, {**step, "batchSize": 4, "replicas": {"max": 2}}))
+def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "meeting").mkdir()
+    arguments = {"directory": str(tmp_path / "meeting"), "replicas": 2}
+    source = write_lines(tmp_path / "in", {f"{n:02}.txt": [f"text {n}"] for n in range(16)})
+    step = {"name": "meet", **own("Meeting", constructorArgs=arguments), "replicas": {"max": 2}}
+    document = parse(job_document("two", source, tmp_path / "out", steps=[step]))
     plan = plan_for_machine(document.spec, gpus=0)
     both = tuple(replace(stage, replicas=Replicas(min=2, max=2)) for stage in plan.stages)
     run = run_job(document, replace(plan, stages=both))
-    rows = rows_of(tmp_path / "out")
-    assert len({row["process"] for row in rows}) == 2
-    assert sorted(row["text"] for row in rows) == sorted(TEXTS)
-    assert run.counts == (40, 40, 0, 0)
+    assert run.report.message is None
+    assert run.counts == (16, 16, 0, 0)
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(
+        f"text {n}" for n in range(16)
+    )
 
 
 BROKEN = {

@@ -73,7 +73,7 @@ def test_the_tables_as_people_see_them(invoke: Invoke, write_job: WriteJob) -> N
         "\n"
         "GROUP  CPU  GPU  MEMORY  MIN  MAX\n"
         "head   1    0    4Gi     1    1\n"
-        "cpu    4    0    4Gi     0    2\n"
+        "cpu    4    0    4Gi     1    2\n"
         "embed  1    1    8Gi     0    4\n"
     )
 

@@ -198,7 +198,7 @@ def test_every_replica_gets_a_pod(stages: list[Stage]) -> None:
     ],
 )
 def test_the_group_cpu_unless_told_otherwise(steps: list[Document], cpus: float, most: int) -> None:
-    expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=0, max=most)
+    expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=1, max=most)
     assert cpu_group(*steps) == expected
 
 
@@ -217,7 +217,8 @@ def test_workers_that_start_with_the_cluster_are_never_too_many() -> None:
     assert cpu_group(min=5).max == 5
 
 
-def test_no_workers_to_start_with_is_a_number_as_well() -> None:
+def test_the_first_worker_starts_with_the_cluster_unless_told_otherwise() -> None:
+    assert cpu_group().min == 1
     assert cpu_group(min=0).min == 0
 
 

@@ -48,9 +48,13 @@ def test_rays_own_autoscaler_of_the_second_version_scales_the_cluster(rendered: 
     assert rendered.cluster["autoscalerOptions"]["version"] == "v2"
 
 
-def test_kuberay_submits_the_job_before_workers_come(rendered: Rendered) -> None:
-    for group in rendered.workers.values():
+def test_kuberay_waits_for_no_more_workers_than_start_with_the_cluster(
+    rendered: Rendered,
+) -> None:
+    """It submits the job when all of `replicas` are there, and GPUs may be long in coming."""
+    for name, group in rendered.workers.items():
         assert group["replicas"] == group["minReplicas"] <= group["maxReplicas"]
+        assert name == "cpu" or group["replicas"] == 0
 
 
 def test_no_work_runs_on_the_head(rendered: Rendered) -> None:

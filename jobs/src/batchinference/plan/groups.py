@@ -19,6 +19,8 @@ CPU_GROUP = "cpu"
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes that names their worker group; tasks and actors choose nodes by it."""
 MAX_DEFAULT_CPUS = 8
+DEFAULT_WORKERS = 1
+"""No job can do without a first worker, so it starts while the head does. GPUs come when asked."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names and cuts those at 50 characters."""
@@ -103,7 +105,7 @@ def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
     tasks = [reading, WRITE_CPUS]
     cpus = workers.cpu or _default_cpus([*must, *tasks])
     _check_width(on_cpu, cpus)
-    least = workers.min or 0
+    least = DEFAULT_WORKERS if workers.min is None else workers.min
     most = workers.max or max(pods_needed([*may, *tasks], cpus) + 1, least)
     _check_deadlock(pods_needed([*must, *tasks], cpus), most, cpus, sum(must), sum(tasks))
     if least > most:

@@ -166,7 +166,7 @@ class Workers(SpecModel):
     memory: Memory | None = None
     """Memory of one worker. 4Gi unless told otherwise."""
     min: Annotated[int, Field(ge=0, le=10000)] | None = None
-    """Workers that start with the cluster. None unless told otherwise: the first task brings
+    """Workers that start with the cluster. One unless told otherwise; with 0 the first task brings
     the first."""
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
     """Workers that the group may grow to. Enough for every replica, and one more, unless told

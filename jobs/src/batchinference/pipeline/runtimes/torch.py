@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 def _load(model: TorchModel, device: torch.device) -> Any:
     path = resolve(model.source) if model.source else None
     if model.factory is None:
-        return _load_program(str(path), device)
+        return _load_program(str(path), list(model.inputs), device)
     module = load_callable(model.factory)(**model.factory_args)
     if not isinstance(module, torch.nn.Module):
         raise ModelLoad(f"'{model.factory}' returned {type(module).__name__}, not an nn.Module")
@@ -60,7 +61,24 @@ def _load(model: TorchModel, device: torch.device) -> Any:
     return module.to(device).eval()
 
 
-def _load_program(path: str, device: torch.device) -> Any:
+def _load_program(path: str, inputs: list[str], device: torch.device) -> Any:
     if path.endswith(".pt2"):
-        return torch.export.load(path).module().to(device)
+        return _by_name(torch.export.load(path), inputs, device)
     return torch.jit.load(path, map_location=device).eval()
+
+
+def _by_name(
+    program: torch.export.ExportedProgram, inputs: list[str], device: torch.device
+) -> Callable[..., Any]:
+    """A program that is called with its inputs by name, however it was called when exported."""
+    names = program.graph_signature.user_inputs
+    if set(names) != set(inputs):
+        raise ModelLoad(f"the program takes {', '.join(map(str, names))}, not {', '.join(inputs)}")
+    positional = names[: program.call_spec.in_spec.children_specs[0].num_children]
+    module = program.module().to(device)
+
+    def call(**tensors: torch.Tensor) -> Any:
+        arguments = [tensors.pop(str(name)) for name in positional]
+        return module(*arguments, **tensors)
+
+    return call

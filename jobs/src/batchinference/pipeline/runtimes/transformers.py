@@ -95,5 +95,10 @@ class _ImageInput:
 
     def __call__(self, values: np.ndarray) -> Any:
         images = list(values)
+        for image in images:
+            # the library would take text for the address of an image and fetch it
+            if not isinstance(image, np.ndarray) or image.ndim != 3:
+                what = image.shape if isinstance(image, np.ndarray) else type(image).__name__
+                raise TypeError(f"expected an image of height x width x channels, got {what}")
         options = {"input_data_format": "channels_last", **self._options}
         return self._processor(images=images, return_tensors="pt", **options)

@@ -128,14 +128,17 @@ def _compare(left: ast.expr, op: ast.cmpop, right: ast.expr, schema: pa.Schema) 
         case ast.In() | ast.NotIn():
             elements = right.elts if isinstance(right, ast.List | ast.Tuple) else []
             values = [e.value for e in elements if isinstance(e, ast.Constant)]
-            found = _is_in(value, values)
+            found = _is_in(value, values, schema)
             return found if isinstance(op, ast.In) else ~found
     return _OPERATORS[type(op)](value, to_arrow(right, schema))
 
 
-def _is_in(value: pc.Expression, values: list[Any]) -> pc.Expression:
+def _is_in(value: pc.Expression, values: list[Any], schema: pa.Schema) -> pc.Expression:
     """Null where the value is, as in any comparison, unless the list itself names None."""
-    found = value.isin(values)
+    listed = pa.array(values)
+    if pa.types.is_null(listed.type):  # an empty list, which no text would be compared with
+        listed = listed.cast(_type_of(value, schema))
+    found = value.isin(listed)
     if None in values:
         return found
     return pc.if_else(value.is_valid(), found, pc.scalar(pa.scalar(None, pa.bool_())))

@@ -31,7 +31,7 @@ class PythonTransform:
             array.flags.writeable = False
         result = self._function(dict(given), **self._arguments)
         if not isinstance(result, dict) or not result:
-            got = type(result).__name__ if result else f"an empty {type(result).__name__}"
+            got = "an empty dict" if isinstance(result, dict) else type(result).__name__
             raise JobFailure(
                 f"step '{self._name}' must return a dict of column name to array, got {got}"
             )

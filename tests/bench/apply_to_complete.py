@@ -1,0 +1,119 @@
+"""From `kubectl apply` to the end of a job of 5,000 rows: a BatchInference, and the same job as a
+RayJob written by hand. Both run in turns on the cluster of KUBECONFIG; `make bench` calls this.
+
+Each row is a line of text, embedded with MiniLM by an actor that asks for one GPU (where GPUs are
+only counted, it computes on the CPU), from S3 to S3. The last line is the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from rayjob import ray_job, script
+
+from support.deployment import PIPELINE_IMAGE, ROOT, installed
+from support.documents import document, model_step
+from support.kubectl import Kubectl, eventually, run
+from support.objectstore import ObjectStore
+from support.outputs import rows_of
+
+ROWS = 5000
+ROUNDS = 3
+LIMIT = 1.15
+TIMEOUT = 300
+
+
+def main() -> None:
+    subprocess.run([sys.executable, ROOT / "examples/text-embeddings/prepare.py"], check=True)
+    name = f"bench-{uuid.uuid4().hex[:6]}"
+    with installed():
+        run(["kubectl", "create", "namespace", name])
+        try:
+            ours, peer = measure(Kubectl(name))
+        finally:
+            run(["kubectl", "delete", "namespace", name, "--timeout=180s"], timeout=190)
+    ratio = ours / peer
+    print(f"apply_to_complete ratio={ratio:.3f} ours={ours:.1f}s peer={peer:.1f}s")
+    if ratio > LIMIT:
+        raise SystemExit(f"the ratio is above {LIMIT}")
+
+
+def measure(kubectl: Kubectl) -> tuple[float, float]:
+    """The medians of both, in seconds."""
+    store = ObjectStore(kubectl)
+    store.start(PIPELINE_IMAGE)
+    upload(store)
+    kubectl.apply(script())
+    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+    runs: dict[str, Callable[[Kubectl, ObjectStore, str], None]] = {"ours": ours, "peer": peer}
+    for number in range(ROUNDS):
+        for who, work in runs.items():
+            began = time.monotonic()
+            work(kubectl, store, f"{who}-{number}")
+            seconds[who].append(time.monotonic() - began)
+            print(f"round {number + 1}: {who} {seconds[who][-1]:.1f} s", flush=True)
+            clean(kubectl)
+    check(store)
+    return statistics.median(seconds["ours"]), statistics.median(seconds["peer"])
+
+
+def upload(store: ObjectStore) -> None:
+    """Real text, one line a row, and the model."""
+    topics = "\n".join(pydoc_data.topics.topics.values())
+    lines = [line for line in topics.splitlines() if len(line) >= 20][:ROWS]
+    assert len(lines) == ROWS
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(4):
+            text = "\n".join(lines[number::4]) + "\n"
+            (Path(directory) / f"{number}.txt").write_text(text)
+        store.upload(Path(directory), "in")
+    store.upload(ROOT / "examples/text-embeddings/model", "model")
+
+
+def ours(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
+    step = model_step(batchSize=64, resources={"gpu": 1})
+    step["model"] |= {"source": store.uri("model"), "normalize": True}
+    job = document(
+        name,
+        read={"format": "text", "paths": [store.uri("in")]},
+        steps=[step],
+        write={"format": "parquet", "path": store.uri(f"out/{name}")},
+    )
+    kubectl.apply(job)
+    kubectl.wait_complete(name, TIMEOUT)
+
+
+def peer(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
+    places = {"PEER_INPUT": "in", "PEER_MODEL": "model", "PEER_OUTPUT": f"out/{name}"}
+    kubectl.apply(
+        ray_job(name, {key: store.uri(value)[len("s3://") :] for key, value in places.items()})
+    )
+    wait = ("wait", "--for=jsonpath={.status.jobDeploymentStatus}=Complete", f"rayjob/{name}")
+    kubectl(*wait, f"--timeout={TIMEOUT}s", timeout=TIMEOUT + 10)
+
+
+def clean(kubectl: Kubectl) -> None:
+    """Leave the machine to the next one alone."""
+    kubectl("delete", "batchinferences,rayjobs", "--all", "--timeout=120s", timeout=130)
+    eventually("all pods are gone", lambda: not kubectl.list("pods", "ray.io/node-type"), 120)
+
+
+def check(store: ObjectStore) -> None:
+    """Whoever is measured must have done the work."""
+    with tempfile.TemporaryDirectory() as directory:
+        for who in ("ours-0", "peer-0"):
+            rows = rows_of(store.download(f"out/{who}", Path(directory) / who))
+            assert len(rows) == ROWS, f"{who} wrote {len(rows)} rows"
+            assert all(len(row["embedding"]) == 384 for row in rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Steps that only touch columns."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.steps import load_step
+from batchinference.pipeline.steps.columns import with_column
+from batchinference.spec.steps import Step
+
+TABLE = pa.table({"a": [1, 2], "b": ["x", "y"], "path": ["s3://in/cats/1.png", "/data/dogs/2.png"]})
+
+
+def run(table: pa.Table = TABLE, **step: object) -> pa.Table:
+    loaded = load_step(Step.model_validate({"name": "step", **step}), gpus=0)
+    return loaded(table)  # type: ignore[operator]
+
+
+def test_chosen_columns_are_kept_in_the_order_of_the_list() -> None:
+    assert run(selectColumns=["b", "a"]).equals(TABLE.select(["b", "a"]))
+
+
+def test_dropped_columns_are_gone_and_the_others_stay() -> None:
+    assert run(dropColumns=["a", "path"]).equals(TABLE.select(["b"]))
+
+
+@pytest.mark.parametrize("step", [{"selectColumns": ["a", "c"]}, {"dropColumns": ["c"]}], ids=str)
+def test_a_column_that_is_not_there_fails_the_job(step: dict[str, object]) -> None:
+    words = "step 'step' reads column 'c', but the columns here are a, b, path"
+    with pytest.raises(JobFailure, match=words):
+        run(**step)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [(-1, ["1.png", "2.png"]), (-2, ["cats", "dogs"]), (2, ["in", "dogs"])],
+)
+def test_a_label_is_a_part_of_the_path(index: int, expected: list[str]) -> None:
+    labelled = run(labelFromPath={"column": "class", "index": index})
+    assert labelled.column("class").to_pylist() == expected
+    assert labelled.drop_columns(["class"]).equals(TABLE)
+    assert [path.split("/")[index] for path in TABLE["path"].to_pylist()] == expected
+
+
+def test_a_label_can_replace_a_column_where_it_stands() -> None:
+    labelled = run(labelFromPath={"column": "b", "index": -2})
+    assert labelled.column_names == ["a", "b", "path"]
+    assert labelled.column("b").to_pylist() == ["cats", "dogs"]
+
+
+def test_a_path_without_such_a_part_is_the_rows_own_trouble() -> None:
+    with pytest.raises(ValueError, match=r"path '/data/dogs/2.png' has no part 4"):
+        run(labelFromPath={"column": "class", "index": 4})
+
+
+def test_a_label_needs_paths() -> None:
+    with pytest.raises(JobFailure, match="step 'step' reads column 'path', but the columns here"):
+        run(TABLE.select(["a"]), labelFromPath={"column": "class", "index": -2})
+
+
+def test_a_column_is_added_last_or_replaced_in_place() -> None:
+    values = pa.array([True, False])
+    assert with_column(TABLE, "new", values).column_names == ["a", "b", "path", "new"]
+    replaced = with_column(TABLE, "a", values)
+    assert replaced.column_names == TABLE.column_names
+    assert replaced.column("a").to_pylist() == [True, False]

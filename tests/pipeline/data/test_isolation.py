@@ -1,0 +1,167 @@
+"""Bad rows are found by halving."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.failures import BadInput, JobFailure, ModelLoad
+from batchinference.pipeline.isolation import Part, is_about_the_row, isolate
+
+
+@dataclass
+class Picky:
+    """Raises on a batch that holds any of the bad numbers, and counts how often it is asked."""
+
+    bad: set[int]
+    calls: list[int] = field(default_factory=list)
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        numbers = table.column("n").to_pylist()
+        self.calls.append(len(numbers))
+        if found := self.bad & set(numbers):
+            raise ValueError(f"cannot take {min(found)}")
+        return table.append_column("twice", pa.array([2 * number for number in numbers]))
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table({"n": list(range(count))})
+
+
+def errors(parts: list[Part]) -> dict[int, Exception]:
+    return {part.start: part.result for part in parts if isinstance(part.result, Exception)}
+
+
+CASES = st.integers(1, 300).flatmap(
+    lambda count: st.tuples(st.just(count), st.sets(st.integers(0, count - 1), max_size=12))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=CASES)
+@example(case=(1, {0}))
+@example(case=(7, set(range(7))))
+def test_exactly_the_bad_rows_fail_and_the_others_keep_their_order(
+    case: tuple[int, set[int]],
+) -> None:
+    count, bad = case
+    parts = list(isolate(Picky(bad), rows(count)))
+    assert {start: str(error) for start, error in errors(parts).items()} == {
+        number: f"cannot take {number}" for number in bad
+    }
+    good = [part.result for part in parts if isinstance(part.result, pa.Table)]
+    numbers = [number for table in good for number in table.column("n").to_pylist()]
+    assert numbers == [number for number in range(count) if number not in bad]
+    assert [number for table in good for number in table.column("twice").to_pylist()] == [
+        2 * number for number in numbers
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=CASES)
+def test_parts_lie_next_to_each_other(case: tuple[int, set[int]]) -> None:
+    count, bad = case
+    expected = 0
+    for part in isolate(Picky(bad), rows(count)):
+        assert part.start == expected
+        length = 1 if isinstance(part.result, Exception) else part.result.num_rows
+        assert part.rows == length
+        expected += part.rows
+    assert expected == count
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=CASES)
+def test_a_bad_row_costs_at_most_twice_the_logarithm_of_the_rows(
+    case: tuple[int, set[int]],
+) -> None:
+    count, bad = case
+    picky = Picky(bad)
+    list(isolate(picky, rows(count)))
+    assert len(picky.calls) <= 1 + 2 * len(bad) * math.ceil(math.log2(count) if count > 1 else 0)
+
+
+def test_a_batch_without_bad_rows_is_asked_for_once() -> None:
+    picky = Picky(set())
+    (part,) = isolate(picky, rows(1000))
+    assert (part.start, part.rows, picky.calls) == (0, 1000, [1000])
+
+
+def test_one_bad_row_of_a_thousand_costs_twenty_calls() -> None:
+    picky = Picky({700})
+    list(isolate(picky, rows(1024)))
+    assert len(picky.calls) == 21
+
+
+def test_trouble_that_only_whole_batches_have_costs_no_row() -> None:
+    def small_batches_only(table: pa.Table) -> pa.Table:
+        if table.num_rows > 4:
+            raise RuntimeError("too many")
+        return table
+
+    parts = list(isolate(small_batches_only, rows(30)))
+    assert errors(parts) == {}
+    assert sum(part.rows for part in parts) == 30
+
+
+class OutOfMemoryError(RuntimeError):
+    """Called as torch's own is."""
+
+
+class UnidentifiedImageError(OSError):
+    """Called as Pillow's own is."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [JobFailure("no"), BadInput("no"), ModelLoad("no"), OSError("disk"), ConnectionError("gone"),
+     FileNotFoundError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_what_says_nothing_about_a_row_is_raised_at_once(error: Exception) -> None:
+    calls = []
+
+    def fail(table: pa.Table) -> pa.Table:
+        calls.append(table.num_rows)
+        raise error
+
+    with pytest.raises(type(error)):
+        list(isolate(fail, rows(8)))
+    assert calls == [8]
+    assert not is_about_the_row(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), KeyError("x"), TypeError("x"), RuntimeError("x"), ZeroDivisionError(),
+     pa.ArrowInvalid("x"), UnidentifiedImageError("x"), AssertionError(), RecursionError()],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_what_may_be_the_rows_fault_is_blamed_on_it(error: Exception) -> None:
+    def fail(table: pa.Table) -> pa.Table:
+        raise error
+
+    assert set(errors(list(isolate(fail, rows(3))))) == {0, 1, 2}
+    assert is_about_the_row(error)
+
+
+def test_an_interrupt_is_no_bad_row() -> None:
+    def stop(table: pa.Table) -> pa.Table:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(isolate(stop, rows(2)))
+
+
+def test_the_error_of_a_row_speaks_of_that_row_alone() -> None:
+    (error,) = errors(list(isolate(Picky({2}), rows(64)))).values()
+    assert error.__context__ is None
+    told = "".join(traceback.format_exception(error))
+    assert told.count("ValueError: cannot take 2") == 1
+    assert "in __call__" in told

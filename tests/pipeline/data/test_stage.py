@@ -1,0 +1,214 @@
+"""A stage: steps one after the other over tables in which each row has a fate."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.stage import TRACEBACK_LINES, ErrorHandling, StageRunner
+from batchinference.pipeline.storage import Address
+from batchinference.plan import Stage
+from batchinference.spec.steps import Step
+from support.reading import data_of, own_columns
+
+PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
+TOLERANT = ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet"))
+
+
+def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> StageRunner:
+    stage = Stage("stage", tuple(Step.model_validate(step) for step in steps))
+    return StageRunner(stage, errors)
+
+
+def table(*texts: str, first: int = 0) -> pa.Table:
+    return rows.with_ids(pa.table({"text": list(texts)}), 3, first)
+
+
+def fates(result: pa.Table) -> dict[int, int]:
+    """State by the row's number; the ids must be those of file 3."""
+    own = own_columns(result)
+    assert {row[rows.ID] >> rows.ROW_BITS for row in own} <= {3}
+    return {row[rows.ID] - rows.pack(3, 0): row[rows.STATE] for row in own}
+
+
+def test_steps_run_one_after_the_other() -> None:
+    run = runner(
+        {"name": "long", "filter": "len(text) > 1"},
+        {"name": "lengths", "python": {"callable": "user_code:lengths"}},
+        {"name": "slim", "dropColumns": ["text"]},
+    )
+    result = run(table("aa", "b", "ccc"))
+    assert data_of([result]) == [{"length": 2}, {"length": 3}]
+    assert fates(result) == {0: rows.GOOD, 1: rows.SKIPPED, 2: rows.GOOD}
+
+
+def test_a_row_on_which_a_step_raises_is_set_aside_with_its_error() -> None:
+    result = runner(PICKY)(table("a", "bad one", "c"))
+    assert data_of([result]) == [{"text": "a", "upper": "A"}, {"text": "c", "upper": "C"}]
+    assert fates(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD}
+    (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
+    assert failed[rows.STEP] == "picky"
+    assert failed[rows.ERROR] == "ValueError: cannot take bad one"
+    assert failed[rows.TRACEBACK].startswith("Traceback (most recent call last)")
+    assert failed[rows.TRACEBACK].endswith("ValueError: cannot take bad one\n")
+    assert "user_code.py" in failed[rows.TRACEBACK]
+
+
+def test_a_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    import user_code
+
+    def deep(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("at the bottom")
+        deep(depth - 1)
+
+    monkeypatch.setattr(user_code, "deep", lambda batch: deep(50), raising=False)
+    step = {"name": "deep", "python": {"callable": "user_code:deep"}}
+    (failed,) = own_columns(runner(step)(table("a")))
+    assert failed[rows.TRACEBACK].endswith("ValueError: at the bottom\n")
+    assert failed[rows.TRACEBACK].count("\n") < 4 * TRACEBACK_LINES
+
+
+def test_the_first_bad_row_fails_a_job_that_tolerates_none(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").touch()
+    kept = Address(str(tmp_path / "input.parquet"))
+    kept.write(freeze_input([f"{tmp_path}/*.txt"], []).serialized())
+    run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=kept))
+    with pytest.raises(JobFailure) as failure:
+        run(table("good", "bad one", "bad two", first=10))
+    place = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"
+    assert failure.value.message == f"{place}: ValueError: cannot take bad one"
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+def test_rows_without_a_fault_need_no_list_of_the_input() -> None:
+    run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=TOLERANT.input))
+    assert fates(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+
+
+def test_what_fails_the_job_is_never_set_aside() -> None:
+    with pytest.raises(JobFailure, match="step 'slim' reads column 'none'"):
+        runner({"name": "slim", "dropColumns": ["none"]})(table("a", "b"))
+
+
+def test_rows_that_failed_or_ended_before_pass_by_untouched() -> None:
+    before = [
+        rows.failed_row(rows.pack(3, 7), "read", ValueError("broken"), "trace"),
+        rows.skipped_rows(pa.chunked_array([pa.array([rows.pack(3, 8)])])),
+        rows.end_of_file(3, 9),
+    ]
+    result = runner(PICKY)(concat([table("a", "bad"), *before]))
+    assert fates(result) == {
+        **{0: rows.GOOD, 1: rows.FAILED, 7: rows.FAILED, 8: rows.SKIPPED, 9: rows.END}
+    }
+    errors = {row[rows.ID] & 255: row.get(rows.ERROR) for row in own_columns(result)}
+    assert errors[7] == "ValueError: broken"
+    assert errors[1] == "ValueError: cannot take bad"
+
+
+def test_a_table_without_a_good_row_is_left_as_it_is() -> None:
+    only_end = rows.end_of_file(3, 0)
+    assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end) is only_end
+
+
+@pytest.mark.parametrize(
+    ("expression", "states"),
+    [
+        ("text != 'b'", {0: rows.GOOD, 1: rows.SKIPPED, 2: rows.GOOD}),
+        ("text == 'none'", dict.fromkeys(range(3), rows.SKIPPED)),
+        ("text is not None", dict.fromkeys(range(3), rows.GOOD)),
+    ],
+    ids=["some", "none", "all"],
+)
+def test_rows_that_a_filter_leaves_out_keep_their_ids(
+    expression: str, states: dict[int, int]
+) -> None:
+    result = runner({"name": "f", "filter": expression})(table("a", "b", "c"))
+    assert fates(result) == states
+    kept = [row["text"] for row in data_of([result])]
+    assert kept == [text for number, text in enumerate("abc") if states[number] == rows.GOOD]
+
+
+def test_a_row_of_which_a_filter_cannot_be_computed_is_set_aside() -> None:
+    numbers = rows.with_ids(pa.table({"n": [1, 2**63 - 1, 3, -5]}), 3, 0)
+    result = runner({"name": "f", "filter": "n + 1 > 0"})(numbers)
+    assert fates(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD, 3: rows.SKIPPED}
+    (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
+    assert (failed[rows.STEP], failed[rows.ERROR]) == ("f", "ArrowInvalid: overflow")
+
+
+def test_a_path_that_is_too_short_for_its_label_is_a_bad_row() -> None:
+    paths = rows.with_ids(pa.table({"path": ["/a/b/c", "c"]}), 3, 0)
+    label = {"name": "label", "labelFromPath": {"column": "folder", "index": -2}}
+    result = runner(label)(paths)
+    assert data_of([result]) == [{"path": "/a/b/c", "folder": "b"}]
+    assert fates(result)[1] == rows.FAILED
+
+
+@pytest.mark.parametrize(("size", "calls"), [(None, [5]), (2, [2, 2, 1]), (5, [5]), (100, [5])])
+def test_a_function_gets_batches_of_the_size_that_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch, size: int | None, calls: list[int]
+) -> None:
+    import user_code
+
+    seen: list[int] = []
+
+    def watch(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(len(batch["text"]))
+        return batch
+
+    monkeypatch.setattr(user_code, "watch", watch, raising=False)
+    step = {"name": "watch", "python": {"callable": "user_code:watch"}}
+    result = runner(step | ({"batchSize": size} if size else {}))(table(*"abcde"))
+    assert seen == calls
+    assert [row["text"] for row in data_of([result])] == list("abcde")
+
+
+def test_a_step_that_cannot_be_loaded_is_told_when_the_stage_is_made() -> None:
+    with pytest.raises(ModelLoad, match="cannot load 'user_code:none'"):
+        runner({"name": "s", "python": {"callable": "user_code:none"}})
+
+
+def test_what_a_stage_is_made_of_can_travel() -> None:
+    stage = Stage("stage", (Step.model_validate(PICKY),))
+    travelled = pickle.loads(pickle.dumps((stage, TOLERANT)))
+    assert fates(StageRunner(*travelled)(table("a", "bad"))) == {0: rows.GOOD, 1: rows.FAILED}
+
+
+WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.lists(WORDS, min_size=1, max_size=40),
+    size=st.none() | st.integers(1, 10),
+    cuts=st.integers(1, 10),
+)
+def test_each_row_has_one_fate_however_the_input_is_cut(
+    texts: list[str], size: int | None, cuts: int
+) -> None:
+    run = runner(
+        PICKY | ({"batchSize": size} if size else {}),
+        {"name": "short", "filter": "len(upper) < 2"},
+    )
+    whole = table(*texts)
+    results = [run(whole.slice(start, cuts)) for start in range(0, len(texts), cuts)]
+    expected = {"a": rows.GOOD, "c": rows.GOOD, "bb": rows.SKIPPED}
+    assert fates(concat(results)) == {
+        number: expected.get(text, rows.FAILED) for number, text in enumerate(texts)
+    }
+    assert sum(result.num_rows for result in results) == len(texts)
+    assert [row["upper"] for row in data_of(results)] == [
+        text.upper() for text in texts if expected.get(text) == rows.GOOD
+    ]

@@ -1,0 +1,228 @@
+"""Models of transformers: the results of the library itself, in batches of any size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skimage
+import torch
+import transformers
+from PIL import Image
+
+from batchinference.pipeline.runtimes import load_runtime
+from batchinference.pipeline.runtimes.transformers import TransformersRuntime, pool
+from batchinference.spec.models import TransformersModel
+
+TEXTS = [
+    *("a", "hello", "the quick brown fox jumps over the lazy dog", "", "x" * 300, "übung 1, 2"),
+    *("batch inference", "hello"),
+]
+TOLERANCE = 1e-5
+
+
+def runtime(task: str, source: str, **fields: Any) -> TransformersRuntime:
+    kind = "image" if "image" in task else "text"
+    model = TransformersModel.model_validate(
+        {
+            **{"runtime": "transformers", "task": task, "source": source},
+            **{"inputs": {kind: "column"}, "output": "out", **fields},
+        }
+    )
+    loaded = load_runtime(model, cpus=1, gpus=0)
+    assert isinstance(loaded, TransformersRuntime)
+    return loaded
+
+
+def objects(values: list[Any]) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def photographs() -> list[np.ndarray]:
+    """Some photographs of several sizes, height x width x 3."""
+    images = []
+    for name, size in (
+        ("chelsea.png", (90, 60)),
+        ("coffee.png", (40, 50)),
+        ("rocket.jpg", (64, 64)),
+    ):
+        with Image.open(Path(skimage.data_dir) / name) as image:
+            images.append(np.asarray(image.convert("RGB").resize(size)))
+    return images
+
+
+def hidden_states(source: str, texts: list[str], **options: Any) -> list[torch.Tensor]:
+    """tokens x width for each text by itself, so without padding."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModel.from_pretrained(source).eval()
+    states = []
+    for text in texts:
+        tokens = tokenizer(text, return_tensors="pt", truncation=True, **options)
+        with torch.inference_mode():
+            states.append(model(**tokens).last_hidden_state[0])
+    return states
+
+
+def pixels(source: str, images: list[np.ndarray], **options: Any) -> torch.Tensor:
+    processor = transformers.AutoImageProcessor.from_pretrained(source)
+    prepared = processor(images=images, return_tensors="pt", **options)
+    return torch.as_tensor(prepared["pixel_values"])
+
+
+def embed(loaded: TransformersRuntime, **inputs: list[Any]) -> np.ndarray:
+    result = loaded({name: objects(values) for name, values in inputs.items()})
+    assert isinstance(result, np.ndarray)
+    assert result.dtype == np.float32
+    return result
+
+
+@pytest.mark.parametrize("pooling", [None, "mean", "cls"])
+@pytest.mark.parametrize("normalize", [None, False, True])
+def test_embeddings_of_texts_are_those_of_the_library(
+    bert: str, pooling: str | None, normalize: bool | None
+) -> None:
+    found = embed(
+        runtime("feature-extraction", bert, pooling=pooling, normalize=normalize), text=TEXTS
+    )
+    states = hidden_states(bert, TEXTS)
+    expected = torch.stack([state[0] if pooling == "cls" else state.mean(0) for state in states])
+    if normalize:
+        expected = torch.nn.functional.normalize(expected, dim=1)
+        assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < TOLERANCE
+    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+
+
+def test_embeddings_of_minilm_are_those_of_the_library_and_mean_something(minilm: str) -> None:
+    texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose again."]
+    found = embed(runtime("feature-extraction", minilm, normalize=True), text=texts)
+    expected = torch.stack([state.mean(0) for state in hidden_states(minilm, texts)])
+    expected = torch.nn.functional.normalize(expected, dim=1)
+    assert found.shape == (3, 384)
+    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+    cats, unlike = found[0] @ found[1], found[0] @ found[2]
+    assert cats > 0.5 > 0.2 > unlike
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_padding_does_not_change_embeddings(bert: str, size: int) -> None:
+    loaded = runtime("feature-extraction", bert)
+    whole = embed(loaded, text=TEXTS)
+    parts = [embed(loaded, text=TEXTS[at : at + size]) for at in range(0, len(TEXTS), size)]
+    assert np.abs(np.concatenate(parts) - whole).max() < TOLERANCE
+
+
+def test_classification_of_texts_is_that_of_the_library(bert: str) -> None:
+    result = runtime("text-classification", bert)({"text": objects(TEXTS)})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(bert).eval()
+    for text, found in zip(TEXTS, result.to_pylist(), strict=True):
+        tokens = tokenizer(text, return_tensors="pt", truncation=True)
+        with torch.inference_mode():
+            scores = model(**tokens).logits.softmax(dim=-1)[0]
+        assert found["label"] == model.config.id2label[int(scores.argmax())]
+        assert abs(found["score"] - float(scores.max())) < TOLERANCE
+    assert len({found["label"] for found in result.to_pylist()}) > 1
+
+
+@pytest.mark.parametrize("model", ["vit", "resnet"])
+def test_classification_of_images_is_that_of_the_library(
+    request: pytest.FixtureRequest, model: str
+) -> None:
+    source = request.getfixturevalue(model)
+    images = photographs()
+    result = runtime("image-classification", source)({"image": objects(images)})
+    direct = transformers.AutoModelForImageClassification.from_pretrained(source).eval()
+    with torch.inference_mode():
+        scores = direct(pixels(source, images)).logits.softmax(dim=-1)
+    for found, row in zip(result.to_pylist(), scores, strict=True):
+        assert found["label"] == direct.config.id2label[int(row.argmax())]
+        assert abs(found["score"] - float(row.max())) < TOLERANCE
+
+
+@pytest.mark.parametrize("pooling", [None, "mean", "cls"])
+def test_embeddings_of_images_are_those_of_the_library(vit: str, pooling: str | None) -> None:
+    images = photographs()
+    found = embed(runtime("image-feature-extraction", vit, pooling=pooling), image=images)
+    with torch.inference_mode():
+        model = transformers.AutoModel.from_pretrained(vit).eval()
+        states = model(pixels(vit, images)).last_hidden_state
+    expected = states[:, 0] if pooling == "cls" else states.mean(dim=1)
+    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+
+
+def test_embeddings_of_a_convolutional_network_are_the_mean_over_the_image(resnet: str) -> None:
+    images = photographs()
+    found = embed(runtime("image-feature-extraction", resnet, normalize=True), image=images)
+    with torch.inference_mode():
+        model = transformers.AutoModel.from_pretrained(resnet).eval()
+        states = model(pixels(resnet, images)).last_hidden_state
+    expected = torch.nn.functional.normalize(states.mean(dim=(2, 3)), dim=1)
+    assert found.shape == (3, 16)
+    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+
+
+def test_images_of_one_size_may_come_as_one_tensor(vit: str) -> None:
+    loaded = runtime("image-feature-extraction", vit)
+    images = np.stack([np.full((20, 30, 3), value, np.uint8) for value in (0, 100, 255)])
+    whole = loaded({"image": images})
+    assert np.abs(whole - embed(loaded, image=list(images))).max() < TOLERANCE
+    one_by_one = np.concatenate([loaded({"image": images[at : at + 1]}) for at in range(3)])
+    assert np.abs(whole - one_by_one).max() < TOLERANCE
+
+
+def test_options_go_to_the_tokenizer(bert: str) -> None:
+    texts = ["abcdefgh", "abc"]
+    short = embed(runtime("feature-extraction", bert, options={"max_length": 5}), text=texts)
+    states = hidden_states(bert, texts, max_length=5)
+    expected = torch.stack([state.mean(0) for state in states])
+    assert [len(state) for state in states] == [5, 5]
+    assert np.abs(short - expected.numpy()).max() < TOLERANCE
+    assert np.abs(short[0] - short[1]).max() < TOLERANCE
+
+
+def test_options_go_to_the_image_processor(vit: str) -> None:
+    images = photographs()
+    options = {"do_normalize": False}
+    found = embed(runtime("image-feature-extraction", vit, options=options), image=images)
+    with torch.inference_mode():
+        model = transformers.AutoModel.from_pretrained(vit).eval()
+        states = model(pixels(vit, images, do_normalize=False)).last_hidden_state
+    assert np.abs(found - states.mean(dim=1).numpy()).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("value", [None, 5, b"bytes", ["a"]], ids=repr)
+def test_what_is_no_text_is_refused(bert: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
+        runtime("feature-extraction", bert)({"text": objects(["fine", value])})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "NoneType"),
+        (b"\x89PNG", "bytes"),
+        ("/etc/hostname", "str"),
+        ("http://localhost:1/image.png", "str"),
+        (np.zeros((8, 8), np.uint8), r"\(8, 8\)"),
+    ],
+    ids=["None", "bytes", "path", "address", "no channels"],
+)
+def test_what_is_no_image_is_refused_and_never_fetched(vit: str, value: object, words: str) -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(TypeError, match=f"expected an image of height x .*, got {words}"):
+        runtime("image-classification", vit)({"image": objects([image, value])})
+
+
+def test_a_mean_leaves_padding_out() -> None:
+    hidden = torch.tensor(
+        [[[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]], [[5.0, 6.0], [7.0, 8.0], [9.0, 10.0]]]
+    )
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    assert pool(hidden, mask, "mean").tolist() == [[2.0, 3.0], [7.0, 8.0]]
+    assert pool(hidden, None, "mean")[1].tolist() == [7.0, 8.0]
+    assert pool(hidden, mask, "cls").tolist() == [[1.0, 2.0], [5.0, 6.0]]
+    assert pool(hidden, torch.zeros(2, 3), "mean").tolist() == [[0.0, 0.0], [0.0, 0.0]]

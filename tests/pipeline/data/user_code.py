@@ -1,0 +1,120 @@
+"""The module of a user: what jobs name as `user_code:NAME`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+Batch = dict[str, np.ndarray]
+NOT_CALLABLE = 5
+
+
+def lengths(batch: Batch) -> dict[str, Any]:
+    return {**batch, "length": [len(text) for text in batch["text"]]}
+
+
+def add(batch: Batch, amount: float = 1, column: str = "n") -> Batch:
+    return {**batch, column: batch[column] + amount}
+
+
+def untouched(batch: Batch) -> Batch:
+    return batch
+
+
+def picky(batch: Batch) -> Batch:
+    """Raises on a batch with a word that it does not like."""
+    for text in batch["text"]:
+        if "bad" in text:
+            raise ValueError(f"cannot take {text}")
+    return {**batch, "upper": np.array([text.upper() for text in batch["text"]], dtype=object)}
+
+
+class Scaler:
+    """Multiplies a column, and counts how often it was made."""
+
+    made = 0
+
+    def __init__(self, factor: float, column: str = "n") -> None:
+        Scaler.made += 1
+        self.factor = factor
+        self.column = column
+
+    def __call__(self, batch: Batch, offset: float = 0) -> Batch:
+        return {self.column: batch[self.column] * self.factor + offset}
+
+
+class Outer:
+    """Holds a function that is named with its class."""
+
+    @staticmethod
+    def double(batch: Batch) -> Batch:
+        return {"n": batch["n"] * 2}
+
+
+class Fragile:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("the file of weights is missing")
+
+
+class NotCallable:
+    """Has no __call__."""
+
+
+class Affine(torch.nn.Module):
+    """x * scale + shift, with a layer of learned weights when there are features."""
+
+    def __init__(self, features: int = 3, scale: float = 1.0) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(features, 2)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.linear(x)) * self.scale
+
+
+class Two(torch.nn.Module):
+    """Takes two inputs by their names."""
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left.float().flatten(1) @ right.float().flatten(1).T
+
+
+class Cast(torch.nn.Module):
+    """Gives back its input in another type."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.dtype = getattr(torch, dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.dtype)
+
+
+class Tuple(torch.nn.Module):
+    """Returns more than a tensor."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x
+
+
+class Shorter(torch.nn.Module):
+    """Returns a row less than it was given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[1:]
+
+
+class InPlace(torch.nn.Module):
+    """Writes into its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+
+def no_module() -> int:
+    return 5

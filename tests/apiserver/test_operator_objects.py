@@ -36,12 +36,22 @@ def test_a_job_gets_a_ray_job_with_its_file_and_token(created: PlayedJob) -> Non
 
 
 def test_every_object_goes_with_its_job(created: PlayedJob) -> None:
-    """By its owner: Kubernetes deletes it with the job, whether the operator runs or not."""
+    """By its owner: Kubernetes deletes it with the job, whether the operator runs or not. The token
+    goes with the RayJob, which KubeRay cannot stop without."""
+    assert owner(created.ray_job) == ("BatchInference", created.body["metadata"]["uid"])
+    assert owner(created.config_map) == ("BatchInference", created.body["metadata"]["uid"])
+    assert owner(created.secret) == ("RayJob", created.ray_job["metadata"]["uid"])
+
+
+def owner(body: Object) -> tuple[str, str]:
+    """Kind and uid of what a part of a job goes with."""
+    (found,) = body["metadata"]["ownerReferences"]
+    assert found["controller"] is True
+    return found["kind"], found["uid"]
+
+
+def test_every_object_names_its_job(created: PlayedJob) -> None:
     for found in (created.ray_job, created.config_map, created.secret):
-        (owner,) = found["metadata"]["ownerReferences"]
-        assert owner["uid"] == created.body["metadata"]["uid"]
-        assert owner["kind"] == "BatchInference"
-        assert owner["controller"] is True
         labels = found["metadata"]["labels"]
         assert labels["batchinference.dev/name"] == "job"
         assert labels["app.kubernetes.io/managed-by"] == "batchinference-operator"
@@ -105,8 +115,7 @@ def test_a_ray_job_of_somebody_else_is_not_touched(
     assert namespace.get("RayJob", "second-1") == theirs
     namespace.delete("RayJob", "second-1")
     second.status("Starting")
-    owner = namespace.get("RayJob", "second-1")["metadata"]["ownerReferences"][0]
-    assert owner["uid"] == second.body["metadata"]["uid"]
+    assert owner(second.ray_job) == ("BatchInference", second.body["metadata"]["uid"])
 
 
 def foreign(ray_job: Object) -> Object:

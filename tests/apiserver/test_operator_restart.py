@@ -51,13 +51,16 @@ def test_it_goes_on_where_it_ended_between_two_objects(
     half.status("Succeeded")
 
 
-def test_it_goes_on_where_it_ended_between_the_ray_job_and_the_status(
-    operator: OperatorProcess, namespace: Namespace, job: Any
+@pytest.mark.parametrize("token", ["before its token", "after its token"])
+def test_it_goes_on_where_it_ended_after_the_ray_job(
+    operator: OperatorProcess, namespace: Namespace, job: Any, token: str
 ) -> None:
     created = job()
     created.status("Starting")
     operator.kill()
     before = created.ray_job
+    if token == "before its token":
+        namespace.delete("Secret", created.secret["metadata"]["name"])
     namespace.patch_status("BatchInference", "job", None)
     assert "status" not in created.body
     operator.start()

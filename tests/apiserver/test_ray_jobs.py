@@ -55,7 +55,7 @@ def rendered(body: Object) -> list[Object]:
     names, owner = Names(job.metadata.name, uid, 1), Owner(job.metadata.name, uid)
     return [
         config_map(job, names, owner),
-        token_secret(job, names, "0" * 64, owner),
+        token_secret(job.metadata.namespace, names, "0" * 64, owner),
         ray_job(job, names, owner),
     ]
 

@@ -58,9 +58,9 @@ class PlayedJob:
 
     @property
     def secret(self) -> Object:
-        auth = self.ray_job["spec"]["rayClusterSpec"]["authOptions"]
-        found: Object = self.namespace.get("Secret", auth["secretName"])
-        return found
+        """The token of the Ray cluster, as soon as it is there."""
+        name = self.ray_job["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
+        return soon(f"Secret {name}", lambda: self.namespace.find("Secret", name))
 
     @property
     def config_map(self) -> Object:

@@ -45,11 +45,8 @@ def objects(values: list[Any]) -> np.ndarray:
 def photographs() -> list[np.ndarray]:
     """Some photographs of several sizes, height x width x 3."""
     images = []
-    for name, size in (
-        ("chelsea.png", (90, 60)),
-        ("coffee.png", (40, 50)),
-        ("rocket.jpg", (64, 64)),
-    ):
+    sizes = {"chelsea.png": (90, 60), "coffee.png": (40, 50), "rocket.jpg": (64, 64)}
+    for name, size in sizes.items():
         with Image.open(Path(skimage.data_dir) / name) as image:
             images.append(np.asarray(image.convert("RGB").resize(size)))
     return images
@@ -104,7 +101,8 @@ def test_embeddings_of_minilm_are_those_of_the_library_and_mean_something(minilm
     assert found.shape == (3, 384)
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
     cats, unlike = found[0] @ found[1], found[0] @ found[2]
-    assert cats > 0.5 > 0.2 > unlike
+    assert cats > 0.5
+    assert unlike < 0.2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -125,7 +123,7 @@ def test_classification_of_texts_is_that_of_the_library(bert: str) -> None:
             scores = model(**tokens).logits.softmax(dim=-1)[0]
         assert found["label"] == model.config.id2label[int(scores.argmax())]
         assert abs(found["score"] - float(scores.max())) < TOLERANCE
-    assert len({found["label"] for found in result.to_pylist()}) > 1
+    assert len({round(found["score"], 4) for found in result.to_pylist()}) > 3
 
 
 @pytest.mark.parametrize("model", ["vit", "resnet"])
@@ -218,9 +216,7 @@ def test_what_is_no_image_is_refused_and_never_fetched(vit: str, value: object, 
 
 
 def test_a_mean_leaves_padding_out() -> None:
-    hidden = torch.tensor(
-        [[[1.0, 2.0], [3.0, 4.0], [100.0, 100.0]], [[5.0, 6.0], [7.0, 8.0], [9.0, 10.0]]]
-    )
+    hidden = torch.tensor([[[1.0, 2], [3, 4], [100, 100]], [[5, 6], [7, 8], [9, 10]]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     assert pool(hidden, mask, "mean").tolist() == [[2.0, 3.0], [7.0, 8.0]]
     assert pool(hidden, None, "mean")[1].tolist() == [7.0, 8.0]

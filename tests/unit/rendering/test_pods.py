@@ -9,6 +9,7 @@ import pytest
 
 from batchinference.plan import plan_for_cluster
 from batchinference.rendering.quantities import memory_bytes
+from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.documents import model_step
 from support.rendered import Object, Rendered, render
@@ -204,3 +205,17 @@ def test_the_platform_gives_what_the_job_leaves_out() -> None:
     for pod in render(job(), Cluster.model_validate(platform)).pods:
         assert container(pod)["image"] == "platform:1"
         assert pod["spec"]["nodeSelector"] == {"pool": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("volume", "field"),
+    [
+        ({"name": "batchinference-job", "mountPath": "/data"}, "name"),
+        ({"name": "own", "mountPath": "/etc/batchinference/"}, "mountPath"),
+    ],
+)
+def test_a_volume_in_the_place_of_the_jobs_file_is_refused(
+    volume: dict[str, str], field: str
+) -> None:
+    with pytest.raises(SpecError, match=rf"spec\.cluster\.volumes\[0\]\.{field}: .*is taken"):
+        with_cluster(volumes=[{**volume, "hostPath": {"path": "/data"}}])

@@ -133,7 +133,6 @@ def test_every_state_is_here() -> None:
         json.dumps({**SMALLEST, "progress": {"rows": 1, "percent": 101}}),
         json.dumps({**SMALLEST, "progress": {"rows": 1.5}}),
         json.dumps({**SMALLEST, "version": None}),
-        json.dumps({**SMALLEST, "secret": "x"}),
         json.dumps({key: SMALLEST[key] for key in SMALLEST if key != "updatedAt"}),
     ],
     ids=lambda content: str(content[:25]),
@@ -141,6 +140,13 @@ def test_every_state_is_here() -> None:
 def test_what_is_no_report_is_a_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)
+
+
+def test_what_only_a_newer_driver_tells_is_passed_over() -> None:
+    progress = {"rows": 1, "bytes": 5}
+    report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "gpuSeconds": 3}))
+    assert report.progress is not None
+    assert report.progress.rows == 1
 
 
 @given(st.binary() | st.text())

@@ -105,7 +105,8 @@ def test_only_python_steps_have_a_class() -> None:
         ({"replicas": {"max": 2}}, "replicas"),
         ({"replicas": {}}, "replicas"),
         ({"resources": {"gpu": 1}}, "gpu"),
-        ({"resources": {"gpu": 1}, "replicas": {"max": 2}}, "gpu"),
+        ({"resources": {"memory": "1Gi"}}, "memory"),
+        ({"resources": {"gpu": 1}, "replicas": {"max": 2}}, "replicas"),
     ],
 )
 def test_a_function_has_no_replicas(fields: Document, field: str) -> None:
@@ -116,7 +117,7 @@ def test_a_function_has_no_replicas(fields: Document, field: str) -> None:
 
 
 def test_a_function_has_batches_and_cpus() -> None:
-    resources = {"cpu": 2, "gpu": 0, "memory": "1Gi"}
+    resources = {"cpu": 2, "gpu": 0}
     function = {"callable": "module:function", "callArgs": {"top": 3}}
     assert only(one(python=function, batchSize=8, resources=resources))
 

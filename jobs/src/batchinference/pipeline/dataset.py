@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import threading
 from collections.abc import Callable
@@ -96,11 +97,18 @@ def _selector(plan: Plan, group: str) -> dict[str, str] | None:
     return {GROUP_LABEL: group} if plan.groups else None
 
 
+def _cpus(stage: Stage, plan: Plan) -> float:
+    """CPUs of a task or actor. Ray counts a pod's CPUs rounded up, and where replicas have pods of
+    their own, a second one must not find room in what is rounded."""
+    alone = bool(plan.groups) and plan.group_of(stage) != CPU_GROUP
+    return math.ceil(stage.cpus) if alone else stage.cpus
+
+
 def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
     selector = _selector(plan, plan.group_of(stage)) if plan.groups else None
     common: dict[str, Any] = {
         "batch_format": "pyarrow",
-        "num_cpus": stage.cpus,
+        "num_cpus": _cpus(stage, plan),
         "udf_modifying_row_count": False,
         "label_selector": selector,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from posixpath import normpath
 from typing import Any
 
 from batchinference.plan import WorkerGroup
@@ -25,6 +26,19 @@ RESTRICTED: dict[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """What Pod Security's level `restricted` asks of a container."""
+
+
+def check_volumes(cluster: Cluster) -> list[Problem]:
+    """Volumes in the place of the product's own."""
+    problems = []
+    for index, volume in enumerate(cluster.volumes):
+        where = f"spec.cluster.volumes[{index}]"
+        if volume.name == _JOB_VOLUME:
+            problems.append(Problem(f"{where}.name", f"'{_JOB_VOLUME}' is taken by the job's file"))
+        if normpath(volume.mount_path) == JOB_DIRECTORY:
+            message = f"'{JOB_DIRECTORY}' is taken by the job's file: mount it elsewhere"
+            problems.append(Problem(f"{where}.mountPath", message))
+    return problems
 
 
 def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:

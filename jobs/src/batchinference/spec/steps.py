@@ -135,13 +135,14 @@ class Step(SpecModel):
                         {"name": to_alias(name), "kind": given[0]},
                     )
         if self.python and not self.python_is_class:
-            gpu = self.resources is not None and self.resources.gpu > 0
-            if self.replicas or gpu:
+            resources = self.resources or Resources()
+            asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory}
+            for field in (field for field, value in asked.items() if value):
                 raise PydanticCustomError(
                     "step_function",
                     "'{field}' is for a class, and '{name}' is a function, which runs wherever a "
                     "CPU is free (a class has a name in CapWords)",
-                    {"field": "gpu" if gpu else "replicas", "name": self.python.callable},
+                    {"field": field, "name": self.python.callable},
                 )
         return self
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.base import choose_device
@@ -74,11 +75,11 @@ def _by_name(
     names = program.graph_signature.user_inputs
     if set(names) != set(inputs):
         raise ModelLoad(f"the program takes {', '.join(map(str, names))}, not {', '.join(inputs)}")
-    positional = names[: program.call_spec.in_spec.children_specs[0].num_children]
     module = program.module().to(device)
 
     def call(**tensors: torch.Tensor) -> Any:
-        arguments = [tensors.pop(str(name)) for name in positional]
-        return module(*arguments, **tensors)
+        given = [tensors[str(name)] for name in names]
+        positional, named = tree_unflatten(given, program.call_spec.in_spec)
+        return module(*positional, **named)
 
     return call

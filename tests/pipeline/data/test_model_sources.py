@@ -1,0 +1,182 @@
+"""Where models come from: paths, folders that are fetched, and the Hub's names."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes import sources
+from batchinference.pipeline.runtimes.sources import cache_directory, check, is_path, resolve
+from batchinference.pipeline.steps.model import ModelTransform
+from batchinference.pipeline.storage import Address
+from batchinference.spec.steps import Step
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Hub that cannot be reached, and nothing kept of it."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("path", ["{}", "file://{}", "{}/", "{}/../model"])
+def test_a_local_path_is_taken_as_it_is(tmp_path: Path, path: str) -> None:
+    (tmp_path / "model").mkdir()
+    source = path.format(tmp_path / "model")
+    assert Path(resolve(source)).samefile(tmp_path / "model")
+    check(source)
+
+
+def test_a_relative_path_is_one_that_is_there_or_begins_with_a_dot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org/model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert is_path("org/model")
+    assert resolve("org/model") == "org/model"
+    assert is_path("./missing")
+    assert not is_path("org/missing")
+
+
+def test_a_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    assert resolve("~/model") == str(tmp_path / "model")
+
+
+def test_an_id_of_the_hub_stays_one() -> None:
+    assert resolve("sentence-transformers/all-MiniLM-L6-v2") == (
+        "sentence-transformers/all-MiniLM-L6-v2"
+    )
+
+
+@pytest.mark.parametrize("source", ["/nowhere/model", "./nowhere", "~/nowhere", "file:///nowhere"])
+def test_a_path_that_is_not_there_is_told_in_full(source: str) -> None:
+    words = rf"model '{source}' not found: there is no /.*nowhere"
+    with pytest.raises(ModelLoad, match=words):
+        resolve(source)
+    with pytest.raises(ModelLoad, match=words):
+        check(source)
+
+
+@pytest.mark.parametrize("name", ["org/missing", "missing", "no/such/model", "bad name!"])
+def test_a_name_that_the_hub_does_not_have_is_told(offline: None, name: str) -> None:
+    with pytest.raises(ModelLoad) as failure:
+        check(name)
+    told = failure.value.message
+    assert told.startswith(f"model '{name}' not found: no such folder here, and the Hub says: ")
+    assert "\n" not in told
+
+
+def embed(source: str) -> Step:
+    model = {
+        **{"runtime": "transformers", "task": "feature-extraction", "source": source},
+        **{"inputs": {"text": "text"}, "output": "embedding"},
+    }
+    return Step.model_validate({"name": "embed", "model": model})
+
+
+def test_a_model_that_cannot_be_loaded_is_told_by_its_step(offline: None) -> None:
+    with pytest.raises(ModelLoad, match="step 'embed': the model cannot be loaded: OSError: "):
+        ModelTransform(embed("org/missing"), gpus=0)
+
+
+def test_a_folder_that_holds_no_model_is_told_by_its_step(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoad, match="step 'embed': the model cannot be loaded: "):
+        ModelTransform(embed(str(tmp_path)), gpus=0)
+
+
+def test_the_cache_lies_where_it_is_wanted(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert cache_directory() == cache
+    monkeypatch.delenv("BATCHINFERENCE_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache/batchinference"
+
+
+def write_model(folder: Path) -> dict[str, bytes]:
+    contents = {"config.json": b"{}", "weights.bin": bytes(1000), "sub/vocab.txt.gz": b"no gzip"}
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return contents
+
+
+def test_a_fetched_folder_is_there_as_a_whole_and_file_by_file(tmp_path: Path, cache: Path) -> None:
+    contents = write_model(tmp_path / "model")
+    fetched = sources._fetch(Address(str(tmp_path / "model")))
+    assert fetched.is_relative_to(cache)
+    found = {
+        str(path.relative_to(fetched)): path.read_bytes()
+        for path in fetched.rglob("*")
+        if path.is_file()
+    }
+    assert found == contents
+
+
+def test_a_single_file_is_fetched_under_its_name(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    fetched = sources._fetch(Address(str(tmp_path / "model.pt")))
+    assert fetched.name == "model.pt"
+    assert fetched.read_bytes() == b"weights"
+
+
+def test_what_was_fetched_is_not_fetched_again(tmp_path: Path, cache: Path) -> None:
+    write_model(tmp_path / "model")
+    first = sources._fetch(Address(str(tmp_path / "model")))
+    (first / "mark").touch()
+    assert sources._fetch(Address(str(tmp_path / "model"))) == first
+    assert (first / "mark").exists()
+
+
+def test_a_model_that_changed_is_fetched_anew(tmp_path: Path, cache: Path) -> None:
+    write_model(tmp_path / "model")
+    first = sources._fetch(Address(str(tmp_path / "model")))
+    (tmp_path / "model/config.json").write_bytes(b'{"new": 1}')
+    second = sources._fetch(Address(str(tmp_path / "model")))
+    assert second != first
+    assert (second / "config.json").read_bytes() == b'{"new": 1}'
+
+
+def test_a_download_that_broke_off_is_never_taken_for_a_model(tmp_path: Path, cache: Path) -> None:
+    write_model(tmp_path / "model")
+    model, target = Address(str(tmp_path / "model")), cache / "models/x"
+    listed = [f"{model.path}/config.json", f"{model.path}/gone.bin"]
+    with pytest.raises(FileNotFoundError):
+        sources._download(model, listed, target)
+    assert not target.exists()
+    sources._download(model, [f"{model.path}/weights.bin"], target)
+    assert [path.name for path in target.iterdir()] == ["weights.bin"]
+
+
+def test_replicas_that_start_together_fetch_once(tmp_path: Path, cache: Path) -> None:
+    write_model(tmp_path / "model")
+    found: list[Path] = []
+
+    def fetch() -> None:
+        found.append(sources._fetch(Address(str(tmp_path / "model"))))
+
+    replicas = [threading.Thread(target=fetch) for _ in range(6)]
+    for replica in replicas:
+        replica.start()
+    for replica in replicas:
+        replica.join()
+    assert len(found) == 6
+    assert len(set(found)) == 1
+
+
+def test_an_empty_place_holds_no_model(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ModelLoad, match="not found: nothing there"):
+        sources._fetch(Address(str(tmp_path / "model")))

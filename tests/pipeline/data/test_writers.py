@@ -1,0 +1,258 @@
+"""Writers: what is written comes back through readers that know nothing of Ray."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import gzip
+import io
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.blocks import concat, to_column
+from batchinference.pipeline.sample import first_rows
+from batchinference.pipeline.writers import base, writer_for
+from batchinference.pipeline.writers.base import plain
+from batchinference.spec.write import WriteJson, WriteParquet
+
+COMPRESSIONS = ["snappy", "zstd", "gzip", "lz4", "none"]
+
+
+def parquet(table: pa.Table, compression: str = "snappy") -> pq.ParquetFile:
+    write = WriteParquet(format="parquet", path="/out", compression=compression)
+    return pq.ParquetFile(io.BytesIO(writer_for(write).encode(table)))
+
+
+def json_lines(table: pa.Table, compression: str = "none") -> list[dict[str, Any]]:
+    """The rows of a JSON file, by a parser that takes nothing but JSON."""
+    write = WriteJson(format="json", path="/out", compression=compression)
+    content = bytes(writer_for(write).encode(table))
+    text = (gzip.decompress(content) if compression == "gzip" else content).decode()
+    assert text.endswith("\n")
+    lines = text.removesuffix("\n").split("\n")
+    return [json.loads(line, parse_constant=pytest.fail) for line in lines]
+
+
+def everything() -> pa.Table:
+    return pa.table(
+        {
+            "flag": [True, None],
+            "small": pa.array([255, None], pa.uint8()),
+            "real": pa.array([1.5, None], pa.float32()),
+            "text": ['ü\n"\u2028', None],
+            "list": [[1, None], None],
+            "struct": [{"a": 1, "b": [{"c": "x"}]}, None],
+            "none": pa.nulls(2),
+        }
+    )
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_parquet_gives_back_rows_and_types(compression: str) -> None:
+    file = parquet(everything(), compression)
+    assert file.read().equals(everything())
+    used = {file.metadata.row_group(0).column(at).compression for at in range(3)}
+    assert used == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_json_gives_back_rows(compression: str) -> None:
+    assert json_lines(everything(), compression) == everything().to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("write", "ending"),
+    [
+        (WriteParquet(format="parquet", path="/out"), ".parquet"),
+        (WriteJson(format="json", path="/out"), ".jsonl"),
+        (WriteJson(format="json", path="/out", compression="gzip"), ".jsonl.gz"),
+    ],
+    ids=["parquet", "json", "json, gzip"],
+)
+def test_the_ending_tells_the_format(write: WriteParquet | WriteJson, ending: str) -> None:
+    assert writer_for(write).extension == ending
+
+
+@pytest.mark.parametrize(
+    "write",
+    [WriteParquet(format="parquet", path="/out"), WriteJson(format="json", path="/out"),
+     WriteJson(format="json", path="/out", compression="gzip")],
+    ids=["parquet", "json", "json, gzip"],
+)  # fmt: skip
+def test_the_same_rows_give_the_same_bytes(write: WriteParquet | WriteJson) -> None:
+    writer = writer_for(write)
+    assert bytes(writer.encode(everything())) == bytes(writer.encode(everything()))
+
+
+def test_what_json_has_no_form_for_becomes_text() -> None:
+    table = pa.table(
+        {
+            "bytes": [b"\x00\xff"],
+            "date": [dt.date(2020, 1, 2)],
+            "moment": pa.array([dt.datetime(2020, 1, 2, 3, 4, 5, tzinfo=dt.UTC)]),
+            "exact": pa.array([1_600_000_000_000_000_001], pa.timestamp("ns")),
+            "time": [dt.time(3, 4, 5)],
+            "span": [dt.timedelta(hours=1)],
+            "decimal": [Decimal("1.50")],
+            "inner": [[{"bytes": b"a"}]],
+            "map": pa.array([[("key", 1)]], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    assert json_lines(table) == [
+        {
+            "bytes": base64.b64encode(b"\x00\xff").decode(),
+            "date": "2020-01-02",
+            "moment": "2020-01-02 03:04:05+00:00",
+            "exact": "2020-09-13 12:26:40.000000001",
+            "time": "03:04:05",
+            "span": "1:00:00",
+            "decimal": "1.50",
+            "inner": [{"bytes": base64.b64encode(b"a").decode()}],
+            "map": [["key", 1]],
+        }
+    ]
+
+
+def test_numbers_that_json_does_not_have_become_null() -> None:
+    odd = [float("nan"), float("inf"), -float("inf"), 1.5]
+    table = pa.table(
+        {"x": odd, "list": [odd] * 4, "struct": [{"y": value} for value in odd],
+         "tensor": to_column(np.array([[value, 2.0] for value in odd])),
+         "map": pa.array([[("k", value)] for value in odd], pa.map_(pa.string(), pa.float64()))}
+    )  # fmt: skip
+    for row, value in zip(json_lines(table), odd, strict=True):
+        kept = value if math.isfinite(value) else None
+        assert row == {
+            **{"x": kept, "list": [None, None, None, 1.5], "struct": {"y": kept}},
+            **{"tensor": [kept, 2.0], "map": [["k", kept]]},
+        }
+
+
+def test_parquet_keeps_them() -> None:
+    odd = [float("nan"), float("inf")]
+    found = parquet(pa.table({"x": odd})).read().column("x").to_pylist()
+    assert (math.isnan(found[0]), found[1]) == (True, float("inf"))
+
+
+TENSORS = {
+    "vectors": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "images": np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3),
+    "flags": np.array([[True], [False]]),
+    "halves": np.array([[0.5], [1.5]], dtype=np.float16),
+    "texts": np.array([["a", "bc"], ["d", ""]]),
+    "nothing in them": np.zeros((2, 0)),
+    "several sizes": [np.ones((1, 2), np.uint8), np.zeros((3, 2), np.uint8)],
+    "an empty one": [np.ones((0, 2)), np.zeros((3, 2))],
+}
+tensors = pytest.mark.parametrize("values", TENSORS.values(), ids=TENSORS)
+
+
+@tensors
+def test_tensors_become_lists(values: Any) -> None:
+    table = pa.table({"t": to_column(values)})
+    expected = [np.asarray(value).tolist() for value in values]
+    assert parquet(table).read().column("t").to_pylist() == expected
+    assert [row["t"] for row in json_lines(table)] == expected
+
+
+@tensors
+def test_rows_without_a_tensor_have_null(values: Any) -> None:
+    part, without = pa.table({"t": to_column(values)}), pa.table({"other": [1]})
+    lists = [np.asarray(value).tolist() for value in values]
+    for table, expected in (
+        (concat([part, without]), [*lists, None]),
+        (concat([without, part, without]), [None, *lists, None]),
+        (concat([part, without]).take([2, 1, 2]), [None, lists[1], None]),
+        (concat([part, without]).slice(2), [None]),
+        (part.slice(1), lists[1:]),
+        (part.slice(0, 0), []),
+    ):
+        assert plain(table).column("t").to_pylist() == expected
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["one shape", "several shapes"])
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
+def test_elements_of_tensors_keep_their_type(dtype: str, ragged: bool) -> None:
+    shapes = ((2, 2), (1, 2)) if ragged else ((2, 2), (2, 2))
+    column = to_column([np.ones(shape, dtype) for shape in shapes])
+    kind = plain(pa.table({"t": column})).schema.field("t").type
+    assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
+
+
+def test_tensors_of_arrow_itself_keep_their_shape() -> None:
+    values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
+    assert plain(table).column("t").to_pylist() == values.tolist()
+
+
+def test_tables_without_tensors_are_left_as_they_are() -> None:
+    assert plain(everything()).equals(everything())
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50, 1000])
+def test_large_tensors_are_converted_in_parts(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MAX_BYTES", limit)
+    ragged = [np.arange(number * 2).reshape(number, 2) for number in range(9)]
+    for values in (np.arange(60).reshape(10, 3, 2), ragged):
+        column = plain(pa.table({"t": to_column(values)})).column("t")
+        assert column.to_pylist() == [value.tolist() for value in values]
+        assert (column.num_chunks > 1) == (limit < 500)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {
+                "text": st.none() | st.text(),
+                "whole": st.none() | st.integers(-(2**63), 2**63 - 1),
+                "real": st.none() | st.floats(),
+                "texts": st.none() | st.lists(st.text(max_size=3), max_size=3),
+            }
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    compression=st.sampled_from(["none", "gzip"]),
+)
+def test_any_rows_come_back(rows: list[dict[str, Any]], compression: str) -> None:
+    schema = pa.schema([("text", pa.string()), ("whole", pa.int64()), ("real", pa.float64()),
+                        ("texts", pa.list_(pa.string()))])  # fmt: skip
+    table = pa.Table.from_pylist(rows, schema)
+    found = parquet(table).read().to_pylist()
+    assert str(found) == str(table.to_pylist())  # as text, because nan is not equal to nan
+    finite = [row["real"] is not None and math.isfinite(row["real"]) for row in rows]
+    assert json_lines(table, compression) == [
+        row | {"real": row["real"] if known else None}
+        for row, known in zip(rows, finite, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [{"format": "parquet"}, {"format": "json"}, {"format": "json", "compression": "gzip"}],
+    ids=["parquet", "json", "json, gzip"],
+)
+def test_the_first_rows_of_an_output_can_be_seen(write: dict[str, str], tmp_path: Path) -> None:
+    model = WriteParquet if write["format"] == "parquet" else WriteJson
+    chosen = model.model_validate({"path": str(tmp_path), **write})
+    writer = writer_for(chosen)
+    for name, start in (("part-b", 3), ("part-a", 0)):
+        table = pa.table({"n": [start, start + 1, start + 2], "t": ["a\u2028b"] * 3})
+        (tmp_path / f"{name}{writer.extension}").write_bytes(writer.encode(table))
+    for other in ("_SUCCESS", "_batchinference/report.json", ".part-c.tmp"):
+        (tmp_path / other).parent.mkdir(exist_ok=True)
+        (tmp_path / other).write_text("no rows")
+    assert [row["n"] for row in first_rows(chosen, 4)] == [0, 1, 2, 3]
+    assert first_rows(chosen, 1) == [{"n": 0, "t": "a\u2028b"}]
+    assert len(first_rows(chosen, 100)) == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 from support.apiserver import ApiServer, Namespace
 from support.deployment import CHART
 from support.documents import document
-from support.engines import kubebuilder_assets
+from support.engines import kubebuilder_assets, program
 
 Object = dict[str, Any]
 
@@ -26,11 +27,12 @@ LONGEST_ANNOTATION = 262144
 @pytest.fixture
 def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
     """kubectl in the test's namespace."""
-    program = kubebuilder_assets() / "kubectl"
+    beside = str(kubebuilder_assets() / "kubectl")
+    kubectl = shutil.which(beside) or program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
 
     def run(*words: str) -> str:
-        command = [str(program), "--namespace", namespace.name, *words]
+        command = [kubectl, "--namespace", namespace.name, *words]
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr

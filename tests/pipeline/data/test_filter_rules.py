@@ -73,6 +73,7 @@ patterns = st.sampled_from(["a", "^a", "b$", "[aA]b?", r"\.", "", "É|é", "a.b"
 conditions = st.recursive(
     st.sampled_from(["b", "True", "False"])
     | form("{} {} {}", numbers, comparison, numbers)
+    | form("{} % {} {} {}", small, small, comparison, small)
     | form("{} {} {} {} {}", numbers, comparison, numbers, comparison, numbers)
     | form("{} {} {}", texts, comparison, texts)
     | form("{} {} {}", st.sampled_from("iu"), member, st.lists(st.integers(-9, 300)).map(str))

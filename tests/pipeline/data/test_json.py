@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
+from batchinference.pipeline.readers import json as reader
 from batchinference.pipeline.readers import lines
-from support.reading import Outcome, read_files
+from support.reading import Outcome, open_input, read_files
 
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 
@@ -237,6 +238,23 @@ def test_one_huge_line_is_one_row(tmp_path: Path) -> None:
     huge = "x" * (2 * lines.CHUNK_BYTES)
     content = "".join(json.dumps({"a": text}) + "\n" for text in ("before", huge, "after"))
     assert [row["a"] for row in read(tmp_path, content.encode()).good] == ["before", huge, "after"]
+
+
+def test_a_bad_line_among_many_is_found_by_halving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, calls = reader._parse, []
+
+    def counted(chunk: bytes, schema: pa.Schema) -> pa.Table:
+        calls.append(len(chunk))
+        return parse(chunk, schema)
+
+    monkeypatch.setattr(reader, "_parse", counted)
+    path = write(tmp_path / "a.json", b'{"a": 1}\n' * 1000 + b"bad\n" + b'{"a": 1}\n' * 3095)
+    opened = open_input("json", path)
+    calls.clear()
+    assert set(opened.read().bad) == {(0, 1000)}
+    assert len(calls) == 1 + 2 * 12
 
 
 def test_a_gzipped_file_is_unpacked(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from batchinference.pipeline.runtimes.base import Runtime, choose_device
 from batchinference.spec.models import TorchModel
 
 FACTORY = "user_code:Affine"
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 def runtime(*inputs: str, **fields: Any) -> Runtime:

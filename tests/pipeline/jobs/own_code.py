@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +53,37 @@ def wait_for(batch: Batch, file: str) -> Batch:
 
 def storage_is_away(batch: Batch) -> Batch:
     raise OSError("the disk is gone")
+
+
+def die_once(batch: Batch, file: str) -> Batch:
+    """Kills its process unless that has happened before, which a file tells."""
+    if not Path(file).exists():
+        Path(file).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+
+def leave(batch: Batch) -> Batch:
+    sys.exit("enough")
+
+
+class DieOnce:
+    def __call__(self, batch: Batch, file: str) -> Batch:
+        return die_once(batch, file)
+
+
+class Die:
+    def __call__(self, batch: Batch) -> Batch:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+
+class DieWhenMade:
+    def __init__(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
 
 
 class Suffix:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from batchinference.pipeline import job as job_module
 from batchinference.pipeline import rows
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.sink import Commit
-from batchinference.pipeline.supervise import StopRequest
+from batchinference.pipeline.supervise import StopRequest, supervise
 from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -96,6 +98,34 @@ def test_an_output_path_that_others_use_is_refused(source: Path, tmp_path: Path)
     run = run_job(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
     assert run.report.reason == "BadOutput"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_of_two_runs_at_once_the_later_one_makes_the_output(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a cluster starts a driver again that it has wrongly taken for dead."""
+    monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+    gate = tmp_path / "gate"
+    write_lines(source, {"c.txt": ["hold"]})
+    step = {"python": {"callable": "own_code:wait_for", "callArgs": {"file": str(gate)}}}
+    job = job_document("twice", source, tmp_path / "out", steps=[{"name": "own", **step}])
+    later: list[Run] = []
+
+    def on_publish(report: Report) -> None:
+        if report.state == JobState.RUNNING and not later:
+            gate.touch()
+            later.append(run_job(job))
+            gate.unlink()
+
+    earlier = run_job(job, on_publish=on_publish)
+    gate.touch()
+    assert earlier.report.reason == "BadOutput"
+    assert "another run has taken over" in (earlier.report.message or "")
+    (run,) = later
+    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+    assert texts(tmp_path / "out") == sorted([*TEXTS, "hold"])
+    kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
+    assert Report.parse(kept) == run.report
 
 
 def test_a_job_that_is_stopped_before_it_begins_leaves_everything_as_it_is(

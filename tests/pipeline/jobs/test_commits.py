@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import Incomplete
+from batchinference.pipeline.failures import BadOutput, Incomplete
 from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import Attempt
@@ -33,7 +34,13 @@ def layout(tmp_path: Path) -> Layout:
     output = Address(str(tmp_path / "out"))
     layout = Layout(KEY, output, output / "_batchinference" / "errors")
     layout.input.write(freeze_input([str(source)], []).serialized())
+    own(layout, attempt=1)
     return layout
+
+
+def own(layout: Layout, attempt: int) -> None:
+    """Make the output this attempt's."""
+    layout.job.write(json.dumps({"work": layout.key, "attempt": attempt}).encode())
 
 
 @pytest.fixture
@@ -204,6 +211,45 @@ def test_a_file_that_was_put_without_a_commit_is_removed(commit: Commit, layout:
     assert errors_of(layout) == []
 
 
+def test_a_task_that_is_tried_again_with_other_counts_counts_once(
+    commit: Commit, layout: Layout
+) -> None:
+    end = rows.end_of_file(0, 2)
+    commit.put(concat([good(0, 0, 10, 11), end]), task=0)
+    commit.put(concat([good(0, 0, 10), failed(0, 1), end]), task=0)
+    attempt = Attempt(layout, 1)
+    attempt.check_and_clean(files=1)
+    counts = attempt.counts()
+    assert counts.read == 2
+    assert counts.written == len(rows_of(Path(layout.output.path)))
+    assert counts.failed == len(errors_of(layout))
+
+
+@pytest.mark.parametrize("place", ["output", "errors"])
+@pytest.mark.parametrize("damage", [Path.unlink, Path.write_bytes], ids=["gone", "cut"])
+def test_a_committed_file_that_is_not_as_it_was_is_named(
+    commit: Commit, layout: Layout, place: str, damage: Callable[..., object]
+) -> None:
+    commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
+    (file,) = data_files(Path(getattr(layout, place).path))
+    damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
+    with pytest.raises(Incomplete, match=f"{file.name}' is gone, or not as it was written"):
+        Attempt(layout, 1).check_and_clean(files=1)
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_an_output_that_another_run_has_taken_over_is_left_alone(
+    commit: Commit, layout: Layout, attempt: int
+) -> None:
+    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    theirs = layout.output / layout.part_name(2, 0, "deadbeef", ".parquet")
+    theirs.write(b"theirs")
+    own(layout, attempt)
+    with pytest.raises(BadOutput, match="another run has taken over"):
+        Attempt(layout, 1).check_and_clean(files=1)
+    assert theirs.exists()
+
+
 def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     others = [
@@ -227,6 +273,7 @@ def test_nothing_is_removed_when_rows_are_missing(commit: Commit, layout: Layout
 
 
 def test_data_and_errors_may_share_a_directory(layout: Layout) -> None:
+    """It is refused at the beginning; were it not, no row would be lost."""
     shared = Layout(KEY, layout.output, layout.output)
     commit = Commit(shared, 1, ParquetWriter("snappy"))
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)

@@ -145,6 +145,10 @@ class TestCounting:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
         assert self.count(tmp_path, TEXT) == RowCount(30, estimated=True)
 
+    def test_an_empty_file_has_no_rows(self, tmp_path: Path) -> None:
+        write_lines(tmp_path, {"a.txt": ["same length"] * 10, "b.txt": []})
+        assert self.count(tmp_path, TEXT) == RowCount(10, estimated=True)
+
     def test_of_many_files_a_few_are_looked_into(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n:03}.txt": ["same length"] * 5 for n in range(100)})
         assert self.count(tmp_path, TEXT) == RowCount(500, estimated=True)

@@ -29,6 +29,11 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, given all the same: Ray Data joins only operators with equal arguments,
 and actors and write tasks do not have this one. So reading and task stages are joined with each
 other, and never into an actor pool or a write task, which would run them one after the other."""
+TASK_RETRIES = 10
+"""How often a task is run again whose process died. Nodes come and go, but code that ends its
+process does so every time, and the job must not go on for ever."""
+ACTOR_RESTARTS = 20
+"""How often an actor is started again whose process died."""
 
 
 class Execution:
@@ -47,7 +52,7 @@ class Execution:
         for stage in self._plan.stages:
             dataset = _add(dataset, stage, self._plan, errors)
         commit = Commit(attempt.layout, attempt.number, writer_for(self._spec.write))
-        arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS}
+        arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
         if selector := _selector(self._plan, CPU_GROUP):
             arguments["label_selector"] = selector
         dataset.write_datasink(CommitSink(commit, sizing.rows_per_file), ray_remote_args=arguments)
@@ -64,6 +69,7 @@ class Execution:
             override_num_blocks=prepared.sizing.blocks,
             num_cpus=TASK_CPUS,
             label_selector=_selector(self._plan, CPU_GROUP),
+            max_retries=TASK_RETRIES,
             **_UNFUSED,
         )
         return dataset
@@ -113,12 +119,16 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
         "label_selector": selector,
     }
     if stage.replicas is None:
-        return dataset.map_batches(_task(stage, errors), batch_size=None, **common, **_UNFUSED)
+        task = _task(stage, errors)
+        retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
+        return dataset.map_batches(task, batch_size=None, **common, **retries)
     return dataset.map_batches(
         _actor(stage, errors),
         batch_size=stage.batch_size,
         compute=ActorPoolStrategy(min_size=stage.replicas.min, max_size=stage.replicas.max),
         num_gpus=stage.gpus or None,
+        max_task_retries=TASK_RETRIES,
+        max_restarts=ACTOR_RESTARTS,
         **common,
     )
 

@@ -68,11 +68,16 @@ def _chain(error: BaseException) -> list[BaseException]:
     """The exception and what caused it, outermost first."""
     chain: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in chain:
+    while current is not None and current not in chain and not _is_mark(current):
         chain.append(current)
         inner = getattr(current, "cause", None)
         current = inner if isinstance(inner, BaseException) else current.__cause__
     return chain
+
+
+def _is_mark(error: BaseException) -> bool:
+    """Whether this is the empty exception by which Ray Data marks errors that it did not expect."""
+    return type(error).__module__ == "ray.data.exceptions" and not str(error)
 
 
 def _in_one_line(error: BaseException) -> str:

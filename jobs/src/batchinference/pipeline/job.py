@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from batchinference import __version__
 from batchinference.pipeline.dataset import Execution
-from batchinference.pipeline.failures import JobFailure, cause_of
+from batchinference.pipeline.failures import BadOutput, JobFailure, cause_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts as Committed
 from batchinference.pipeline.prepare import Prepared, prepare
@@ -74,13 +74,16 @@ class JobRun:
             with suppress(OSError):  # the cause may be that storage is gone
                 meter.read(attempt.counts(), time.monotonic())
             report = self._failed(cause_of(error))
-            with suppress(OSError):
+            with suppress(OSError, BadOutput):
+                attempt.check_owner()
                 attempt.layout.report.write(report.serialized())
             return report
 
     def _observe(self, prepared: Prepared, meter: Meter) -> None:
-        """Take a reading and publish it. Raises TooManyErrors."""
+        """Take a reading and publish it. Raises TooManyErrors, and BadOutput when another run has
+        taken over the output."""
         try:
+            prepared.attempt.check_owner()
             counts = prepared.attempt.counts()
         except OSError:
             return  # storage that is away for a moment fails the work, if anything, not the reading

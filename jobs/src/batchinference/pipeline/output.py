@@ -10,9 +10,9 @@ from typing import Any
 
 from batchinference import __version__
 from batchinference.pipeline.coverage import check_coverage
-from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.failures import BadOutput, Incomplete
 from batchinference.pipeline.layout import Layout, part_prefix
-from batchinference.pipeline.manifest import Counts, Manifest, counts_of_name
+from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, counts_of_name
 from batchinference.pipeline.storage import Address, base_name
 from batchinference.spec.report import Report
 from batchinference.spec.write import Write
@@ -49,19 +49,41 @@ class Attempt:
         return list(by_task.values())
 
     def check_and_clean(self, files: int) -> None:
-        """Check that each row of the input's `files` is there once, and remove the data and error
-        files that no commit names. Raises Incomplete."""
+        """Check that each row of the input's `files` is there once, in files that are as they were
+        put, and remove the data and error files that no commit names.
+
+        Raises Incomplete, and BadOutput when another run has taken over the output."""
+        self.check_owner()
         manifests = self.manifests()
         check_coverage(manifests, files)
         layout = self.layout
+        _check_there(layout.output, [m.data for m in manifests if m.data])
+        _check_there(layout.errors, [m.errors for m in manifests if m.errors])
         named = {file.name for m in manifests for file in (m.data, m.errors) if file}
         for place in (layout.output, layout.errors):
             remove_parts(place, layout.key, keep=named)
+
+    def check_owner(self) -> None:
+        """Raise BadOutput when another run has taken over the output: it removes what this one
+        writes, and this one must not touch what belongs to the other."""
+        owner = _owner(self.layout)
+        if owner != _Owner(self.layout.key, self.number):
+            raise BadOutput(
+                f"another run has taken over write.path '{self.layout.output.uri}' while this one "
+                "was going on"
+            )
 
     def complete(self, report: Report) -> None:
         """Mark the output complete, which nothing but this does."""
         self.layout.report.write(report.serialized())
         self.layout.success.write(b"")
+
+
+def _check_there(place: Address, files: list[WrittenFile]) -> None:
+    there = {base_name(info.path): info.size for info in place.files()} if files else {}
+    for file in files:
+        if there.get(file.name) != file.bytes:
+            raise Incomplete(f"'{(place / file.name).uri}' is gone, or not as it was written")
 
 
 def remove_parts(place: Address, key: str, keep: Set[str] = frozenset()) -> None:

@@ -1,0 +1,91 @@
+"""What a reader tells of its files before they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.readers import lines
+from batchinference.pipeline.sizing import count_rows
+from support.reading import Input, open_input
+
+
+def counted(opened: Input) -> int | None:
+    count = count_rows(opened.frozen, opened.file_rows.reader)
+    return None if count is None else count.rows
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    contents = {
+        "a.txt": "one\ntwo\nthree",
+        "a.jsonl": '{"a": 1, "b": "x"}\n{"a": 2}\n',
+        "a.csv": "a,b\n1,x\n2,y\n",
+        "a.png": "no image",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "a.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("format_", "columns"),
+    [
+        ("text", ["text"]),
+        ("json", ["a", "b"]),
+        ("csv", ["a", "b"]),
+        ("parquet", ["a", "b"]),
+        ("images", ["image"]),
+        ("binary", ["bytes"]),
+    ],
+)
+def test_columns_are_known_before_reading(files: Path, format_: str, columns: list[str]) -> None:
+    assert open_input(format_, files).file_rows.reader.columns() == columns
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
+def test_columns_of_files_that_cannot_be_read_are_not_known(tmp_path: Path, format_: str) -> None:
+    (tmp_path / f"a.{format_}").write_bytes(b"\xff" if format_ != "csv" else b"")
+    assert open_input(format_, tmp_path).file_rows.reader.columns() is None
+
+
+def test_chosen_columns_are_those_that_are_known(files: Path) -> None:
+    reader = open_input("parquet", files, columns=["b"]).file_rows.reader
+    assert reader.columns() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "rows"),
+    [("text", 3), ("json", 2), ("csv", 3), ("parquet", 1), ("images", 1), ("binary", 5)],
+)
+def test_rows_are_counted_or_estimated(files: Path, format_: str, rows: int) -> None:
+    opened = open_input(format_, files)
+    assert counted(opened) == rows  # csv counts its header too: it is an estimate
+    assert opened.file_rows.reader.rows_exact == (format_ in ("parquet", "images", "binary"))
+
+
+def test_rows_of_a_long_file_are_estimated_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {number:05d}\n" for number in range(5000)))
+    monkeypatch.setattr(lines, "SAMPLE_BYTES", 1000)
+    estimate = counted(open_input("text", tmp_path))
+    assert estimate is not None
+    assert abs(estimate - 5000) < 50
+
+
+def test_nothing_is_known_of_the_length_of_an_array(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    assert counted(open_input("json", tmp_path, lines=False)) is None
+
+
+@pytest.mark.parametrize("format_", ["text", "json", "csv"])
+def test_empty_files_have_no_rows(tmp_path: Path, format_: str) -> None:
+    (tmp_path / f"a.{ {'text': 'txt'}.get(format_, format_) }").touch()
+    opened = open_input(format_, tmp_path)
+    assert counted(opened) == 0
+    assert opened.read().ends == {0: 0}

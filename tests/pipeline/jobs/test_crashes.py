@@ -1,0 +1,54 @@
+"""Processes that die: once, and the job goes on; again and again, and it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchinference.pipeline import dataset
+from batchinference.spec.report import JobState
+from support.job_runs import job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+LINES = {f"{n}.txt": [f"text {n} {m}" for m in range(5)] for n in range(6)}
+TEXTS = sorted(line for lines in LINES.values() for line in lines)
+
+
+@pytest.mark.parametrize("name", ["die_once", "DieOnce"], ids=["a task", "an actor"])
+def test_a_process_that_dies_is_replaced_and_each_row_is_there_once(
+    tmp_path: Path, name: str
+) -> None:
+    died = tmp_path / "died"
+    step = {"callable": f"own_code:{name}", "callArgs": {"file": str(died)}}
+    source = write_lines(tmp_path / "in", LINES)
+    steps = [{"name": "own", "python": step}]
+    run = run_job(job_document("dies", source, tmp_path / "out", steps=steps))
+    assert died.exists()
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 30, 0, 0))
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("leave", "WorkerCrashedError: The worker died"),
+        ("Die", "Actor"),
+        ("DieWhenMade", "ActorDiedError: The actor died"),
+    ],
+    ids=["a task that exits", "an actor", "an actor as it is made"],
+)
+def test_code_that_ends_its_process_every_time_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.setattr(dataset, "TASK_RETRIES", 1)
+    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 2)
+    source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
+    steps = [{"name": "own", "python": {"callable": f"own_code:{name}"}}]
+    job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxPercent": 100.0})
+    run = run_job(job)
+    assert run.report.state == JobState.FAILED
+    assert words in (run.report.message or "")
+    assert not (tmp_path / "out" / "_SUCCESS").exists()

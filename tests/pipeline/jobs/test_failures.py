@@ -1,0 +1,88 @@
+"""Finding the failure behind what Ray raises, and putting it into one line."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from ray.data.exceptions import SystemException
+from ray.exceptions import RayTaskError, WorkerCrashedError
+
+from batchinference.pipeline.failures import (
+    MAX_MESSAGE,
+    BadInput,
+    JobFailure,
+    ModelLoad,
+    cause_of,
+)
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def in_a_task(cause: Exception) -> RayTaskError:
+    """An error as Ray brings it from a worker."""
+    return RayTaskError("a task", "Traceback ...", cause)
+
+
+FAILURE = ModelLoad("no weights")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FAILURE,
+        caused(RuntimeError("outer"), FAILURE),
+        in_a_task(FAILURE),
+        in_a_task(FAILURE).as_instanceof_cause(),
+        caused(ValueError("outer"), in_a_task(FAILURE)),
+        caused(FAILURE, KeyError("what led to it")),
+        in_a_task(caused(RuntimeError("in the worker"), FAILURE)),  # type: ignore[arg-type]
+    ],
+    ids=["itself", "cause", "task", "task as its cause", "both", "has a cause", "deep in a task"],
+)
+def test_a_failure_is_found_wherever_it_is(error: BaseException) -> None:
+    found = cause_of(error)
+    assert isinstance(found, ModelLoad)
+    assert (found.reason, found.message) == ("ModelLoad", "no weights")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("x"), "KeyError: 'x'"),
+        (ValueError("two\n  lines"), "ValueError: two lines"),
+        (ValueError(), "ValueError: (no message)"),
+        (caused(RuntimeError("outer"), ValueError("inner")), "ValueError: inner"),
+        (in_a_task(ValueError("in a task")), "ValueError: in a task"),
+        (
+            caused(WorkerCrashedError(), SystemException()),
+            "WorkerCrashedError: The worker died unexpectedly",
+        ),
+    ],
+    ids=["key", "lines", "silent", "cause", "task", "marked by Ray Data"],
+)
+def test_anything_else_becomes_a_failure_of_the_application(
+    error: BaseException, words: str
+) -> None:
+    found = cause_of(error)
+    assert type(found) is JobFailure
+    assert found.reason == "Application"
+    assert found.message.startswith(words)
+    assert "\n" not in found.message
+
+
+def test_a_chain_that_leads_back_to_itself_has_an_end() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    assert cause_of(caused(one, caused(other, one))).message == "ValueError: other"
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(cause_of(ValueError("x" * 5000)).message) <= MAX_MESSAGE + len("ValueError: ")
+
+
+def test_a_failure_survives_the_way_from_a_worker() -> None:
+    found = pickle.loads(pickle.dumps(BadInput("nothing there")))
+    assert (type(found), found.message, found.reason) == (BadInput, "nothing there", "BadInput")

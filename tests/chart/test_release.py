@@ -181,6 +181,20 @@ def test_an_upgrade_with_a_wrong_value_changes_nothing(release: Release) -> None
 def test_nothing_but_what_is_kept_is_left_of_a_release(release: Release) -> None:
     release.install()
     release.uninstall()
+    assert left_of(release, "configmaps") == left_of(release, "serviceaccounts") == []
+    (key,) = left_of(release, "secrets")
+    release.install()
+    assert left_of(release, "secrets")[0]["data"] == key["data"]
+
+
+def test_nothing_is_left_of_a_release_that_keeps_nothing(release: Release) -> None:
+    release.install(crds={"keep": False})
+    release.uninstall()
     for plural in ("secrets", "configmaps", "serviceaccounts"):
-        path = f"/api/v1/namespaces/{release.namespace}/{plural}"
-        assert release.server.get(path, labelSelector="helm.sh/chart")["items"] == []
+        assert left_of(release, plural) == []
+
+
+def left_of(release: Release, plural: str) -> list[Any]:
+    path = f"/api/v1/namespaces/{release.namespace}/{plural}"
+    items: list[Any] = release.server.get(path, labelSelector="helm.sh/chart")["items"]
+    return items

@@ -263,6 +263,8 @@ def _kube_apiserver(assets: Path, directory: Path, storage: str, port: int) -> l
         f"--service-account-signing-key-file={key}",
         f"--token-auth-file={directory}/tokens.csv",
         "--authorization-mode=RBAC",
+        # as on OpenShift: who sets an owner needs rights to it
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         f"--audit-policy-file={directory}/audit.yaml",
         f"--audit-log-path={directory}/audit.log",
     ]

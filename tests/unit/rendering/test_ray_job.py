@@ -120,7 +120,7 @@ def test_the_command_line_of_the_driver_holds_nothing_of_the_job() -> None:
 def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
     """Metadata of an object that Kubernetes deletes with its owner."""
     reference = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
-    return {"ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}]}
+    return {"ownerReferences": [{**reference, "controller": True}]}
 
 
 def test_the_file_and_the_ray_job_go_with_the_job(rendered: Rendered) -> None:

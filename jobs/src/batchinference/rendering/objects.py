@@ -26,13 +26,13 @@ class Owner:
     api_version: str = API_VERSION
 
     def reference(self) -> dict[str, Any]:
+        """Without blockOwnerDeletion, for which OpenShift asks the right to set finalizers."""
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
             "name": self.name,
             "uid": self.uid,
             "controller": True,
-            "blockOwnerDeletion": True,
         }
 
 

@@ -15,7 +15,9 @@ TORCH_VERSION := 2.13.0
 
 REGISTRY ?= localhost:5000
 TAG ?= dev
+# Of the pipeline's image; rayproject/ray:2.60.0-py311-gpu is another.
 BASE_IMAGE ?= python:3.11-slim
+OPERATOR_BASE_IMAGE ?= python:3.11-slim
 # Builds and pushes an image: NAME:TAG DOCKERFILE CONTEXT
 BUILD_IMAGE ?= tests/tools/build-image
 KIND_CLUSTER ?= batchinference
@@ -83,7 +85,8 @@ lock: $(VENV)/.test ## Resolve constraints.txt anew
 
 .PHONY: images
 images: ## Build both images and push them to REGISTRY
-	$(BUILD_IMAGE) batchinference/operator:$(TAG) images/operator/Dockerfile .
+	BASE_IMAGE=$(OPERATOR_BASE_IMAGE) $(BUILD_IMAGE) batchinference/operator:$(TAG) \
+	    images/operator/Dockerfile .
 	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile .
 
 $(CHART)/charts: $(CHART)/Chart.yaml
@@ -94,7 +97,13 @@ $(CHART)/charts: $(CHART)/Chart.yaml
 deploy: $(CHART)/charts ## Install the operator into the cluster of KUBECONFIG
 	helm upgrade --install batchinference $(CHART) --namespace $(NAMESPACE) --create-namespace \
 	    --set image.repository=$(REGISTRY)/batchinference/operator --set image.tag=$(TAG) \
-	    --set defaults.image=$(PIPELINE_IMAGE) $(HELM_FLAGS) --wait
+	    --set defaults.image=$(PIPELINE_IMAGE) --set image.pullPolicy=Always \
+	    --set defaults.imagePullPolicy=Always $(HELM_FLAGS) --wait
+	kubectl --namespace $(NAMESPACE) rollout restart deployment  # the tag may be an old one
+
+.PHONY: quickstart
+quickstart: $(VENV)/.test ## Run the text embeddings example on the cluster of KUBECONFIG
+	PYTHONPATH=tests $(BIN)/python tests/tools/quickstart.py
 
 .PHONY: undeploy
 undeploy: ## Remove the operator; jobs and their definition stay

@@ -58,6 +58,7 @@ def write_photographs(directory: Path) -> None:
     try:
         from skimage import data
     except ImportError:
+        print("no photographs: pip install scikit-image has some")
         return
     directory.mkdir(parents=True, exist_ok=True)
     for name in PHOTOGRAPHS:

@@ -24,9 +24,15 @@ PIPELINE_IMAGE = f"{REGISTRY}/batchinference/pipeline:{TAG}"
 CUSTOM_STEP_IMAGE = f"{REGISTRY}/batchinference/custom-step:{TAG}"
 
 VALUES = {
-    "image": {"repository": f"{REGISTRY}/batchinference/operator", "tag": TAG},
+    # the tag may be an old one, of which a node keeps an old image
+    "image": {
+        "repository": f"{REGISTRY}/batchinference/operator",
+        "tag": TAG,
+        "pullPolicy": "Always",
+    },
     "defaults": {
         "image": PIPELINE_IMAGE,
+        "imagePullPolicy": "Always",
         # the tests' nodes are small: pods ask for little and may use more
         "requests": {"cpu": 0.1, "memory": "256Mi"},
         "env": JOB_ENVIRONMENT,
@@ -52,7 +58,6 @@ def installed() -> Iterator[Kubectl]:
     run([*command, "--values", "-", "--wait", "--timeout", "3m"], text=yaml.safe_dump(VALUES),
         timeout=200)  # fmt: skip
     kubectl = Kubectl(NAMESPACE)
-    # the image's tag is the same for every build
     kubectl("rollout", "restart", "deployment", timeout=30)
     kubectl("rollout", "status", "deployment", "--timeout=120s", timeout=130)
     yield kubectl

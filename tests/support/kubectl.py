@@ -75,11 +75,12 @@ class Kubectl:
 
     def wait_condition(self, name: str, kind: str, timeout: float) -> Object:
         """The condition of a BatchInference once it is true."""
-        return eventually(
-            f"{kind} of {name}: {self.status(name)}",
-            lambda: condition(self.status(name), kind, "True"),
-            timeout,
-        )
+        try:
+            return eventually(
+                f"{kind} of {name}", lambda: condition(self.status(name), kind, "True"), timeout
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nits status: {self.status(name)}") from None
 
     def picture(self) -> str:
         """What there is, for the message of a test that fails."""

@@ -24,8 +24,8 @@ def rows_of(directory: Path) -> list[Row]:
 
 
 def assert_same_rows(left: list[Row], right: list[Row], tolerance: float = 1e-5) -> None:
-    """The same rows, order aside. Paths are compared from the last folder on, because the same
-    input lies at two places."""
+    """The same rows, order aside. Of paths the file's name is compared, because the same input
+    lies at two places."""
     assert len(left) == len(right)
     for one, other in zip(sorted(left, key=_key), sorted(right, key=_key), strict=True):
         assert one.keys() == other.keys()

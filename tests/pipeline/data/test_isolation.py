@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import traceback
 from dataclasses import dataclass, field
@@ -120,8 +121,8 @@ class UnidentifiedImageError(OSError):
 
 @pytest.mark.parametrize(
     "error",
-    [JobFailure("no"), BadInput("no"), ModelLoad("no"), OSError("disk"), ConnectionError("gone"),
-     FileNotFoundError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device")],
+    [JobFailure("no"), BadInput("no"), ModelLoad("no"), OSError(errno.ENOSPC, "full"),
+     ConnectionError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_what_says_nothing_about_a_row_is_raised_at_once(error: Exception) -> None:

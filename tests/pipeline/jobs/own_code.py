@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -52,7 +53,7 @@ def wait_for(batch: Batch, file: str) -> Batch:
 
 
 def storage_is_away(batch: Batch) -> Batch:
-    raise OSError("the disk is gone")
+    raise OSError(errno.EIO, "the disk is gone")
 
 
 def die_once(batch: Batch, file: str) -> Batch:

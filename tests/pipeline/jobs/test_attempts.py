@@ -12,6 +12,7 @@ import pytest
 
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline import rows
+from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.supervise import StopRequest, supervise
@@ -132,12 +133,13 @@ def test_a_job_that_is_stopped_before_it_begins_leaves_everything_as_it_is(
     source: Path, tmp_path: Path
 ) -> None:
     run_job(job_document("old", source, tmp_path / "out"))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     stop = StopRequest()
     stop.ask(signal.SIGINT)
     job = job_document("new", source, tmp_path / "out", write={"mode": "overwrite"})
     run = run_job(job, stop=stop)
     assert (run.report.reason, run.report.message) == ("Interrupted", "stopped by SIGINT")
-    assert texts(tmp_path / "out") == sorted(TEXTS)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
 class TestInterruptedWhileItRuns:
@@ -175,21 +177,24 @@ class TestInterruptedWhileItRuns:
         self.stop_once_running(job)
         assert not [thread for thread in threading.enumerate() if thread.name == "dataset"]
 
-    def test_what_a_task_writes_all_the_same_is_no_part_of_the_next_output(
+    def test_a_task_that_goes_on_all_the_same_adds_nothing_to_the_next_output(
         self, job: Document, gate: Path, tmp_path: Path
     ) -> None:
         self.stop_once_running(job)
         gate.touch()
         layout = Layout.of(parse(job).spec)
         late = Commit(layout, 1, JsonWriter("none"))
+        table = rows.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
 
         def on_publish(report: Report) -> None:
             if report.state == JobState.RUNNING:
-                table = rows.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
-                late.put(table, task=77)
+                with pytest.raises(BadOutput, match="another run has taken over"):
+                    late.put(table, task=77)
+                # what it had begun to put before
+                name = layout.part_name(1, 78, "deadbeef", ".jsonl")
+                (layout.output / name).write(b'{"text": "late"}')
 
         run = run_job(job, on_publish=on_publish)
-        assert (layout.manifests(1) / "00000077.1.0.0.json").exists()
         assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
         assert run.counts == (41, 41, 0, 0)
         assert texts(tmp_path / "out") == sorted([*TEXTS, "hold"])

@@ -159,7 +159,9 @@ def test_storage_that_is_away_is_no_fault_of_a_row(tmp_path: Path) -> None:
     step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
     run = run_job(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED
-    assert "the disk is gone" in (run.report.message or "")
+    assert "step 'own' cannot go on: OSError: [Errno 5] the disk is gone" in (
+        run.report.message or ""
+    )
 
 
 def test_the_same_rows_fail_in_a_pool(tmp_path: Path) -> None:

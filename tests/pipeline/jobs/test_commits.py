@@ -17,6 +17,7 @@ from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadOutput, Incomplete
 from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.manifest import Counts
 from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
 from batchinference.pipeline.storage import Address
@@ -139,20 +140,29 @@ def test_data_is_put_first_then_errors_and_last_the_manifest(
     assert written == sorted(written)
 
 
-@pytest.mark.parametrize(
-    ("blocked", "data_there"), [("errors", True), ("output", False)], ids=["errors", "data"]
-)
-def test_a_put_that_fails_leaves_no_manifest(
-    layout: Layout, tmp_path: Path, blocked: str, data_there: bool
-) -> None:
-    (tmp_path / "file").write_text("where a directory should be")
-    places = {"output": layout.output, "errors": layout.errors}
-    places[blocked] = Address(str(tmp_path / "file"))
-    commit = Commit(Layout(KEY, **places), 1, ParquetWriter("snappy"))
-    with pytest.raises(OSError, match="file"):
-        commit.put(concat([good(0, 0, 1), failed(0, 1)]), task=0)
+class FullDisk:
+    """A writer that cannot write."""
+
+    extension = ".parquet"
+
+    def encode(self, table: pa.Table) -> memoryview:
+        raise OSError("no space left")
+
+
+def test_data_that_cannot_be_put_leaves_nothing(layout: Layout) -> None:
+    with pytest.raises(OSError, match="no space left"):
+        Commit(layout, 1, FullDisk()).put(MIXED, task=0)
+    assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(layout) == []
-    assert bool(data_files(Path(layout.output.path))) == data_there
+
+
+def test_errors_that_cannot_be_put_leave_no_manifest(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("where a directory should be")
+    blocked = Layout(KEY, layout.output, Address(str(tmp_path / "file")))
+    with pytest.raises(OSError, match="file"):
+        Commit(blocked, 1, ParquetWriter("snappy")).put(MIXED, task=0)
+    assert len(data_files(Path(layout.output.path))) == 1
+    assert manifest_names(layout) == []
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,17 @@ def test_rows_may_come_in_any_order(commit: Commit, layout: Layout) -> None:
     shuffled = table.take(np.random.default_rng(7).permutation(table.num_rows))
     commit.put(shuffled, task=0)
     assert manifest_of(layout, "00000000.18.0.0.json")["ranges"] == [[0, 0, 9], [1, 0, 9]]
+
+
+def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None:
+    commit.put(concat([good(0, 0, 10, 11), rows.end_of_file(1, 2)]), task=0)
+    commit.put(concat([failed(0, 2), skipped(1, 1), rows.end_of_file(0, 3)]), task=1)
+    commit.put(good(1, 0, 20), task=2)
+    attempt = Attempt(layout, 1)
+    assert attempt.counts() == Counts(written=3, failed=1, skipped=1)
+    assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
+    attempt.check_and_clean(files=2)
+    assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
 
 
 def test_a_retried_task_counts_once_and_its_first_file_is_removed(
@@ -248,6 +269,14 @@ def test_an_output_that_another_run_has_taken_over_is_left_alone(
     with pytest.raises(BadOutput, match="another run has taken over"):
         Attempt(layout, 1).check_and_clean(files=1)
     assert theirs.exists()
+
+
+def test_nothing_is_put_once_another_run_has_taken_over(commit: Commit, layout: Layout) -> None:
+    own(layout, attempt=2)
+    with pytest.raises(BadOutput, match="another run has taken over"):
+        commit.put(MIXED, task=0)
+    assert data_files(Path(layout.output.path)) == errors_of(layout) == []
+    assert manifest_names(layout) == []
 
 
 def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:

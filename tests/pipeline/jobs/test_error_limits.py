@@ -30,6 +30,7 @@ def attempt(tmp_path: Path) -> Attempt:
     output = Address(str(tmp_path / "out"))
     layout = Layout("0" * 64, output, output / "errors")
     layout.input.write(freeze_input([str(source)], []).serialized())
+    layout.job.write(b'{"work": "%s", "attempt": 1}' % layout.key.encode())
     bad = rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long"))
     Commit(layout, 1, ParquetWriter("snappy")).put(bad, task=0)
     return Attempt(layout, 1)

@@ -69,7 +69,7 @@ class Execution:
             override_num_blocks=prepared.sizing.blocks,
             num_cpus=TASK_CPUS,
             label_selector=_selector(self._plan, CPU_GROUP),
-            max_retries=TASK_RETRIES,
+            ray_remote_args={"max_retries": TASK_RETRIES},
             **_UNFUSED,
         )
         return dataset

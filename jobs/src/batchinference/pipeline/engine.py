@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -29,7 +28,7 @@ def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[int]:
     importable(directory)
     with _stderr_to_file() if quiet else nullcontext():
         _init(
-            num_cpus=max(len(os.sched_getaffinity(0)), math.ceil(cpus)),
+            num_cpus=max(_cpus(), math.ceil(cpus)),
             include_dashboard=False,
             log_to_driver=not quiet,
         )
@@ -39,12 +38,19 @@ def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[int]:
             ray.shutdown()
 
 
+def _cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
+
+
 @contextmanager
 def _stderr_to_file() -> Iterator[None]:
-    """Send the process's stderr, that of its C++ parts included, to a file under /tmp."""
-    path = Path(tempfile.gettempdir()) / f"batchinference-{os.getpid()}.log"
+    """Send the process's stderr, that of its C++ parts included, to a file that goes with it:
+    `--verbose` is for who wants to read it."""
     saved = os.dup(2)
-    with path.open("ab") as file:
+    with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
     try:
         yield

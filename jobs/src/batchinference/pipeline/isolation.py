@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,13 @@ import pyarrow as pa
 
 from batchinference.pipeline.failures import JobFailure
 
+_TROUBLE = frozenset(
+    {"ConnectionError", "MemoryError", "OutOfMemoryError", "Timeout", "TimeoutError"}
+)
+_TROUBLE_NUMBERS = frozenset(
+    {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
+     errno.ESTALE}
+)  # fmt: skip
 Apply = Callable[[pa.Table], pa.Table]
 
 
@@ -49,8 +57,9 @@ def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
 def is_about_the_row(error: BaseException) -> bool:
     """Whether an error may be blamed on a row: not a failed job, and no trouble of storage,
     network or memory, after which the same row may well succeed."""
-    if type(error).__name__ == "UnidentifiedImageError":
-        return True  # Pillow makes it an OSError although it speaks of bytes in memory
-    if type(error).__name__ == "OutOfMemoryError":
-        return False  # torch's, which is not imported here
-    return not isinstance(error, JobFailure | OSError | MemoryError)
+    # by their names: torch, requests and their like are not imported here
+    if _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__):
+        return False
+    if isinstance(error, OSError) and error.errno in _TROUBLE_NUMBERS:
+        return False
+    return not isinstance(error, JobFailure)

@@ -17,6 +17,7 @@ from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.inputs import paths_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, ends_of, ranges_of
+from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers import Writer
 from batchinference.pipeline.writers.parquet import ParquetWriter
@@ -42,6 +43,8 @@ class Commit:
     writer: Writer
 
     def put(self, table: pa.Table, task: int) -> None:
+        """Raises BadOutput when another run has taken over the output."""
+        Attempt(self.layout, self.attempt).check_owner()
         good, rest = rows.split(table)
         failed = _in_state(rest, rows.FAILED)
         skipped = _in_state(rest, rows.SKIPPED)

@@ -14,10 +14,10 @@ from ray.data.datasource import Datasource, ReadTask
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import BadRow, Chunk, Reader
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.plan.columns import OWN_PREFIX
 
 READ_STEP = "read"
@@ -52,13 +52,21 @@ class FileRows:
 
     def _tables(self, file: InputFile) -> Iterator[pa.Table]:
         row = 0
-        address = self.root.at(file.path)
-        for chunk in self.reader.read(address):
+        for chunk in self._chunks(self.root.at(file.path)):
             table = self._identified(chunk, file, row)
             row += table.num_rows
             if table.num_rows:
                 yield table
         yield rows.end_of_file(file.number, row)
+
+    def _chunks(self, address: Address) -> Iterator[Chunk]:
+        """What the reader yields; where the file is damaged, its rest is one bad row."""
+        try:
+            yield from self.reader.read(address)
+        except OSError as error:
+            if is_trouble(error):
+                raise JobFailure(f"{address.uri} cannot be read: {error}") from error
+            yield BadRow(error)
 
     def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
         if isinstance(chunk, BadRow):

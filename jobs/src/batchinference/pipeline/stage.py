@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +15,7 @@ from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.isolation import Apply, isolate
+from batchinference.pipeline.isolation import Apply, Part, isolate
 from batchinference.pipeline.steps import Filter, Transform, load_step
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
@@ -92,13 +93,22 @@ class StepRunner:
         ids = good.column(rows.ID)
         results: list[pa.Table] = []
         failed: list[pa.Table] = []
-        for part in isolate(apply, good):
+        for part in self._parts(apply, good):
             if isinstance(part.result, Exception):
                 row_id = ids[part.start].as_py()
                 failed.append(self._errors.set_aside(self._step.name, row_id, part.result))
             else:
                 results.append(part.result)
         return results + failed
+
+    def _parts(self, apply: Apply, good: pa.Table) -> Iterator[Part]:
+        try:
+            yield from isolate(apply, good)
+        except JobFailure:
+            raise
+        except Exception as error:
+            words = rows.describe(error)
+            raise JobFailure(f"step '{self._step.name}' cannot go on: {words}") from error
 
 
 def change(transform: Transform, good: pa.Table) -> pa.Table:

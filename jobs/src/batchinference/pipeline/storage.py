@@ -140,3 +140,9 @@ def _sync_directory(path: Path) -> None:
 
 def base_name(path: str) -> str:
     return PurePosixPath(path).name
+
+
+def is_trouble(error: OSError) -> bool:
+    """Whether an error speaks of storage, and not of the bytes that came from there: Arrow's
+    decoders raise OSError as well, without a number."""
+    return error.errno is not None or "AWS Error" in str(error)

@@ -18,7 +18,7 @@ IMAGE_TASKS = ("image-classification", "image-feature-extraction")
 
 
 class TransformersModel(SpecModel):
-    """A model of the transformers library, run by the library's own pipeline of a task."""
+    """A model of the transformers library, loaded and run as its task asks."""
 
     runtime: Literal["transformers"]
     """The library that runs the model."""

@@ -41,7 +41,16 @@ def build_status(previous: Status, generation: int, finding: Finding, now: str) 
         status |= _of_report(report, previous)
     if verdict.complete or verdict.failed:
         status.setdefault("completionTime", _end(ray_job, report) or now)
+        if "progress" in status:
+            status["progress"] = _at_the_end(status["progress"], report)
     return status
+
+
+def _at_the_end(progress: dict[str, Any], report: Report | None) -> dict[str, Any]:
+    """The progress of a job that goes on no more: no time is left, and without the driver's last
+    word nobody knows how much of it was done."""
+    unknown = {"eta"} if report is not None else {"eta", "percent"}
+    return {key: value for key, value in progress.items() if key not in unknown}
 
 
 def _of_report(report: Report, previous: Status) -> Status:

@@ -16,7 +16,7 @@ import pyarrow.json as paj
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of, whole
 from batchinference.pipeline.readers.schemas import agreed_types
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import JsonOptions
 
 _NOTHING = pa.schema([])
@@ -42,6 +42,9 @@ class JsonReader:
             yield from _rows(sample_of(file) if self._lines else _as_lines(file), _NOTHING)
         except (ValueError, RecursionError):
             return  # a bad file becomes a bad row when it is read
+        except OSError as error:
+            if is_trouble(error):
+                raise
 
     def read(self, file: Address) -> Iterator[Chunk]:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_trouble
 
 CHUNK_BYTES = 4 << 20
 SAMPLE_BYTES = 1 << 20
@@ -38,9 +38,14 @@ def whole(file: Address) -> bytes:
 
 
 def sample_of(file: Address) -> bytes:
-    """The first whole lines of a file, about a MiB of them."""
-    with file.filesystem.open_input_stream(file.path) as stream:
-        head = bytes(stream.read(SAMPLE_BYTES)).removeprefix(codecs.BOM_UTF8)
+    """The first whole lines of a file, about a MiB of them; none of a damaged one."""
+    try:
+        with file.filesystem.open_input_stream(file.path) as stream:
+            head = bytes(stream.read(SAMPLE_BYTES)).removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        if is_trouble(error):
+            raise
+        return b""  # it becomes a bad row when it is read
     if len(head) < SAMPLE_BYTES:
         return head
     return head[: head.rfind(b"\n") + 1] or head

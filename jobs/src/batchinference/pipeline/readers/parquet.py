@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import ParquetOptions
 
 
@@ -27,7 +27,9 @@ class ParquetReader:
             try:
                 with sample.filesystem.open_input_file(sample.path) as source:
                     there = pq.read_schema(source).names
-            except pa.ArrowInvalid:
+            except (pa.ArrowInvalid, OSError) as error:
+                if isinstance(error, OSError) and is_trouble(error):
+                    raise
                 continue  # a bad file becomes a bad row when it is read
             if missing := sorted(set(self._wanted or []) - set(there)):
                 raise BadInput(

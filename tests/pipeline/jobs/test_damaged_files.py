@@ -1,0 +1,85 @@
+"""A file that is damaged inside: its rest is one bad row, and nothing else suffers."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.isolation import is_about_the_row
+from batchinference.pipeline.storage import is_trouble
+from support.documents import document
+from support.job_runs import errors_of, run_job
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+
+def damaged_parquet(path: Path) -> None:
+    """A file with a sound footer and a page of noise."""
+    table = pa.table({"text": [f"a line of text, number {n}" for n in range(1000)]})
+    pq.write_table(table, path, compression="snappy")
+    content = bytearray(path.read_bytes())
+    content[200:400] = bytes(200)
+    path.write_bytes(content)
+
+
+def run(directory: Path, format_: str, output: Path) -> Any:
+    read = {"format": format_, "paths": [str(directory)]}
+    if format_ in ("text", "json", "csv"):
+        read["options"] = {"file_extensions": ["gz"]}
+    write = {"format": "json", "path": str(output)}
+    return run_job(document("damaged", read=read, write=write, errors={"maxRows": 5}))
+
+
+def test_a_damaged_parquet_file_is_one_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["good"] * 3}), tmp_path / "in" / "a.parquet")
+    damaged_parquet(tmp_path / "in" / "b.parquet")
+    done = run(tmp_path / "in", "parquet", tmp_path / "out")
+    assert done.counts == (4, 3, 1, 0), done.report
+    (bad,) = errors_of(tmp_path / "out")
+    assert bad["path"].endswith("b.parquet")
+
+
+@pytest.mark.parametrize(
+    ("format_", "content"),
+    [("text", "one\ntwo\n"), ("json", '{"a": 1}\n{"a": 2}\n'), ("csv", "a\n1\n2\n")],
+)
+@pytest.mark.parametrize("damage", [b"this is not gzip", None], ids=["no-gzip", "cut"])
+def test_a_damaged_gz_file_is_one_bad_row(
+    tmp_path: Path, format_: str, content: str, damage: bytes | None
+) -> None:
+    (tmp_path / "in").mkdir()
+    packed = gzip.compress(content.encode())
+    (tmp_path / "in" / "a.gz").write_bytes(packed)
+    (tmp_path / "in" / "b.gz").write_bytes(damage or packed[: len(packed) // 2])
+    done = run(tmp_path / "in", format_, tmp_path / "out")
+    assert done.counts == (3, 2, 1, 0), done.report
+    assert len(rows_of(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/nonexistent"), True),
+        (OSError("Truncated File Read"), True),
+        (gzip.BadGzipFile("not gzip"), True),
+        (ConnectionResetError(104, "reset by peer"), False),
+        (TimeoutError("slow"), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_what_an_error_of_a_step_is_blamed_on(error: OSError, blamed: bool) -> None:
+    assert is_about_the_row(error) is blamed
+
+
+def test_trouble_of_storage_is_told_from_damage() -> None:
+    assert is_trouble(OSError(5, "Input/output error"))
+    assert is_trouble(OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject"))
+    assert not is_trouble(OSError("Corrupt snappy compressed data."))

@@ -30,9 +30,9 @@ from support.outputs import rows_of
 
 ROWS = 5000
 WIDTH = 128
-ROUNDS = 3
+ROUNDS = 2
 LIMIT = 1.15
-TIMEOUT = 300
+TIMEOUT = 200
 
 
 def main() -> None:

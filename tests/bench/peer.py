@@ -20,6 +20,7 @@ def s3() -> pyarrow.fs.S3FileSystem:
 class Embed:
     def __init__(self) -> None:
         torch.set_num_threads(1)
+        os.makedirs(MODEL, exist_ok=True)
         pyarrow.fs.copy_files(os.environ["PEER_MODEL"], MODEL, s3(), pyarrow.fs.LocalFileSystem())
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
         self.model = transformers.AutoModel.from_pretrained(MODEL).eval()

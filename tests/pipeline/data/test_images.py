@@ -11,6 +11,7 @@ import skimage
 import sklearn.datasets
 from PIL import Image
 
+from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.source import GROUP_FILES
 from support.reading import open_input, read_files
 
@@ -151,5 +152,5 @@ def test_a_file_that_is_gone_is_trouble_of_storage_and_no_bad_row(tmp_path: Path
     picture(tmp_path / "a.png")
     opened = open_input("images", tmp_path)
     (tmp_path / "a.png").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(JobFailure, match=r"a\.png cannot be read: "):
         opened.read()

@@ -191,3 +191,8 @@ def test_the_list_depends_on_the_files_alone(
 
 def _same(one: FrozenInput, other: FrozenInput) -> bool:
     return bool(one.table.equals(other.table)) and one.serialized() == other.serialized()
+
+
+def test_all_paths_lie_in_one_storage(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="mixes local paths and s3://"):
+        freeze_input([str(tmp_path), "s3://bucket/data"], [])

@@ -18,6 +18,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.rows import MAX_FILES
 from batchinference.pipeline.storage import Address, base_name
+from batchinference.spec.uris import is_local
 
 _GLOB = frozenset("*?[")
 _HIDDEN = frozenset("._")
@@ -72,6 +73,8 @@ def freeze_input(paths: list[str], extensions: list[str]) -> FrozenInput:
     `extensions` choose among the files of directories; a path of its own is taken as it is.
     Raises BadInput that names the path which does not exist or holds nothing to read.
     """
+    if len({is_local(path) for path in paths}) > 1:
+        raise BadInput("read.paths mixes local paths and s3://: a job reads from one storage")
     endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
     found: dict[str, int] = {}
     for number, path in enumerate(paths):

@@ -33,6 +33,18 @@ def test_nothing_is_left_of_a_running_job_within_a_minute(
     gone(kubectl, name, "")
 
 
+def test_nothing_is_left_of_a_job_that_never_started(
+    kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
+) -> None:
+    job = slow_job("pending")
+    job["spec"]["cluster"]["image"] = "localhost:5000/batchinference/no-such-image:v0"
+    name = create(job)
+    eventually("it waits", lambda: kubectl.status(name).get("phase") == "Pending", timeout=60)
+    eventually("its head is there", lambda: "Pod" in str(belongings(kubectl, name)), timeout=60)
+    kubectl("delete", "bi", name)
+    gone(kubectl, name, "")
+
+
 def gone(kubectl: Kubectl, name: str, kind: str) -> None:
     """Wait until no belonging of this kind is left, a minute at most."""
     left: list[str] = []

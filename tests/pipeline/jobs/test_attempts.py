@@ -49,6 +49,8 @@ def test_a_complete_output_is_left_as_it_is(source: Path, tmp_path: Path) -> Non
     assert again.report.message == "the output was complete already"
     assert (again.report.name, again.counts) == ("second", first.counts)
     assert again.published[-1] == again.report
+    # its times are those of this run: what ends must not end before it began
+    assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 
 def test_an_unfinished_output_is_done_again_and_holds_each_row_once(

@@ -114,10 +114,12 @@ def test_a_job_with_too_many_bad_rows_does_not_wait_for_the_rest(
 ) -> None:
     monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
     lines = {"a.txt": ["bad one", "bad two"], "b.txt": ["hold"], "c.txt": GOOD}
-    never = {"callable": "own_code:wait_for", "callArgs": {"file": str(tmp_path / "never")}}
+    until = tmp_path / "until"
+    held = {"callable": "own_code:wait_for", "callArgs": {"file": str(until)}}
     source = write_lines(tmp_path / "in", lines)
-    steps = [REFUSE, {"name": "held", "python": never}]
+    steps = [REFUSE, {"name": "held", "python": held}]
     run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 1}))
+    until.touch()  # a task that goes on would keep a CPU from the other tests
     assert run.report.reason == "TooManyErrors"
     assert run.report.counts is not None
     assert run.report.counts.failed == 2

@@ -138,6 +138,14 @@ def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, own_code: Pat
     assert report_in(tmp_path).reason == "TooManyErrors"
 
 
+def test_input_that_is_missing_ends_with_2(tmp_path: Path, own_code: Path) -> None:
+    file = job_file(tmp_path, own_code)
+    shutil.rmtree(tmp_path / "in")
+    done = Command(["run", str(file)], tmp_path).run()
+    assert done.returncode == 2
+    assert "BadInput: read.paths[0]" in " ".join(done.stderr.split())
+
+
 NO_JOBS = {
     "no file": (None, "cannot be read"),
     "no YAML": ("{", "not valid YAML"),

@@ -55,7 +55,8 @@ def run(
 ) -> None:
     """Run a job on this machine, with a Ray of its own.
 
-    Exit codes: 0 the output is complete, 1 the job failed, 2 bad input, 130 interrupted.
+    Exit codes: 0 the output is complete, 1 the job failed, 2 the file is wrong or its input is
+    missing, 130 interrupted.
     """
     from batchinference.cli.run import RunOptions, run_file
 

@@ -16,6 +16,7 @@ from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.report import REPORT_FILE, JobState, Report
 
 ALL_GPUS = 1 << 20
+_EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
 
 
@@ -101,4 +102,4 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
 
 
 def _exit_code(reason: str | None) -> int:
-    return exits.INTERRUPTED if reason == "Interrupted" else exits.JOB_FAILED
+    return _EXITS.get(reason or "", exits.JOB_FAILED)

@@ -108,7 +108,13 @@ class JobRun:
 
     def _already_complete(self, layout: Layout) -> Report:
         report = Report.parse(layout.report.read())
-        update = {"name": self.job.metadata.name, "message": "the output was complete already"}
+        update = {
+            "name": self.job.metadata.name,
+            "message": "the output was complete already",
+            "started_at": self._started_at,
+            "updated_at": now(),
+            "seconds": {},
+        }
         report = report.model_copy(update=update)
         self._tell(report)
         return report

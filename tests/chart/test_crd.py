@@ -31,4 +31,9 @@ def test_it_can_be_left_to_others(chart: Chart) -> None:
 
 def test_nothing_else_is_kept(chart: Chart) -> None:
     kept = [m["kind"] for m in chart.manifests() if "annotations" in m["metadata"]]
-    assert kept == ["CustomResourceDefinition"]
+    assert sorted(kept) == ["CustomResourceDefinition", "Secret"]
+
+
+def test_the_token_key_is_kept_with_the_jobs_only(chart: Chart) -> None:
+    kept = [m for m in chart.manifests(crds={"keep": False}) if "annotations" in m["metadata"]]
+    assert kept == []

@@ -35,5 +35,5 @@ def test_nothing_else_is_kept(chart: Chart) -> None:
 
 
 def test_the_token_key_is_kept_with_the_jobs_only(chart: Chart) -> None:
-    kept = [m for m in chart.manifests(crds={"keep": False}) if "annotations" in m["metadata"]]
+    kept = [m for m in chart.manifests({"crds": {"keep": False}}) if "annotations" in m["metadata"]]
     assert kept == []

@@ -150,7 +150,7 @@ def slow_job(
                 {"name": "most", "filter": "not endswith(text, '0')"},
             ],
             write={"format": "parquet", "path": store.uri(f"slow/{uuid.uuid4().hex[:6]}")},
-            cluster=cluster,
+            cluster=copy.deepcopy(cluster),
         )
 
     return make

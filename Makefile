@@ -113,7 +113,7 @@ undeploy: ## Remove the operator; jobs and their definition stay
 e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
 	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
 	    examples/custom-step
-	$(BIN)/python -m pytest tests/e2e
+	$(BIN)/python -m pytest tests/e2e --timeout 900
 
 .PHONY: bench
 bench: $(VENV)/.test $(CHART)/charts ## Measure the product against its peers

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from batchinference.spec import BatchInference
-from support.apiserver import Namespace, Refused
+from support.apiserver import Namespace, refusal
 from support.deployment import CHART
 from support.documents import document
 from support.variations import REMOVED, Place, at, changed, full_document, named, places
@@ -107,14 +107,6 @@ PYDANTIC = {
     *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
     *("union_tag_invalid", "union_tag_not_found", "model_attributes_type", "finite_number"),
 }
-
-
-def refusal(namespace: Namespace, body: Document) -> str | None:
-    try:
-        namespace.create(body, dryRun="All")
-    except Refused as refused:
-        return str(refused)
-    return None
 
 
 def assert_agreement(namespace: Namespace, body: Document) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from batchinference.spec import SpecError, parse
-from support.apiserver import Namespace, Refused
+from support.apiserver import Namespace, refusal
 from support.deployment import CHART, ROOT
 from support.documents import document, python_step
 from support.variations import (
@@ -34,15 +34,6 @@ TORCH_STEP = {
     "name": "score",
     "model": {"runtime": "torch", "source": "s3://m/m.pt", "inputs": {"x": "text"}, "output": "y"},
 }
-
-
-def refusal(namespace: Namespace, body: Document) -> str | None:
-    """What the API server says against a document; None when it takes it."""
-    try:
-        namespace.create(body, dryRun="All")
-    except Refused as refused:
-        return str(refused)
-    return None
 
 
 def read(kind: str, **options: Any) -> Document:

@@ -208,6 +208,15 @@ class Namespace:
         self.server.delete(self.path(kind, name))
 
 
+def refusal(namespace: Namespace, body: Object) -> str | None:
+    """What the API server says against a document; None when it takes it."""
+    try:
+        namespace.create(body, dryRun="All")
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
 def new_namespace(server: ApiServer, name: str, labels: Object | None = None) -> Namespace:
     """A namespace with the service account that its controller would put there."""
     metadata = {"name": name, "labels": labels or {}}

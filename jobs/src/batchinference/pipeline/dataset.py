@@ -21,7 +21,7 @@ from batchinference.pipeline.source import FileRows, FileSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.writers import writer_for
 from batchinference.plan import Plan, Stage
-from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL
+from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.spec.job import BatchInferenceSpec
 
@@ -106,7 +106,7 @@ def _selector(plan: Plan, group: str) -> dict[str, str] | None:
 def _cpus(stage: Stage, plan: Plan) -> float:
     """CPUs of a task or actor. Ray counts a pod's CPUs rounded up, and where replicas have pods of
     their own, a second one must not find room in what is rounded."""
-    alone = bool(plan.groups) and plan.group_of(stage) != CPU_GROUP
+    alone = bool(plan.groups) and not is_cpu_stage(stage)
     return math.ceil(stage.cpus) if alone else stage.cpus
 
 

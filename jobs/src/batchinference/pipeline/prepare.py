@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
+import pyarrow.compute as pc
+
 from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.inputs import FrozenInput, freeze_input
 from batchinference.pipeline.layout import Layout
@@ -87,10 +89,11 @@ def _check_apart(frozen: FrozenInput, layout: Layout) -> None:
         if place.local != frozen.root.local:
             continue
         below = place.path.rstrip("/") + "/"
-        inside = next((file for file in frozen.files() if file.path.startswith(below)), None)
-        if inside is not None:
+        paths = frozen.table.column("path")
+        inside = paths.filter(pc.starts_with(paths, below))
+        if len(inside):
             raise BadOutput(
-                f"'{place.uri}' is where output goes and holds a file of the input, {inside.path}: "
+                f"'{place.uri}' is where output goes and holds a file of the input, {inside[0]}: "
                 "choose another write.path or errors.path"
             )
 

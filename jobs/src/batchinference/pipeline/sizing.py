@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import Reader
-from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import Read, ReadImages
 
 TASK_BYTES = 64 << 20
@@ -66,7 +65,7 @@ def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
     files = frozen.files()
     chosen = files if reader.rows_exact and len(files) <= COUNTED_FILES else sample(files)
     with ThreadPoolExecutor(COUNT_THREADS) as pool:
-        counts = list(pool.map(lambda f: _rows_in(reader, frozen.address(f), f.size), chosen))
+        counts = list(pool.map(lambda f: reader.rows_in(frozen.address(f), f.size), chosen))
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
@@ -74,15 +73,6 @@ def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
         return RowCount(rows, estimated=not reader.rows_exact)
     sampled = sum(file.size for file in chosen)
     return RowCount(round(rows * frozen.size / max(1, sampled)), estimated=True)
-
-
-def _rows_in(reader: Reader, file: Address, size: int) -> int | None:
-    try:
-        return reader.rows_in(file, size)
-    except OSError as error:
-        if is_trouble(error):
-            raise
-        return 1  # a damaged file
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:

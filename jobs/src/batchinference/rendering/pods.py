@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from posixpath import normpath
 from typing import Any
 
 from batchinference.plan import WorkerGroup
@@ -15,7 +14,7 @@ GPU = "nvidia.com/gpu"
 HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"
 JOB_DIRECTORY = "/etc/batchinference"
-_JOB_VOLUME = "batchinference-job"
+JOB_VOLUME = "batchinference-job"
 GRACE_SECONDS = 5
 """KubeRay starts Ray below a shell, which does not pass SIGTERM on: waiting longer is in vain."""
 
@@ -28,27 +27,14 @@ RESTRICTED: dict[str, Any] = {
 """What Pod Security's level `restricted` asks of a container."""
 
 
-def check_volumes(cluster: Cluster) -> list[Problem]:
-    """Volumes in the place of the product's own."""
-    problems = []
-    for index, volume in enumerate(cluster.volumes):
-        where = f"spec.cluster.volumes[{index}]"
-        if volume.name == _JOB_VOLUME:
-            problems.append(Problem(f"{where}.name", f"'{_JOB_VOLUME}' is taken by the job's file"))
-        if normpath(volume.mount_path) == JOB_DIRECTORY:
-            message = f"'{JOB_DIRECTORY}' is taken by the job's file: mount it elsewhere"
-            problems.append(Problem(f"{where}.mountPath", message))
-    return problems
-
-
 def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:
     """The head pod: Ray's services and the driver, with the job's file mounted."""
     template = _template(cluster, names, "ray-head", _resources(cluster, *head_size(cluster)))
     spec = template["spec"]
     spec["containers"][0]["volumeMounts"].append(
-        {"name": _JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
+        {"name": JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
     )
-    spec["volumes"].append({"name": _JOB_VOLUME, "configMap": {"name": names.config_map}})
+    spec["volumes"].append({"name": JOB_VOLUME, "configMap": {"name": names.config_map}})
     return template
 
 

@@ -17,7 +17,6 @@ from batchinference.rendering.paths import check_paths
 from batchinference.rendering.pods import (
     JOB_DIRECTORY,
     RESTRICTED,
-    check_volumes,
     head_template,
     worker_template,
 )
@@ -42,7 +41,7 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
 
     Raises SpecError when the job could not run on a cluster.
     """
-    if problems := check_paths(job.spec) + check_volumes(job.spec.cluster):
+    if problems := check_paths(job.spec):
         raise SpecError(problems)
     groups = plan_for_cluster(job.spec).groups
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from kubernetes.aio.client import ApiClient
 
-from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference.rendering import RAY_API_VERSION, RAY_JOB
+from batchinference.spec.job import API_VERSION, KIND, PLURAL
 from batchinference_operator.status.observations import Object
 from batchinference_operator.status.status import Status
 
@@ -17,7 +18,8 @@ TIMEOUT_SECONDS = 30
 _COLLECTIONS = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Secret": ("/api/v1", "secrets"),
-    "RayJob": ("/apis/ray.io/v1", "rayjobs"),
+    RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
+    KIND: (f"/apis/{API_VERSION}", PLURAL),
 }
 
 
@@ -56,9 +58,7 @@ class ApiServer:
         self._client = client
 
     async def create(self, body: Object) -> None:
-        root, plural = _COLLECTIONS[body["kind"]]
-        namespace = body["metadata"]["namespace"]
-        path = f"{root}/namespaces/{namespace}/{plural}"
+        path = _path(body["kind"], body["metadata"]["namespace"])
         status, answer = await request(self._client, "POST", path, body)
         # a quota under pressure answers 409 as well, and then nothing was created
         if not _is(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
@@ -66,7 +66,7 @@ class ApiServer:
 
     async def ray_job(self, namespace: str, name: str) -> Object | None:
         answer: Object
-        status, answer = await request(self._client, "GET", _ray_job_path(namespace, name))
+        status, answer = await request(self._client, "GET", _path(RAY_JOB, namespace, name))
         if _is_gone(status, answer):
             return None
         _raise_for(status, answer)
@@ -74,7 +74,7 @@ class ApiServer:
 
     async def release(self, namespace: str, name: str) -> None:
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
-        path = _ray_job_path(namespace, name)
+        path = _path(RAY_JOB, namespace, name)
         status, answer = await request(self._client, "PATCH", path, patch, MERGE_PATCH)
         if not _is_gone(status, answer):
             _raise_for(status, answer)
@@ -83,7 +83,7 @@ class ApiServer:
         self, namespace: str, name: str, resource_version: str, patch: Status
     ) -> bool:
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
-        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
+        path = _path(KIND, namespace, name, "status")
         status, answer = await request(self._client, "PATCH", path, body, MERGE_PATCH)
         if _is_gone(status, answer):
             return False
@@ -111,8 +111,10 @@ async def request(
         return response.status, content.decode(errors="replace").strip()
 
 
-def _ray_job_path(namespace: str, name: str) -> str:
-    return f"/apis/ray.io/v1/namespaces/{namespace}/rayjobs/{name}"
+def _path(kind: str, namespace: str, *below: str) -> str:
+    """The path of the objects of a kind, or of what is named below it."""
+    root, plural = _COLLECTIONS[kind]
+    return "/".join([root, "namespaces", namespace, plural, *below])
 
 
 def _is(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:

@@ -24,13 +24,10 @@ class ParquetReader:
 
     def prepare(self, samples: list[Address]) -> None:
         for sample in samples:
-            try:
-                with sample.filesystem.open_input_file(sample.path) as source:
-                    there = pq.read_schema(source).names
-            except (pa.ArrowInvalid, OSError) as error:
-                if isinstance(error, OSError) and is_trouble(error):
-                    raise
-                continue  # a bad file becomes a bad row when it is read
+            footer = _footer(sample)
+            if footer is None:
+                continue
+            there = footer.schema.to_arrow_schema().names
             if missing := sorted(set(self._wanted or []) - set(there)):
                 raise BadInput(
                     f"read.options.columns: {sample.uri} has no column '{missing[0]}', "
@@ -49,11 +46,22 @@ class ParquetReader:
                 yield BadRow(error)  # the rest of the file counts as one row
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        try:
-            with file.filesystem.open_input_file(file.path) as source:
-                return int(pq.read_metadata(source).num_rows)
-        except pa.ArrowInvalid:
-            return 1
+        footer = _footer(file)
+        return 1 if footer is None else int(footer.num_rows)
 
     def columns(self) -> list[str] | None:
         return self._columns
+
+
+def _footer(file: Address) -> pq.FileMetaData | None:
+    """What the end of a file says of it; None of a damaged one, which becomes a bad row when it is
+    read."""
+    try:
+        with file.filesystem.open_input_file(file.path) as source:
+            return pq.read_metadata(source)
+    except pa.ArrowInvalid:
+        return None
+    except OSError as error:
+        if is_trouble(error):
+            raise
+        return None

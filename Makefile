@@ -52,7 +52,7 @@ $(VENV)/.run: constraints.txt jobs/pyproject.toml $(VENV)/.pip-flags
 
 $(VENV)/.test: $(VENV)/.run operator/pyproject.toml tests/requirements.txt
 	$(BIN)/pip install --quiet $$(cat $(VENV)/.pip-flags) -c constraints.txt \
-	    -e './jobs[pipeline]' -e ./operator -r tests/requirements.txt
+	    -e './jobs[pipeline,formats,runtimes,vision]' -e ./operator -r tests/requirements.txt
 	@touch $@
 
 # --- what a user runs -------------------------------------------------------------------

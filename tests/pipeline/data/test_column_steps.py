@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps.columns import with_column
@@ -14,7 +15,7 @@ TABLE = pa.table({"a": [1, 2], "b": ["x", "y"], "path": ["s3://in/cats/1.png", "
 
 
 def run(table: pa.Table = TABLE, **step: object) -> pa.Table:
-    loaded = load_step(Step.model_validate({"name": "step", **step}), gpus=0)
+    loaded = load_step(Step.model_validate({"name": "step", **step}), Device())
     return loaded(table)  # type: ignore[operator]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes import sources
 from batchinference.pipeline.runtimes.sources import cache_directory, check, is_path, resolve
@@ -88,12 +89,12 @@ def embed(source: str) -> Step:
 
 def test_a_model_that_cannot_be_loaded_is_told_by_its_step(offline: None) -> None:
     with pytest.raises(ModelLoad, match="step 'embed': the model cannot be loaded: OSError: "):
-        ModelTransform(embed("org/missing"), gpus=0)
+        ModelTransform(embed("org/missing"), Device())
 
 
 def test_a_folder_that_holds_no_model_is_told_by_its_step(tmp_path: Path) -> None:
     with pytest.raises(ModelLoad, match="step 'embed': the model cannot be loaded: "):
-        ModelTransform(embed(str(tmp_path)), gpus=0)
+        ModelTransform(embed(str(tmp_path)), Device())
 
 
 def test_the_cache_lies_where_it_is_wanted(

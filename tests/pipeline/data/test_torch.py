@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from batchinference.pipeline.blocks import to_batch
+from batchinference.pipeline.devices import Device, device_of
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.base import Runtime, choose_device
+from batchinference.pipeline.runtimes.base import Runtime, take
 from batchinference.spec.models import TorchModel
 
 FACTORY = "user_code:Affine"
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def runtime(*inputs: str, **fields: Any) -> Runtime:
     columns = {name: name for name in inputs or ("x",)}
     model = {"runtime": "torch", "inputs": columns, "output": "out", **fields}
-    return load_runtime(TorchModel.model_validate(model), cpus=1, gpus=0)
+    return load_runtime(TorchModel.model_validate(model), Device())
 
 
 def affine(**arguments: Any) -> torch.nn.Module:
@@ -205,10 +206,10 @@ def test_a_model_that_is_not_there_is_told(fields: dict[str, Any], words: str) -
 
 def test_a_cpu_computes_with_as_many_threads_as_the_replica_has_cpus() -> None:
     for cpus, threads in ((1, 1), (2.5, 2), (0.5, 1)):
-        assert choose_device(cpus, gpus=0) == torch.device("cpu")
+        assert take(device_of(cpus=cpus, gpus=0)) == torch.device("cpu")
         assert torch.get_num_threads() == threads
 
 
 def test_a_gpu_is_taken_where_there_is_one() -> None:
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    assert choose_device(1, gpus=1).type == kind
+    assert take(device_of(cpus=1, gpus=1)).type == kind

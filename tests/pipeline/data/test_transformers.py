@@ -12,6 +12,7 @@ import torch
 import transformers
 from PIL import Image
 
+from batchinference.pipeline.devices import Device
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.transformers import TransformersRuntime, pool
 from batchinference.spec.models import TransformersModel
@@ -31,7 +32,7 @@ def runtime(task: str, source: str, **fields: Any) -> TransformersRuntime:
             **{"inputs": {kind: "column"}, "output": "out", **fields},
         }
     )
-    loaded = load_runtime(model, cpus=1, gpus=0)
+    loaded = load_runtime(model, Device())
     assert isinstance(loaded, TransformersRuntime)
     return loaded
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.devices import device_of
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.inputs import paths_of
 from batchinference.pipeline.isolation import Apply, Part, isolate
@@ -50,9 +51,8 @@ class StageRunner:
     """Runs the steps of a stage over a table. Made once in each actor or worker process."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
-        self._steps = [
-            StepRunner(step, load_step(step, gpus=stage.gpus), errors) for step in stage.steps
-        ]
+        device = device_of(cpus=stage.cpus, gpus=stage.gpus)
+        self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for step in self._steps:

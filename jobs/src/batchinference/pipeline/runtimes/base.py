@@ -1,12 +1,13 @@
-"""What a model runtime is, and which device it takes."""
+"""What a model runtime is, and how it takes its device."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+
+from batchinference.pipeline.devices import Device
 
 
 class Runtime(Protocol):
@@ -16,13 +17,15 @@ class Runtime(Protocol):
         """The results for a batch: an array (or Arrow array) whose first axis is the row.
 
         `inputs` maps the model's input names to arrays of rows x the column's own shape.
+        A runtime that learns of each row's error by itself returns a list in which an exception
+        stands in the place of the row's result. What it raises is blamed on a row of the batch,
+        which is then run in halves.
         """
 
 
-def choose_device(cpus: float, gpus: int) -> torch.device:
-    """The device of a replica: its GPU where it was given one that torch can use, else the CPU,
-    with as many threads as it has CPUs."""
-    if gpus and torch.cuda.is_available():
-        return torch.device("cuda")
-    torch.set_num_threads(max(1, math.floor(cpus)))
-    return torch.device("cpu")
+def take(device: Device) -> torch.device:
+    """The device as torch has it. A replica on the CPU gets the threads of its CPUs."""
+    if device.kind == "cpu" or (device.kind == "cuda" and not torch.cuda.is_available()):
+        torch.set_num_threads(device.threads)
+        return torch.device("cpu")
+    return torch.device(device.name)

@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.runtimes.base import choose_device
+from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve
 from batchinference.pipeline.steps.python import load_callable
 from batchinference.spec.models import TorchModel
 
 
 class TorchRuntime:
-    def __init__(self, model: TorchModel, *, cpus: float, gpus: int) -> None:
-        self._device = choose_device(cpus, gpus)
+    def __init__(self, model: TorchModel, device: Device) -> None:
+        self._device = take(device)
         self._module = _load(model, self._device)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:

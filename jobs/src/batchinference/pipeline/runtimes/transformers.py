@@ -9,9 +9,10 @@ import pyarrow as pa
 import torch
 import transformers
 
-from batchinference.pipeline.runtimes.base import choose_device
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve
-from batchinference.spec.models import TEXT_TASKS, TransformersModel
+from batchinference.spec.models.transformers import TEXT_TASKS, TransformersModel
 
 _MODELS = {
     "feature-extraction": transformers.AutoModel,
@@ -22,11 +23,11 @@ _MODELS = {
 
 
 class TransformersRuntime:
-    def __init__(self, model: TransformersModel, *, cpus: float, gpus: int) -> None:
+    def __init__(self, model: TransformersModel, device: Device) -> None:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         self._spec = model
-        self._device = choose_device(cpus, gpus)
+        self._device = take(device)
         path = resolve(model.source)
         self._prepare = _TextInput(path, model) if _is_text(model) else _ImageInput(path, model)
         self._model = _MODELS[model.task].from_pretrained(path).to(self._device).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batchinference.pipeline.devices import Device
 from batchinference.pipeline.steps.base import Transform
 from batchinference.pipeline.steps.columns import AddLabel, DropColumns, SelectColumns
 from batchinference.pipeline.steps.filter import Filter
@@ -9,12 +10,12 @@ from batchinference.pipeline.steps.python import PythonTransform
 from batchinference.spec.steps import Step
 
 
-def load_step(step: Step, *, gpus: int) -> Transform | Filter:
+def load_step(step: Step, device: Device) -> Transform | Filter:
     """A step ready to run. Raises ModelLoad when its model or code cannot be loaded."""
     if step.model is not None:
         from batchinference.pipeline.steps.model import ModelTransform  # brings in torch
 
-        return ModelTransform(step, gpus=gpus)
+        return ModelTransform(step, device)
     if step.python is not None:
         return PythonTransform(step.name, step.python)
     if step.filter is not None:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pyarrow as pa
 
 from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.steps.columns import require, with_column
 from batchinference.spec.models import Model
-from batchinference.spec.steps import Resources, Step
+from batchinference.spec.steps import Step
 
 
 class ModelTransform:
     """Runs a model over each batch. The model is loaded when the object is made."""
 
-    def __init__(self, step: Step, *, gpus: int) -> None:
+    def __init__(self, step: Step, device: Device) -> None:
         if step.model is None:
             raise ValueError(f"step '{step.name}' has no model")
         self._step = step.name
         self._model = step.model
-        cpus = (step.resources or Resources()).cpu
-        self._runtime = _load(step.name, step.model, cpus, gpus)
+        self._runtime = _load(step.name, step.model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         require(self._step, list(self._model.inputs.values()), batch)
@@ -36,9 +36,9 @@ class ModelTransform:
         return with_column(batch, self._model.output, output)
 
 
-def _load(step: str, model: Model, cpus: float, gpus: int) -> Runtime:
+def _load(step: str, model: Model, device: Device) -> Runtime:
     try:
-        return load_runtime(model, cpus=cpus, gpus=gpus)
+        return load_runtime(model, device)
     except ModelLoad:
         raise
     except Exception as error:

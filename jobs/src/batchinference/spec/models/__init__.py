@@ -1,0 +1,15 @@
+"""The model of a step: one module a runtime."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from batchinference.spec.models.base import Source
+from batchinference.spec.models.torch import TorchModel
+from batchinference.spec.models.transformers import TransformersModel
+
+Model = Annotated[TransformersModel | TorchModel, Field(discriminator="runtime")]
+
+__all__ = ["Model", "Source", "TorchModel", "TransformersModel"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -10,11 +12,20 @@ import pytest
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.runtimes import sources
-from batchinference.pipeline.runtimes.sources import cache_directory, check, is_path, resolve
+from batchinference.pipeline.runtimes import check_library, load_runtime, sources
+from batchinference.pipeline.runtimes.sources import (
+    cache_directory,
+    check,
+    is_path,
+    resolve,
+    resolve_place,
+)
 from batchinference.pipeline.steps.model import ModelTransform
 from batchinference.pipeline.storage import Address
 from batchinference.spec.steps import Step
+
+HUB = ("modules.json", "config.json")
+"""Files of which a model of the Hub has one."""
 
 
 @pytest.fixture
@@ -35,7 +46,7 @@ def test_a_local_path_is_taken_as_it_is(tmp_path: Path, path: str) -> None:
     (tmp_path / "model").mkdir()
     source = path.format(tmp_path / "model")
     assert Path(resolve(source)).samefile(tmp_path / "model")
-    check(source)
+    check(source, HUB)
 
 
 def test_a_relative_path_is_one_that_is_there_or_begins_with_a_dot(
@@ -67,16 +78,60 @@ def test_a_path_that_is_not_there_is_told_in_full(source: str) -> None:
     with pytest.raises(ModelLoad, match=words):
         resolve(source)
     with pytest.raises(ModelLoad, match=words):
-        check(source)
+        check(source, HUB)
 
 
 @pytest.mark.parametrize("name", ["org/missing", "missing", "no/such/model", "bad name!"])
 def test_a_name_that_the_hub_does_not_have_is_told(offline: None, name: str) -> None:
     with pytest.raises(ModelLoad) as failure:
-        check(name)
+        check(name, HUB)
     told = failure.value.message
     assert told.startswith(f"model '{name}' not found: no such folder here, and the Hub says: ")
     assert "\n" not in told
+
+
+@pytest.mark.parametrize("there", HUB)
+def test_a_model_of_the_hub_is_told_by_one_of_its_files(
+    offline: None, tmp_path: Path, there: str
+) -> None:
+    kept = tmp_path / "hub/models--org--kept"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs/main").write_text("0" * 40)
+    (kept / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    (kept / "snapshots" / ("0" * 40) / there).write_text("{}")
+    check("org/kept", HUB)
+    with pytest.raises(ModelLoad, match="'org/kept' not found: no such folder here, and the Hub"):
+        check("org/kept", ["other.json"])
+
+
+@pytest.mark.parametrize("source", ["weights.pt", "models/weights.pt"])
+def test_what_is_never_a_name_is_a_path(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for look in (resolve_place, check):
+        with pytest.raises(ModelLoad, match=rf"'{source}' not found: there is no {tmp_path}"):
+            look(source)
+    (tmp_path / "models").mkdir()
+    (tmp_path / source).touch()
+    assert resolve_place(source) == source
+    check(source)
+
+
+def test_a_library_that_is_missing_is_told_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = embed("org/model").model
+    assert model is not None
+    check_library(model)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    words = (
+        r"the runtime 'transformers' needs the package transformers: "
+        r"pip install 'batchinference\[pipeline\]'"
+    )
+    for use in (check_library, partial(load_runtime, device=Device())):
+        with pytest.raises(ModelLoad, match=words):
+            use(model)
 
 
 def embed(source: str) -> Step:

@@ -40,7 +40,7 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 
 def _with_absolute_source(step: Step, directory: Path) -> Step:
-    source = step.model.source if step.model else None
+    source = step.model.source_or_none if step.model else None
     if step.model is None or source is None or not _is_path(step.model, source, directory):
         return step
     model = step.model.model_copy(update={"source": _absolute(source, directory)})
@@ -48,8 +48,8 @@ def _with_absolute_source(step: Step, directory: Path) -> Step:
 
 
 def _is_path(model: Model, source: str, directory: Path) -> bool:
-    """Only transformers has models by name, and a name may look like a path."""
-    if model.runtime != "transformers" or source.startswith(("./", "../", "~")):
+    """Whether a source is a place: the name of a model of the Hub may look like a path."""
+    if not model.HUB_FILES or source.startswith(("./", "../", "~")):
         return True
     return is_local(source) and (directory / local_path(source)).exists()
 

@@ -22,6 +22,7 @@ from batchinference.pipeline.sizing import (
 )
 from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 
 
@@ -60,14 +61,20 @@ def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
 def check_step(step: Step) -> None:
     """Raise ModelLoad when a step's model or code is plainly not there; nothing is loaded."""
     if step.model is not None:
-        from batchinference.pipeline.runtimes.sources import check
-
-        if step.model.source is not None:
-            check(step.model.source)
-        if step.model.runtime == "torch" and step.model.factory is not None:
-            _check_module(step.name, step.model.factory)
+        _check_model(step.name, step.model)
     elif step.python is not None:
         _check_module(step.name, step.python.callable)
+
+
+def _check_model(step: str, model: Model) -> None:
+    from batchinference.pipeline.runtimes import check_library
+    from batchinference.pipeline.runtimes.sources import check
+
+    check_library(model)
+    if model.source_or_none is not None:
+        check(model.source_or_none, model.HUB_FILES)
+    if model.factory_or_none is not None:
+        _check_module(step, model.factory_or_none)
 
 
 def _check_module(step: str, path: str) -> None:

@@ -25,8 +25,9 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
         if is_local(path) and not _absolute(path):
             problems.append(_relative(f"spec.read.paths[{index}]", path))
     for index, step in enumerate(spec.steps):
-        if step.model and step.model.source and _is_relative_source(step.model):
-            problems.append(_relative(f"spec.steps[{index}].model.source", step.model.source))
+        source = step.model.source_or_none if step.model else None
+        if step.model and source and _is_relative_source(step.model, source):
+            problems.append(_relative(f"spec.steps[{index}].model.source", source))
     outputs = [("spec.write.path", spec.write.path), ("spec.errors.path", spec.errors.path)]
     for field, output in outputs:
         if output is not None and is_local(output) and not _mounted(output, spec):
@@ -55,10 +56,9 @@ def _absolute(path: str) -> bool:
     return local_path(path).startswith("/")
 
 
-def _is_relative_source(model: Model) -> bool:
-    """Only transformers has models by name, which look like relative paths."""
-    source = model.source or ""
-    is_path = model.runtime != "transformers" or source.startswith((".", "~", "file:"))
+def _is_relative_source(model: Model, source: str) -> bool:
+    """Names of models of the Hub look like relative paths."""
+    is_path = not model.HUB_FILES or source.startswith((".", "~", "file:"))
     return is_path and is_local(source) and not _absolute(source)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
+from huggingface_hub import hf_hub_download
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.storage import Address
@@ -27,43 +29,52 @@ def is_path(source: str) -> bool:
 
 
 def resolve(source: str) -> str:
-    """A local path for a path or s3:// source; an id of the Hub as it is.
+    """A local path for a path or s3:// source; an id of the Hub as it is."""
+    named = is_local(source) and not is_path(source)
+    return source if named else resolve_place(source)
+
+
+def resolve_place(source: str) -> str:
+    """A local path for a path or s3:// source. Raises ModelLoad when nothing is there.
 
     What lies on S3 is fetched once a machine and shared by its replicas.
     """
     if not is_local(source):
         return str(_fetch(Address(source)))
-    if not is_path(source):
-        return source
     path = Path(local_path(source)).expanduser()
     if not path.exists():
         raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}")
     return str(path)
 
 
-def check(source: str) -> None:
-    """Raise ModelLoad when a model is plainly not there, without fetching or loading it."""
+def check(source: str, hub_files: Sequence[str] = ()) -> None:
+    """Raise ModelLoad when a model is plainly not there, without fetching or loading it.
+
+    A source may be the id of a model of the Hub where there are files that such a model has.
+    """
     if not is_local(source):
         if not Address(source).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there")
-    elif is_path(source):
-        resolve(source)
+    elif is_path(source) or not hub_files:
+        resolve_place(source)
     else:
-        _check_hub(source)
+        _check_hub(source, hub_files)
 
 
-def _check_hub(model_id: str) -> None:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        hf_hub_download(model_id, "config.json")
-    except (OSError, ValueError, HFValidationError) as error:
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise ModelLoad(
-            f"model '{model_id}' not found: no such folder here, and the Hub says: "
-            f"{type(error).__name__}: {first_line}"
-        ) from error
+def _check_hub(model_id: str, files: Sequence[str]) -> None:
+    """Raise ModelLoad when the Hub has none of the files, in the words about the last one."""
+    problem: Exception | None = None
+    for file in files:
+        try:
+            hf_hub_download(model_id, file)
+            return
+        except (OSError, ValueError) as error:
+            problem = error
+    first_line = str(problem).strip().partition("\n")[0]
+    raise ModelLoad(
+        f"model '{model_id}' not found: no such folder here, and the Hub says: "
+        f"{type(problem).__name__}: {first_line}"
+    ) from problem
 
 
 def _fetch(source: Address) -> Path:

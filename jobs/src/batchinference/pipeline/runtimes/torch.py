@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_unflatten
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.sources import resolve
+from batchinference.pipeline.runtimes.sources import resolve_place
 from batchinference.pipeline.steps.python import load_callable
 from batchinference.spec.models import TorchModel
 
@@ -52,7 +52,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def _load(model: TorchModel, device: torch.device) -> Any:
-    path = resolve(model.source) if model.source else None
+    path = resolve_place(model.source) if model.source else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device)
     module = load_callable(model.factory)(**model.factory_args)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, SpecModel
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]
+
+
+class RuntimeModel(SpecModel):
+    """A model, told by its runtime. A runtime has a `source` or a `factory` as it needs them."""
+
+    HUB_FILES: ClassVar[tuple[str, ...]] = ()
+    """Files of which a model of the Hub has one at least. None of them: a source is always a
+    place, never the id of such a model."""
+
+    @property
+    def source_or_none(self) -> str | None:
+        """Where the model's files are, for a runtime that loads files."""
+        return getattr(self, "source", None)
+
+    @property
+    def factory_or_none(self) -> str | None:
+        """The user's function that makes the model, for a runtime that takes one."""
+        return getattr(self, "factory", None)

@@ -8,11 +8,11 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, SpecModel
-from batchinference.spec.models.base import Inputs, Source
+from batchinference.spec.base import ColumnName, ModulePath
+from batchinference.spec.models.base import Inputs, RuntimeModel, Source
 
 
-class TorchModel(SpecModel):
+class TorchModel(RuntimeModel):
     """A PyTorch module: made by a function, or loaded from a file."""
 
     runtime: Literal["torch"]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel
-from batchinference.spec.models.base import Inputs, Source
+from batchinference.spec.base import ColumnName
+from batchinference.spec.models.base import Inputs, RuntimeModel, Source
 
 TEXT_TASKS = ("feature-extraction", "text-classification")
 IMAGE_TASKS = ("image-classification", "image-feature-extraction")
 
 
-class TransformersModel(SpecModel):
+class TransformersModel(RuntimeModel):
     """A model of the transformers library, loaded and run as its task asks."""
+
+    HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
 
     runtime: Literal["transformers"]
     """The library that runs the model."""

@@ -5,12 +5,13 @@ Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_blocks.py 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
+from ray.data._internal.delegating_block_builder import DelegatingBlockBuilder
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
 
@@ -34,6 +35,24 @@ def to_batch(table: pa.Table) -> Batch:
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
     """Arrays as a table; arrays of more than one dimension become tensors."""
     return BlockAccessor.batch_to_arrow_block(dict(columns))
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows as Ray Data gives them to `map` functions."""
+    accessor = BlockAccessor.for_block(table)
+    return iter(accessor.iter_rows(public_row_format=True))
+
+
+def rows_to_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Rows as a table; arrays become tensors. Raises TypeError for what Ray Data would pickle."""
+    builder = DelegatingBlockBuilder()
+    for values in rows:
+        builder.add(values)
+    table = BlockAccessor.for_block(builder.build()).to_arrow()
+    for field in table.schema:
+        if isinstance(field.type, ArrowPythonObjectType):
+            raise TypeError(f"the values of '{field.name}' have no type in common that Arrow knows")
+    return table
 
 
 def to_column(values: Any) -> pa.ChunkedArray:

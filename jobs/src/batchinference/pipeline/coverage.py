@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from batchinference.pipeline.failures import Incomplete
 from batchinference.pipeline.manifest import Manifest
+from batchinference.pipeline.rows import WHOLE
 
 SHOWN = 3
 
 
 def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
-    """Raise Incomplete that names the first gaps or overlaps, when there are any.
+    """Raises Incomplete that names the first gaps or overlaps, when there are any.
 
     `files` is the number of files of the input.
     """
     ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    parts: dict[tuple[int, int], int] = defaultdict(int)
     ends: dict[int, int] = {}
     for manifest in manifests:
         for file, first, after in manifest.ranges:
             ranges[file].append((first, after))
+        for file, row, share in manifest.shares:
+            parts[file, row] += share
         ends |= dict(manifest.ends)
+    for file, row in _whole(parts):
+        ranges[file].append((row, row + 1))
     faults = [
         fault
         for file in range(files)
@@ -32,6 +38,20 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
         raise Incomplete(
             f"the output does not hold each input row once: {'; '.join(faults[:SHOWN])}{more}"
         )
+
+
+def rows_covered(manifests: Iterable[Manifest]) -> int:
+    """Rows of the input, once coverage is checked."""
+    return sum(dict(end for manifest in manifests for end in manifest.ends).values())
+
+
+def _whole(parts: dict[tuple[int, int], int]) -> Iterator[tuple[int, int]]:
+    """The rows whose parts are all there, once; twice those of which there is more."""
+    for place, share in parts.items():
+        if share >= WHOLE:
+            yield place
+        if share > WHOLE:
+            yield place
 
 
 def _fault(file: int, ranges: list[tuple[int, int]], rows: int | None) -> str | None:

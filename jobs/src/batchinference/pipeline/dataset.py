@@ -20,6 +20,7 @@ from batchinference.pipeline.sink import Commit, CommitSink
 from batchinference.pipeline.source import FileRows, FileSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.writers import writer_for
+from batchinference.pipeline.writers.cut import Cut
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
@@ -46,12 +47,15 @@ class Execution:
     def run(self) -> None:
         """Returns when all rows are committed."""
         configure()
+        # for what has none of its own, such as cutting blocks
+        options = DataContext.get_current().execution_options
+        options.label_selector = _selector(self._plan, CPU_GROUP)
         attempt, sizing = self._prepared.attempt, self._prepared.sizing
         dataset = self._read()
         errors = ErrorHandling(self._spec.errors.tolerant, attempt.layout.input)
         for stage in self._plan.stages:
             dataset = _add(dataset, stage, self._plan, errors)
-        commit = Commit(attempt.layout, attempt.number, writer_for(self._spec.write))
+        commit = Commit(attempt, writer_for(self._spec.write), Cut.of(self._spec.write))
         arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
         if selector := _selector(self._plan, CPU_GROUP):
             arguments["label_selector"] = selector
@@ -118,6 +122,8 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
         "udf_modifying_row_count": False,
         "label_selector": selector,
     }
+    if stage.rows_per_block:
+        return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
     if stage.replicas is None:
         task = _task(stage, errors)
         retries = {"max_retries": TASK_RETRIES, **_UNFUSED}

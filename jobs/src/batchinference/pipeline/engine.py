@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 from ray._private import auto_init_hook
+from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 from batchinference.pipeline.failures import Interrupted, JobFailure, cause_of
 
@@ -82,6 +83,16 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def spilled_bytes() -> int | None:
+    """Bytes that the object stores of all nodes have spilled to disk; None where Ray tells none."""
+    try:
+        address = ray.get_runtime_context().gcs_address
+        stats = get_memory_info_reply(get_state_from_address(address)).store_stats
+    except Exception:  # noqa: BLE001 - of no consequence for the job
+        return None
+    return int(stats.spilled_bytes_total)
 
 
 def importable(directory: str) -> None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from batchinference import __version__
+from batchinference.pipeline.coverage import rows_covered
 from batchinference.pipeline.dataset import Execution
+from batchinference.pipeline.engine import spilled_bytes
 from batchinference.pipeline.failures import BadOutput, JobFailure, cause_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts as Committed
+from batchinference.pipeline.output import is_complete
 from batchinference.pipeline.prepare import Prepared, prepare
 from batchinference.pipeline.progress import Meter
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.supervise import StopRequest, check_errors, supervise
+from batchinference.pipeline.tellings import Tellings, told_by
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import JobState, Memory, Report
 from batchinference.spec.status import Counts
 
 Publish = Callable[[Report], None]
@@ -43,6 +47,7 @@ class JobRun:
     _started_at: str = field(default_factory=now, init=False)
     _meter: Meter | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
+    _told: Tellings | None = field(default=None, init=False)
 
     def run(self) -> Report:
         """Run it. The report that comes back has ended, well or badly; nothing is raised."""
@@ -52,7 +57,7 @@ class JobRun:
             self.stop.check()
             prepared = prepare(self.job.spec, layout)
             if prepared is None:
-                return self._already_complete(layout)
+                return self._nothing_to_do(layout)
             return self._run(prepared)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
             return self._failed(cause_of(error))
@@ -73,6 +78,7 @@ class JobRun:
         except Exception as error:  # noqa: BLE001 - every end becomes a report
             with suppress(OSError):  # the cause may be that storage is gone
                 meter.read(attempt.counts(), time.monotonic())
+                self._told = told_by(attempt.manifests())
             report = self._failed(cause_of(error))
             with suppress(OSError, BadOutput):
                 attempt.check_owner()
@@ -99,23 +105,29 @@ class JobRun:
         self._tell(self._report())
         exact = RowCount(counts.read, estimated=False)
         check_errors(self.job.spec.errors, counts, exact, attempt)
-        attempt.check_and_clean(len(prepared.frozen))
+        manifests = attempt.check_and_clean(len(prepared.frozen))
+        self._told = told_by(manifests)
+        # rows that became several may lie in several tasks, none of which can count them
+        meter.finish(replace(counts, read=rows_covered(manifests)), time.monotonic())
         self._enter(JobState.SUCCEEDED)
         report = self._report()
         attempt.complete(report)
         self._tell(report)
         return report
 
-    def _already_complete(self, layout: Layout) -> Report:
-        report = Report.parse(layout.report.read())
-        update = {
-            "name": self.job.metadata.name,
-            "message": "the output was complete already",
-            "started_at": self._started_at,
-            "updated_at": now(),
-            "seconds": {},
-        }
-        report = report.model_copy(update=update)
+    def _nothing_to_do(self, layout: Layout) -> Report:
+        """The report of a job whose output is there: its own, or with mode ignore another's."""
+        now_ = {"name": self.job.metadata.name, "started_at": self._started_at,
+                "updated_at": now(), "seconds": {}}  # fmt: skip
+        if is_complete(layout):
+            report = Report.parse(layout.report.read())
+            now_ |= {"message": "the output was complete already"}
+        else:
+            self._enter(JobState.SUCCEEDED)
+            report = self._report()
+            now_ |= {"message": f"'{layout.output.uri}' holds something already, and write.mode is "
+                     "ignore: nothing was done"}  # fmt: skip
+        report = report.model_copy(update=now_)
         self._tell(report)
         return report
 
@@ -151,8 +163,15 @@ class JobRun:
             startedAt=self._started_at,
             updatedAt=now(),
             seconds=dict(self._seconds),
+            batchSizes=self._told.batch_sizes if self._told else {},
+            memory=_memory(self._told) if self._told else None,
+            notes=self._told.notes if self._told else [],
             version=__version__,
         )
+
+
+def _memory(told: Tellings) -> Memory:
+    return Memory(peakWorkerBytes=told.peak_bytes, spilledBytes=spilled_bytes())
 
 
 def _known(count: RowCount | None) -> RowCount | None:

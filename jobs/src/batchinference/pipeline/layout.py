@@ -1,6 +1,6 @@
 """Where everything lies under the output path.
 
-    part-KEY-*.parquet             the output
+    part-KEY-*.parquet             the output, with write.partitionBy in directories
     _SUCCESS                       put last: the output is complete
     _batchinference/
       job.json                     whose output this is
@@ -8,9 +8,10 @@
       errors/part-KEY-*.parquet    bad rows, unless errors.path says otherwise
       input.parquet                the frozen list of input files
       manifests/NNNN/*.json        commits of attempt NNNN
+      append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
 
-KEY is the beginning of the work's hash: two jobs that share a directory for their errors keep
-apart. Names that begin with an underscore are passed over by readers of data sets.
+KEY is the beginning of the work's hash: two jobs that share a directory keep apart. Names that
+begin with an underscore are passed over by readers of data sets.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, base_name
 from batchinference.spec.job import BatchInferenceSpec
 
 STATE_DIRECTORY = "_batchinference"
+_APPENDED = "append-"
 _HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
 """Fields of a step that change the speed of the work and not its result."""
 
@@ -48,21 +50,31 @@ class Layout:
 
     key: str
     output: Address
+    state: Address
+    """The directory of all but the output."""
     errors: Address
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
-        output = Address(spec.write.path)
-        errors = Address(spec.errors.path) if spec.errors.path else None
-        return cls(work_key(spec), output, errors or output / STATE_DIRECTORY / "errors")
+        key, output = work_key(spec), Address(spec.write.path)
+        state = output / STATE_DIRECTORY
+        if spec.write.mode == "append":
+            state = state / f"{_APPENDED}{key[:8]}"
+        errors = Address(spec.errors.path) if spec.errors.path else state / "errors"
+        return cls(key, output, state, errors)
 
-    @property
-    def state(self) -> Address:
-        return self.output / STATE_DIRECTORY
+    def appended(self) -> list[Layout]:
+        """The layouts of what other jobs have added to this output."""
+        return [
+            Layout(self.key, self.output, state, state / "errors")
+            for state in self.state.directories()
+            if base_name(state.path).startswith(_APPENDED)
+        ]
 
     @property
     def success(self) -> Address:
-        return self.output / "_SUCCESS"
+        added = base_name(self.state.path).startswith(_APPENDED)
+        return (self.state if added else self.output) / "_SUCCESS"
 
     @property
     def job(self) -> Address:
@@ -79,6 +91,6 @@ class Layout:
     def manifests(self, attempt: int) -> Address:
         return self.state / "manifests" / f"{attempt:04d}"
 
-    def part_name(self, attempt: int, task: int, unique: str, extension: str) -> str:
-        """The name of a data or error file: never used twice, whatever is tried again."""
-        return f"{part_prefix(self.key)}{attempt:04d}-{task:08d}-{unique}{extension}"
+    def part_name(self, attempt: int, task: int, unique: str) -> str:
+        """How the names of a task's files begin: never used twice, whatever is tried again."""
+        return f"{part_prefix(self.key)}{attempt:04d}-{task:08d}-{unique}"

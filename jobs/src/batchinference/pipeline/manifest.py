@@ -14,23 +14,25 @@ import numpy as np
 
 from batchinference.pipeline import rows
 
-_NAME = re.compile(r"^(\d{8})\.(\d+)\.(\d+)\.(\d+)\.json$")
+_NAME = re.compile(r"^(\d{8})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.json$")
+
+
+_TUPLES = ("ranges", "shares", "ends", "notes")
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows by what became of them."""
+    """Rows of the input, and what became of them: a row may have become several, or a part of
+    those may be elsewhere, in which case it is not counted yet."""
 
+    read: int = 0
     written: int = 0
     failed: int = 0
     skipped: int = 0
 
-    @property
-    def read(self) -> int:
-        return self.written + self.failed + self.skipped
-
     def __add__(self, other: Counts) -> Counts:
         return Counts(
+            self.read + other.read,
             self.written + other.written,
             self.failed + other.failed,
             self.skipped + other.skipped,
@@ -39,7 +41,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that a task has put: its name in its directory, its size in bytes."""
+    """A file that a task has put: its path below the output or the errors, its size in bytes."""
 
     name: str
     bytes: int
@@ -51,16 +53,21 @@ class Manifest:
     task: int
     counts: Counts
     ranges: list[tuple[int, int, int]]
-    """File, first row, row after the last: of the input, for all rows of the task."""
+    """File, first row, row after the last: of the input, for the whole rows of the task."""
+    shares: list[tuple[int, int, int]]
+    """File, row, share: for rows that the task holds a part of."""
     ends: list[tuple[int, int]]
     """File and rows in it, for each file whose end the task has seen."""
-    data: WrittenFile | None
+    data: list[WrittenFile]
     errors: WrittenFile | None
+    notes: list[tuple[str, str]]
+    """Step and what there is to know of it, as JSON."""
 
     @property
     def name(self) -> str:
         counts = self.counts
-        return f"{self.task:08d}.{counts.written}.{counts.failed}.{counts.skipped}.json"
+        numbers = (counts.read, counts.written, counts.failed, counts.skipped)
+        return f"{self.task:08d}.{'.'.join(map(str, numbers))}.json"
 
     def serialized(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -68,12 +75,17 @@ class Manifest:
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
         raw = json.loads(content)
+        tuples = {key: [tuple(entry) for entry in raw[key]] for key in _TUPLES}
         files = {
-            key: WrittenFile(**raw[key]) if raw[key] is not None else None
-            for key in ("data", "errors")
+            "data": [WrittenFile(**file) for file in raw["data"]],
+            "errors": WrittenFile(**raw["errors"]) if raw["errors"] else None,
         }
-        pairs = {key: [tuple(entry) for entry in raw[key]] for key in ("ranges", "ends")}
-        return cls(**{**raw, **files, **pairs, "counts": Counts(**raw["counts"])})
+        return cls(**{**raw, **files, **tuples, "counts": Counts(**raw["counts"])})
+
+    @property
+    def files(self) -> list[WrittenFile]:
+        """All that the task has put."""
+        return [*self.data, self.errors] if self.errors else self.data
 
 
 def counts_of_name(name: str) -> tuple[int, Counts] | None:
@@ -83,6 +95,24 @@ def counts_of_name(name: str) -> tuple[int, Counts] | None:
         return None
     task, *counts = map(int, match.groups())
     return task, Counts(*counts)
+
+
+def whole_and_parts(
+    ids: np.ndarray, shares: np.ndarray | None
+) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+    """The ids of rows that are whole, and file, row and share of the others.
+
+    `ids` may hold a row several times, once for each of its parts.
+    """
+    if shares is None:
+        return ids, []
+    unique, places = np.unique(ids, return_inverse=True)
+    sums = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(sums, places, shares)
+    partial = sums != rows.WHOLE
+    files, numbers = rows.unpack(unique[partial])
+    parts = zip(files.tolist(), numbers.tolist(), sums[partial].tolist(), strict=True)
+    return unique[~partial], list(parts)
 
 
 def ranges_of(ids: np.ndarray) -> list[tuple[int, int, int]]:

@@ -48,20 +48,21 @@ class Attempt:
                 by_task[found[0]] = (name, found[1])
         return list(by_task.values())
 
-    def check_and_clean(self, files: int) -> None:
-        """Check that each row of the input's `files` is there once, in files that are as they were
-        put, and remove the data and error files that no commit names.
+    def check_and_clean(self, files: int) -> list[Manifest]:
+        """All commits, checked: each row of the input's `files` is there once, in files that are
+        as they were put. Removes the data and error files that no commit names.
 
         Raises Incomplete, and BadOutput when another run has taken over the output."""
         self.check_owner()
         manifests = self.manifests()
         check_coverage(manifests, files)
         layout = self.layout
-        _check_there(layout.output, [m.data for m in manifests if m.data])
+        _check_there(layout.output, [file for m in manifests for file in m.data])
         _check_there(layout.errors, [m.errors for m in manifests if m.errors])
-        named = {file.name for m in manifests for file in (m.data, m.errors) if file}
+        named = {file.name for m in manifests for file in m.files}
         for place in (layout.output, layout.errors):
             remove_parts(place, layout.key, keep=named)
+        return manifests
 
     def check_owner(self) -> None:
         """Raise BadOutput when another run has taken over the output: it removes what this one
@@ -80,7 +81,8 @@ class Attempt:
 
 
 def _check_there(place: Address, files: list[WrittenFile]) -> None:
-    there = {base_name(info.path): info.size for info in place.files()} if files else {}
+    found = place.data_files() if files else []
+    there = {place.below(info.path): info.size for info in found}
     for file in files:
         if there.get(file.name) != file.bytes:
             raise Incomplete(f"'{(place / file.name).uri}' is gone, or not as it was written")
@@ -88,14 +90,21 @@ def _check_there(place: Address, files: list[WrittenFile]) -> None:
 
 def remove_parts(place: Address, key: str, keep: Set[str] = frozenset()) -> None:
     """Delete the data or error files of some work but for those that belong to its output."""
-    for info in place.files():
-        name = base_name(info.path)
-        if name.startswith(part_prefix(key)) and name not in keep:
+    for info in place.data_files():
+        name = place.below(info.path)
+        if base_name(name).startswith(part_prefix(key)) and name not in keep:
             (place / name).delete()
 
 
+def is_complete(layout: Layout) -> bool:
+    """Whether the work of this layout is done, and its output there."""
+    owner = _owner(layout)
+    return owner is not None and owner.key == layout.key and layout.success.exists()
+
+
 def begin(write: Write, layout: Layout) -> Attempt | None:
-    """The next attempt at this output; None when it is complete already.
+    """The next attempt at this output; None when there is nothing to do: it is
+    complete already, or something is there and the mode is ignore.
 
     Raises BadOutput when the path holds something that this job must not touch, or cannot be used.
     """
@@ -113,14 +122,15 @@ def _begin(write: Write, layout: Layout) -> Attempt | None:
         )
     owner = _owner(layout)
     if owner is None:
-        _refuse_foreign(write, layout)
-        return _open(layout, 1)
+        return _begin_new(write, layout)
     if write.mode == "overwrite":
         _clear(layout, owner)
     elif owner.key != layout.key:
+        if write.mode == "ignore":
+            return None
         raise BadOutput(
             f"write.path '{layout.output.uri}' holds the output of another job: choose another "
-            "path, or set write.mode to overwrite"
+            "path, or set write.mode to overwrite, or to append"
         )
     elif layout.success.exists():
         return None
@@ -128,6 +138,15 @@ def _begin(write: Write, layout: Layout) -> Attempt | None:
         # what the attempt before has committed is done again
         _remove_files(layout, owner)
     return _open(layout, owner.attempt + 1)
+
+
+def _begin_new(write: Write, layout: Layout) -> Attempt | None:
+    """The first attempt at an output that no job of this kind has begun."""
+    if write.mode != "append" and layout.output.files(recursive=True):
+        if write.mode == "ignore":
+            return None
+        raise _foreign(write, layout)
+    return _open(layout, 1)
 
 
 @dataclass(frozen=True)
@@ -151,15 +170,13 @@ def _owner(layout: Layout) -> _Owner | None:
         ) from None
 
 
-def _refuse_foreign(write: Write, layout: Layout) -> None:
-    if not layout.output.files(recursive=True):
-        return
+def _foreign(write: Write, layout: Layout) -> BadOutput:
     way_out = (
         "overwrite only replaces such output. Remove them yourself, or choose another path"
         if write.mode == "overwrite"
-        else "choose another path, or empty it"
+        else "choose another path, empty it, or set write.mode to append"
     )
-    raise BadOutput(
+    return BadOutput(
         f"write.path '{layout.output.uri}' holds files that are no output of a BatchInference: "
         f"{way_out}"
     )
@@ -169,6 +186,10 @@ def _clear(layout: Layout, owner: _Owner) -> None:
     # the mark of completeness goes first, so that half an output never looks whole; whose it is
     # stays until the new attempt replaces it, so that clearing it can be taken up again
     layout.success.delete()
+    for appended in layout.appended():
+        if (other := _owner(appended)) is not None:
+            _remove_files(appended, other)
+        appended.state.delete_directory()
     _remove_files(layout, owner)
     for name in ("manifests", "errors"):
         (layout.state / name).delete_directory()

@@ -4,6 +4,10 @@
 the row in it. Ids depend on the input alone, so that a row has the same id in every attempt.
 Rows that failed or were filtered out travel on without data, so that the sink can account for
 them; an END row closes each file and carries its number of rows where others carry their own.
+
+A row of the input may become several. Each of them carries its id, and a share of it: the shares
+of what has come of a row add up to WHOLE, however often it was divided. The column is there only
+where something was divided, and null stands for WHOLE.
 """
 
 from __future__ import annotations
@@ -16,13 +20,17 @@ from batchinference.plan.columns import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"
 STATE = OWN_PREFIX + "state"
+SHARE = OWN_PREFIX + "share"
 STEP = OWN_PREFIX + "step"
 ERROR = OWN_PREFIX + "error"
 TRACEBACK = OWN_PREFIX + "traceback"
-OWN_COLUMNS = (ID, STATE, STEP, ERROR, TRACEBACK)
+OWN_COLUMNS = (ID, STATE, SHARE, STEP, ERROR, TRACEBACK)
 
-GOOD, FAILED, SKIPPED, END = range(4)
+GOOD, FAILED, SKIPPED, END, NOTE = range(5)
+"""NOTE rows stand for no row of the input: they tell the driver, by way of the sink, something of
+the step that they name."""
 
+WHOLE = 1 << 40
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 _ROW_MASK = (1 << ROW_BITS) - 1
@@ -44,34 +52,61 @@ def with_ids(table: pa.Table, file: int, first_row: int) -> pa.Table:
     return with_own_columns(table, ids)
 
 
-def with_own_columns(table: pa.Table, ids: pa.Array) -> pa.Table:
+def with_own_columns(
+    table: pa.Table, ids: pa.Array | pa.ChunkedArray, shares: np.ndarray | None = None
+) -> pa.Table:
+    """Good rows. `shares` is None where all are whole."""
     states = pa.array(np.zeros(table.num_rows, dtype=np.int8))
-    return table.append_column(ID, ids).append_column(STATE, states)
+    table = table.append_column(ID, ids).append_column(STATE, states)
+    return table if shares is None else table.append_column(SHARE, pa.array(shares))
+
+
+def ids_of(table: pa.Table) -> np.ndarray:
+    """The ids of rows, int64."""
+    ids: np.ndarray = table.column(ID).to_numpy()
+    return ids
+
+
+def shares_of(table: pa.Table) -> np.ndarray | None:
+    """The shares of rows, int64; None where all are whole."""
+    if SHARE not in table.column_names:
+        return None
+    shares: np.ndarray = pc.fill_null(table.column(SHARE), WHOLE).to_numpy()
+    return shares
 
 
 def end_of_file(file: int, rows: int) -> pa.Table:
     """The row that closes a file of so many rows."""
-    return _own(pa.array([pack(file, rows)], pa.int64()), END)
+    return _one(pack(file, rows), END)
 
 
-def failed_row(row_id: int, step: str, error: BaseException, traceback: str = "") -> pa.Table:
+def failed_row(
+    row_id: int, step: str, error: BaseException, traceback: str = "", share: int = WHOLE
+) -> pa.Table:
     """A row that is set aside, with what went wrong."""
-    return _own(pa.array([row_id], pa.int64()), FAILED, step, describe(error), traceback)
+    table = _one(row_id, FAILED, {STEP: step, ERROR: describe(error), TRACEBACK: traceback})
+    return table if share == WHOLE else table.append_column(SHARE, pa.array([share], pa.int64()))
 
 
 def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def skipped_rows(ids: pa.ChunkedArray) -> pa.Table:
-    """Rows that a filter left out."""
-    return _own(ids, SKIPPED)
+def note_row(step: str, text: str) -> pa.Table:
+    """Something that the driver is to know of a step."""
+    return _one(0, NOTE, {STEP: step, ERROR: text})
 
 
-def _own(ids: pa.Array | pa.ChunkedArray, state: int, *details: str) -> pa.Table:
-    columns = [ids, pa.array(np.full(len(ids), state, dtype=np.int8))]
-    columns += [pa.array([detail], pa.string()) for detail in details]
-    return pa.table(columns, names=OWN_COLUMNS[: len(columns)])
+def skipped_rows(ids: np.ndarray, shares: np.ndarray | None = None) -> pa.Table:
+    """Rows that a step left out."""
+    columns = {ID: ids, STATE: np.full(len(ids), SKIPPED, dtype=np.int8)}
+    return pa.table(columns if shares is None else {**columns, SHARE: shares})
+
+
+def _one(row_id: int, state: int, details: dict[str, str] | None = None) -> pa.Table:
+    columns = {ID: pa.array([row_id], pa.int64()), STATE: pa.array([state], pa.int8())}
+    texts = {name: pa.array([text], pa.string()) for name, text in (details or {}).items()}
+    return pa.table(columns | texts)
 
 
 def split(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:

@@ -16,9 +16,9 @@ from batchinference.spec.write import Write, WriteParquet
 def first_rows(write: Write, count: int) -> list[dict[str, Any]]:
     """The first rows of an output, file by file in the order of their names."""
     output = Address(write.path)
-    names = sorted(base_name(info.path) for info in output.files())
-    parts = (output / name for name in names if not name.startswith(("_", ".")))
-    rows = itertools.chain.from_iterable(_rows(part, write) for part in parts)
+    paths = sorted(info.path for info in output.data_files())
+    parts = [path for path in paths if not base_name(path).startswith(("_", "."))]
+    rows = itertools.chain.from_iterable(_rows(output.at(part), write) for part in parts)
     return list(itertools.islice(rows, count))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +17,19 @@ from ray.data.datasource import Datasink
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, ends_of, ranges_of
+from batchinference.pipeline.manifest import (
+    Counts,
+    Manifest,
+    WrittenFile,
+    ends_of,
+    ranges_of,
+    whole_and_parts,
+)
 from batchinference.pipeline.output import Attempt
+from batchinference.pipeline.process_memory import peak_note
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers import Writer
+from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.parquet import ParquetWriter
 
 ERRORS_SCHEMA = pa.schema(
@@ -34,53 +44,94 @@ ERRORS_SCHEMA = pa.schema(
 )
 
 
+PUT_THREADS = 8
+
+
 @dataclass(frozen=True)
 class Commit:
     """Puts the rows of one task and commits them."""
 
-    layout: Layout
-    attempt: int
+    attempt: Attempt
     writer: Writer
+    cut: Cut
 
     def put(self, table: pa.Table, task: int) -> None:
         """Raises BadOutput when another run has taken over the output."""
-        Attempt(self.layout, self.attempt).check_owner()
+        self.attempt.check_owner()
         good, rest = rows.split(table)
         failed = _in_state(rest, rows.FAILED)
         skipped = _in_state(rest, rows.SKIPPED)
-        ends = _in_state(rest, rows.END)
-        ids = [_ids(part) for part in (good, failed, skipped) if part is not None]
-        counts = Counts(good.num_rows, _count(failed), _count(skipped))
+        done = [part for part in (good, failed, skipped) if part is not None and part.num_rows]
+        whole, shares, read = _rows_of_input(done)
         manifest = Manifest(
-            self.attempt,
-            task,
-            counts,
-            ranges_of(np.concatenate(ids)),
-            ends_of(_ids(ends)),
-            self._put_data(good, task),
-            self._put_errors(failed, task),
+            attempt=self.attempt.number,
+            task=task,
+            counts=Counts(read, good.num_rows, _count(failed), _count(skipped)),
+            ranges=ranges_of(whole),
+            shares=shares,
+            ends=ends_of(_ids(_in_state(rest, rows.END))),
+            data=self._put_data(good, task),
+            errors=self._put_errors(failed, task),
+            notes=[*_notes(_in_state(rest, rows.NOTE)), ("write", peak_note())],
         )
-        target = self.layout.manifests(self.attempt) / manifest.name
+        target = self.attempt.layout.manifests(self.attempt.number) / manifest.name
         target.write(manifest.serialized())
 
-    def _put_data(self, good: pa.Table, task: int) -> WrittenFile | None:
+    def _put_data(self, good: pa.Table, task: int) -> list[WrittenFile]:
         if good.num_rows == 0:
-            return None
+            return []
         data = good.select(rows.data_columns(good))
-        return self._put(self.layout.output, self.writer, data, task)
+        name = self._name(task)
+        numbers = itertools.count()
+        files = (
+            (f"{directory}/" * bool(directory) + f"{name}-{next(numbers):04d}{ending}", content)
+            for directory, piece in self.cut.pieces(data)
+            for ending, content in self.writer.files(piece)
+        )
+        place = self.attempt.layout.output
+        with ThreadPoolExecutor(PUT_THREADS) as pool:
+            return list(pool.map(lambda file: _put(place, *file), files))
 
     def _put_errors(self, failed: pa.Table | None, task: int) -> WrittenFile | None:
         if failed is None or failed.num_rows == 0:
             return None
-        table = error_rows(failed, paths_of(self.layout.input))
-        return self._put(self.layout.errors, ParquetWriter("snappy"), table, task)
+        table = error_rows(failed, paths_of(self.attempt.layout.input))
+        ((ending, content),) = ParquetWriter("snappy").files(table)
+        return _put(self.attempt.layout.errors, self._name(task) + ending, content)
 
-    def _put(self, place: Address, writer: Writer, table: pa.Table, task: int) -> WrittenFile:
-        unique = uuid.uuid4().hex[:8]
-        name = self.layout.part_name(self.attempt, task, unique, writer.extension)
-        content = writer.encode(table)
-        (place / name).write(content)
-        return WrittenFile(name, len(content))
+    def _name(self, task: int) -> str:
+        layout, number = self.attempt.layout, self.attempt.number
+        return layout.part_name(number, task, uuid.uuid4().hex[:8])
+
+
+def _put(place: Address, name: str, content: bytes | memoryview) -> WrittenFile:
+    (place / name).write(content)
+    return WrittenFile(name, len(content))
+
+
+def _rows_of_input(
+    tables: list[pa.Table],
+) -> tuple[np.ndarray, list[tuple[int, int, int]], int]:
+    """Of the rows that a task holds: the ids of whole ones, the shares of others, their number."""
+    if not tables:
+        return np.empty(0, dtype=np.int64), [], 0
+    ids = np.concatenate([rows.ids_of(table) for table in tables])
+    shares = [rows.shares_of(table) for table in tables]
+    if all(share is None for share in shares):
+        return ids, [], len(ids)
+    filled = [
+        np.full(table.num_rows, rows.WHOLE) if share is None else share
+        for table, share in zip(tables, shares, strict=True)
+    ]
+    whole, parts = whole_and_parts(ids, np.concatenate(filled))
+    return whole, parts, len(whole) + sum(share for _, _, share in parts) // rows.WHOLE
+
+
+def _notes(rest: pa.Table | None) -> list[tuple[str, str]]:
+    if rest is None or rest.num_rows == 0:
+        return []
+    columns = (rest.column(name).to_pylist() for name in (rows.STEP, rows.ERROR))
+    return list(zip(*columns, strict=True))
 
 
 class CommitSink(Datasink[None]):

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.batch_sizes import FIRST_SIZE, BatchSize, is_out_of_memory
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.devices import device_of
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.fates import apply_step
 from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.isolation import Apply, Part, isolate
-from batchinference.pipeline.steps import Filter, Transform, load_step
+from batchinference.pipeline.isolation import isolate
+from batchinference.pipeline.process_memory import MemoryWatch
+from batchinference.pipeline.steps import Transform, load_step
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
+from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
+UNLIMITED = 1 << 40
+"""Rows of a batch that is a whole block."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class ErrorHandling:
     tolerant: bool
     input: Address
 
-    def set_aside(self, step: str, row_id: int, error: Exception) -> pa.Table:
+    def set_aside(self, step: str, row_id: int, share: int, error: Exception) -> pa.Table:
         """The row in the form of a bad row. Raises JobFailure where none is tolerated."""
         if not self.tolerant:
             (file,), (row,) = rows.unpack(np.array([row_id]))
@@ -44,7 +49,7 @@ class ErrorHandling:
                 f"step '{step}' failed on row {row} of {path}: {rows.describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        return rows.failed_row(row_id, step, error, "".join(lines))
+        return rows.failed_row(row_id, step, error, "".join(lines), share)
 
 
 class StageRunner:
@@ -53,75 +58,72 @@ class StageRunner:
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         device = device_of(cpus=stage.cpus, gpus=stage.gpus)
         self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
+        self._memory = MemoryWatch()
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for step in self._steps:
             table = step(table)
-        return table
+        if (note := self._memory.note()) is None:
+            return table
+        return concat([table, rows.note_row(self._steps[-1].name, note)])
 
 
 class StepRunner:
     """Runs one step over the good rows of a table; the others pass by, behind them."""
 
-    def __init__(self, step: Step, loaded: Transform | Filter, errors: ErrorHandling) -> None:
-        self._step = step
-        self._loaded = loaded
+    def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
+        self.name = step.name
+        self._transform = transform
         self._errors = errors
+        self._batch = _first_size(step)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         good, rest = rows.split(table)
         if good.num_rows == 0:
             return table
-        if isinstance(self._loaded, Filter):
-            results = self._isolated(partial(keep, self._loaded), good)
-        else:
-            results = self._transform(self._loaded, good)
-        if rest is not None:
-            results.append(rest)
-        return concat(results)
-
-    def _transform(self, transform: Transform, good: pa.Table) -> list[pa.Table]:
-        # Ray Data cuts the batches of a model; those of a function are cut here
-        size = (None if self._step.model else self._step.batch_size) or good.num_rows
         results: list[pa.Table] = []
-        for start in range(0, good.num_rows, size):
-            results += self._isolated(partial(change, transform), good.slice(start, size))
+        start = 0
+        while start < good.num_rows:
+            batch = good.slice(start, self._batch.size)
+            if (result := self._run(batch)) is not None:
+                results += result
+                start += batch.num_rows
+        results += [rows.note_row(self.name, note) for note in self._batch.take_notes()]
+        return concat([*results, rest] if rest is not None else results)
+
+    def _run(self, batch: pa.Table) -> list[pa.Table] | None:
+        """What becomes of a batch; None when it must be tried again in smaller ones."""
+        began = time.perf_counter()
+        try:
+            results = self._isolated(batch)
+        except JobFailure:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._batch.ran_out_of_memory(batch.num_rows, error)
+                return None
+            words = rows.describe(error)
+            raise JobFailure(f"step '{self.name}' cannot go on: {words}") from error
+        self._batch.ran(batch.num_rows, time.perf_counter() - began)
         return results
 
-    def _isolated(self, apply: Apply, good: pa.Table) -> list[pa.Table]:
-        """What becomes of the rows, with each on which the step raises set aside."""
-        ids = good.column(rows.ID)
+    def _isolated(self, batch: pa.Table) -> list[pa.Table]:
+        """What becomes of the rows, with each on which the step raises set aside, behind them."""
+        set_aside = partial(self._errors.set_aside, self.name)
+        ids, shares = rows.ids_of(batch), rows.shares_of(batch)
         results: list[pa.Table] = []
         failed: list[pa.Table] = []
-        for part in self._parts(apply, good):
+        for part in isolate(partial(apply_step, self._transform, set_aside=set_aside), batch):
             if isinstance(part.result, Exception):
-                row_id = ids[part.start].as_py()
-                failed.append(self._errors.set_aside(self._step.name, row_id, part.result))
+                share = rows.WHOLE if shares is None else int(shares[part.start])
+                failed.append(set_aside(int(ids[part.start]), share, part.result))
             else:
                 results.append(part.result)
         return results + failed
 
-    def _parts(self, apply: Apply, good: pa.Table) -> Iterator[Part]:
-        try:
-            yield from isolate(apply, good)
-        except JobFailure:
-            raise
-        except Exception as error:
-            words = rows.describe(error)
-            raise JobFailure(f"step '{self._step.name}' cannot go on: {words}") from error
 
-
-def change(transform: Transform, good: pa.Table) -> pa.Table:
-    """The rows with the data that the step gives them."""
-    changed = transform(good.select(rows.data_columns(good)))
-    return rows.with_own_columns(changed, good.column(rows.ID))
-
-
-def keep(chooser: Filter, good: pa.Table) -> pa.Table:
-    """The rows that stay, and without their data those that do not."""
-    mask = chooser.mask(good)
-    dropped = good.column(rows.ID).filter(pc.invert(mask))
-    if len(dropped) == 0:
-        return good
-    skipped = rows.skipped_rows(dropped)
-    return skipped if len(dropped) == good.num_rows else concat([good.filter(mask), skipped])
+def _first_size(step: Step) -> BatchSize:
+    if step.batch_size == "auto":
+        return BatchSize(step.name, FIRST_SIZE, SEARCH_ROWS)
+    # Ray Data cuts the batches of a model; those of a function are cut here
+    return BatchSize(step.name, step.batch_size or UNLIMITED)

@@ -97,6 +97,27 @@ class Address:
         found = self.filesystem.get_file_info(selector)
         return [info for info in found if info.type == pafs.FileType.File]
 
+    def data_files(self) -> list[pafs.FileInfo]:
+        """The files of a data set below this directory: those in it, and in directories whose
+        names do not begin with an underscore or a dot."""
+        selector = pafs.FileSelector(self.path, allow_not_found=True)
+        found = []
+        for info in self.filesystem.get_file_info(selector):
+            if info.type == pafs.FileType.File:
+                found.append(info)
+            elif not base_name(info.path).startswith(("_", ".")):
+                found += self.at(info.path).files(recursive=True)
+        return found
+
+    def directories(self) -> list[Address]:
+        """The directories in this one; none when it does not exist."""
+        found = self.filesystem.get_file_info(pafs.FileSelector(self.path, allow_not_found=True))
+        return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
+
+    def below(self, path: str) -> str:
+        """The part of a path of the file system that follows this directory."""
+        return path.removeprefix(self.path.rstrip("/") + "/")
+
     def delete(self) -> None:
         """Delete this file; one that is gone already is no error."""
         try:

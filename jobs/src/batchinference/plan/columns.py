@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from batchinference.plan.pruning import column_added, columns_read
+from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.read import CsvOptions, ParquetOptions
@@ -37,6 +37,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[P
         if columns is not None:
             missing = sorted(columns_read(step) - set(columns))
             messages += [_missing(step.name, column, columns) for column in missing]
+            messages += _taken(step, columns)
         problems += [Problem(f"spec.steps[{index}]", message) for message in messages]
         columns = _columns_after(step, columns)
     if columns == []:
@@ -49,11 +50,22 @@ def _wrong_names(step: Step) -> list[str]:
     named = step.select_columns or step.drop_columns or []
     twice = dict.fromkeys(column for column in named if named.count(column) > 1)
     messages = [f"step '{step.name}' names column '{column}' twice" for column in twice]
-    added = column_added(step)
-    if added is not None and added.startswith(OWN_PREFIX):
-        reserved = f"columns that begin with '{OWN_PREFIX}' are the product's own"
-        messages.append(f"step '{step.name}' adds column '{added}', but {reserved}")
+    reserved = f"columns that begin with '{OWN_PREFIX}' are the product's own"
+    messages += [
+        f"step '{step.name}' adds column '{added}', but {reserved}"
+        for added in columns_added(step)
+        if added.startswith(OWN_PREFIX)
+    ]
     return messages
+
+
+def _taken(step: Step, columns: list[str]) -> list[str]:
+    renamed = step.rename_columns or {}
+    return [
+        f"step '{step.name}' renames '{old}' to '{new}', and there is a column '{new}' already"
+        for old, new in renamed.items()
+        if new in columns and new not in renamed
+    ]
 
 
 def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
@@ -62,10 +74,10 @@ def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
         return step.select_columns
     if columns is None or step.python is not None:
         return None
-    added = column_added(step)
-    if added is not None:
-        return columns if added in columns else [*columns, added]
-    return [column for column in columns if column not in (step.drop_columns or [])]
+    if step.rename_columns is not None:
+        return [step.rename_columns.get(column, column) for column in columns]
+    left = [column for column in columns if column not in (step.drop_columns or [])]
+    return [*left, *(added for added in columns_added(step) if added not in left)]
 
 
 def _missing(step: str, column: str, columns: list[str]) -> str:

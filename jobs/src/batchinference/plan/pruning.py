@@ -34,7 +34,8 @@ def _insert_drop(steps: list[Step], drop: Step, column: str) -> None:
 
 def needs(step: Step, column: str) -> bool:
     """Whether a drop of the column may not be moved before the step."""
-    return step.python is not None or column in columns_read(step) or column == column_added(step)
+    own_code = step.python is not None
+    return own_code or column in columns_read(step) or column in columns_added(step)
 
 
 def columns_read(step: Step) -> set[str]:
@@ -45,11 +46,15 @@ def columns_read(step: Step) -> set[str]:
         return columns_of(parse_expression(step.filter))
     if step.label_from_path is not None:
         return {"path"}
-    return set(step.select_columns or step.drop_columns or [])
+    if step.explode is not None:
+        return {step.explode.column}
+    return set(step.select_columns or step.drop_columns or step.rename_columns or [])
 
 
-def column_added(step: Step) -> str | None:
-    """The column that a step adds or replaces."""
+def columns_added(step: Step) -> list[str]:
+    """The columns that a step adds or replaces, as far as that can be told."""
     if step.model is not None:
-        return step.model.output
-    return step.label_from_path.column if step.label_from_path else None
+        return [step.model.output]
+    if step.label_from_path is not None:
+        return [step.label_from_path.column]
+    return list((step.rename_columns or {}).values())

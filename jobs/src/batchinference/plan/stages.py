@@ -13,6 +13,8 @@ from batchinference.plan.pruning import drop_early
 from batchinference.spec.steps import Replicas, Resources, Step
 
 MODEL_BATCH_SIZE = 32
+SEARCH_ROWS = 256
+"""The most rows of a batch that `batchSize: auto` tries."""
 TASK_CPUS = 1.0
 """CPUs of a task that reads or runs column steps."""
 WRITE_CPUS = 0.25
@@ -36,6 +38,12 @@ class Stage:
     batch_size: int | None = None
     replicas: Replicas | None = None
 
+    @property
+    def rows_per_block(self) -> int | None:
+        """Rows of the blocks that the stage cuts; None for one that does not."""
+        cut = self.steps[0].repartition if self.steps else None
+        return cut.rows_per_block if cut else None
+
 
 def stages_of(steps: list[Step]) -> list[Stage]:
     """The steps as stages, in their order, with columns dropped as early as possible."""
@@ -51,21 +59,28 @@ def stages_of(steps: list[Step]) -> list[Stage]:
 
 def _stage(step: Step) -> Stage:
     resources = step.resources or Resources()
-    if step.model or step.python_is_class:
-        default = MODEL_BATCH_SIZE if step.model else None
+    if step.model or (step.python and step.python.is_class):
         return Stage(
             step.name,
             (step,),
             resources.cpu,
             resources.gpu,
             resources.memory,
-            step.batch_size or default,
+            _batch_size(step),
             step.replicas or Replicas(),
         )
     return Stage(step.name, (step,), resources.cpu)
 
 
+def _batch_size(step: Step) -> int | None:
+    if step.batch_size == "auto":
+        return SEARCH_ROWS
+    return step.batch_size or (MODEL_BATCH_SIZE if step.model else None)
+
+
 def _joins(stage: Stage, previous: Stage) -> bool:
     only_drops = all(step.drop_columns or step.select_columns for step in stage.steps)
+    if stage.rows_per_block or previous.rows_per_block:
+        return False
     both_tasks = stage.replicas is None and previous.replicas is None
     return only_drops or (both_tasks and stage.cpus == previous.cpus)

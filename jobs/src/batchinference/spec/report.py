@@ -25,6 +25,15 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.FAILED)
 
 
+class Memory(SpecModel):
+    """Bytes of memory."""
+
+    peak_worker_bytes: int
+    """The most that one process of the workers had, what it shares with others included."""
+    spilled_bytes: int | None = None
+    """What Ray's object store has written to disk, because it was full."""
+
+
 class Report(SpecModel):
     """A job as of `updated_at`."""
 
@@ -52,6 +61,13 @@ class Report(SpecModel):
     """When this was written."""
     seconds: dict[str, float] = {}
     """Seconds spent in each state."""
+    batch_sizes: dict[str, int] = {}
+    """Rows a batch of the steps whose size was searched for or had to shrink, by step: the
+    smallest of their replicas."""
+    memory: Memory | None = None
+    """What the job has taken of memory."""
+    notes: list[str] = []
+    """What else happened that is worth knowing."""
     version: str
     """The version of the pipeline."""
 

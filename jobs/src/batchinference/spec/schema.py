@@ -39,7 +39,7 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     if "oneOf" in schema:
         return _expand_union(schema, definitions)
     if "anyOf" in schema:
-        raise ValueError(f"no structural form for {schema['anyOf']}")
+        return _int_or_word(schema)
     if "const" in schema:
         schema = {**schema, "enum": [schema["const"]]}
     result = {key: schema[key] for key in schema if key in _KEPT or key.startswith("x-")}
@@ -67,6 +67,24 @@ def _dereference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
         own = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
         return _dereference({**arms[0], **own}, definitions)
     return schema
+
+
+def _int_or_word(schema: Schema) -> Schema:
+    """A number or a certain word, for which Kubernetes has a type of its own."""
+    number, word = ({arm.get("type"): arm for arm in schema["anyOf"]}.get(kind, {})
+                    for kind in ("integer", "string"))  # fmt: skip
+    arms = len([arm for arm in schema["anyOf"] if arm.get("type") != "null"])
+    if not number or "const" not in word or arms != 2:
+        raise ValueError(f"no structural form for {schema['anyOf']}")
+    least, most, text = number["minimum"], number["maximum"], word["const"]
+    rule = f"type(self) == int ? self >= {least} && self <= {most} : self == '{text}'"
+    return {
+        **_plain_description({"description": schema.get("description", "")}),
+        "x-kubernetes-int-or-string": True,
+        "x-kubernetes-validations": [
+            {"rule": rule, "message": f"a number from {least} to {most}, or '{text}'"}
+        ],
+    }
 
 
 def _expand_union(schema: Schema, definitions: dict[str, Schema]) -> Schema:

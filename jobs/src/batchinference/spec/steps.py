@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import (
     DNS_LABEL,
     ColumnName,
     Cpus,
     Memory,
-    ModulePath,
     SpecModel,
 )
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
+from batchinference.spec.python_step import PythonStep
 from batchinference.spec.read import Columns
 
 Count = Annotated[int, Field(ge=1, le=10000)]
-
-
-class PythonStep(SpecModel):
-    """Your own code: a function of a batch, or a class whose objects are called with one."""
-
-    callable: ModulePath
-    """`module:name`. It takes a dict of column name to NumPy array and returns one with as many
-    rows. A class (a name in CapWords) is constructed once a replica."""
-    constructor_args: Arguments = {}
-    """Keyword arguments of the class."""
-    call_args: Arguments = {}
-    """Keyword arguments of each call, after the batch."""
+BatchSize = Annotated[int, Field(ge=1, le=1000000)] | Literal["auto"]
+NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=256)]
 
 
 class LabelFromPath(SpecModel):
@@ -42,6 +31,20 @@ class LabelFromPath(SpecModel):
     """The column to add."""
     index: Annotated[int, Field(ge=-100, le=100)]
     """The part of the path, as in Python's `path.split('/')[index]`: -2 is the folder."""
+
+
+class Explode(SpecModel):
+    """A row for each element of a list."""
+
+    column: ColumnName
+    """The column of lists; it holds one element then. A row whose list is empty or null goes."""
+
+
+class Repartition(SpecModel):
+    """Blocks of another size, as they stream by."""
+
+    rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
+    """Rows of a block: what a task of the next steps takes, and a replica waits for."""
 
 
 class Replicas(SpecModel):
@@ -74,7 +77,7 @@ class Resources(SpecModel):
 
 class Step(SpecModel):
     """One step. It holds exactly one of: model, python, filter, labelFromPath, selectColumns,
-    dropColumns."""
+    dropColumns, renameColumns, explode, repartition."""
 
     KINDS: ClassVar[tuple[str, ...]] = (
         "model",
@@ -83,6 +86,9 @@ class Step(SpecModel):
         "label_from_path",
         "select_columns",
         "drop_columns",
+        "rename_columns",
+        "explode",
+        "repartition",
     )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
@@ -102,8 +108,16 @@ class Step(SpecModel):
     """Keep these columns, drop the others."""
     drop_columns: Columns | None = None
     """Drop these columns."""
-    batch_size: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Rows a batch, for model and python. 32 for a model; for python, as many as a block holds."""
+    rename_columns: NewNames | None = None
+    """Give columns new names: `old: new`."""
+    explode: Explode | None = None
+    """Make a row of each element of a list."""
+    repartition: Repartition | None = None
+    """Cut the rows into other blocks."""
+    batch_size: BatchSize | None = None
+    """Rows a batch, for model and python. 32 for a model; for python, as many as a block holds.
+    `auto` searches for the fastest while the first batches run. Whenever memory runs out, the
+    replica goes on with half as many."""
     replicas: Replicas | None = None
     """Replicas of a model or a python class. One unless told otherwise."""
     resources: Resources | None = None
@@ -127,33 +141,40 @@ class Step(SpecModel):
                 },
             )
         if self.kind not in ("model", "python"):
-            for name in ("batch_size", "replicas", "resources"):
-                if getattr(self, name) is not None:
-                    raise PydanticCustomError(
-                        "step_pool",
-                        "'{name}' is for model and python steps, not for {kind}",
-                        {"name": to_alias(name), "kind": given[0]},
-                    )
-        if self.python and not self.python_is_class:
-            resources = self.resources or Resources()
-            asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory}
-            for field in (field for field, value in asked.items() if value):
-                raise PydanticCustomError(
-                    "step_function",
-                    "'{field}' is for a class, and '{name}' is a function, which runs wherever a "
-                    "CPU is free (a class has a name in CapWords)",
-                    {"field": field, "name": self.python.callable},
-                )
+            self._check_no_pool(given[0])
+        elif self.python and not self.python.is_class:
+            self._check_function(self.python.callable)
+        if self.rename_columns is not None:
+            _check_names(self.rename_columns)
         return self
 
-    @property
-    def python_is_class(self) -> bool:
-        """Whether the callable of a python step is a class, told by its name (PEP 8), because
-        the module may not be importable where the plan is made."""
-        if self.python is None:
-            return False
-        name = self.python.callable.rsplit(":", 1)[1].rsplit(".", 1)[-1]
-        return name.lstrip("_")[:1].isupper()
+    def _check_no_pool(self, kind: str) -> None:
+        for name in ("batch_size", "replicas", "resources"):
+            if getattr(self, name) is not None:
+                raise PydanticCustomError(
+                    "step_pool",
+                    "'{name}' is for model and python steps, not for {kind}",
+                    {"name": to_alias(name), "kind": kind},
+                )
+
+    def _check_function(self, name: str) -> None:
+        resources = self.resources or Resources()
+        asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory}
+        for field in (field for field, value in asked.items() if value):
+            raise PydanticCustomError(
+                "step_function",
+                "'{field}' is for a class, and '{name}' is a function, which runs wherever a "
+                "CPU is free (a class has a name in CapWords)",
+                {"field": field, "name": name},
+            )
+
+
+def _check_names(renamed: dict[str, str]) -> None:
+    news = list(renamed.values())
+    if twice := [name for name in news if news.count(name) > 1]:
+        raise PydanticCustomError(
+            "rename", "two columns are renamed to '{name}'", {"name": twice[0]}
+        )
 
 
 def to_alias(field: str) -> str:

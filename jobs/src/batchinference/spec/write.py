@@ -6,18 +6,34 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import DELIMITER, ColumnName, SpecModel
 from batchinference.spec.uris import Uri
+
+Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
 
 
 class WriteModel(SpecModel):
     path: Uri
     """The directory or s3:// prefix that takes the output. It is the job's alone."""
-    mode: Literal["error", "overwrite"] = "error"
-    """What to do when the path already holds something: refuse, or remove it first."""
+    mode: Literal["error", "append", "overwrite", "ignore"] = "error"
+    """What to do when the path already holds something: refuse, add to it, remove it first, or
+    leave it and do nothing. The same job over its own complete output does nothing in any mode but
+    overwrite."""
+    columns: Columns | None = None
+    """The columns to write, in this order; all of them unless told otherwise."""
 
 
-class WriteParquet(WriteModel):
+class WriteRows(WriteModel):
+    """Files of many rows each."""
+
+    partition_by: Annotated[list[ColumnName], Field(min_length=1, max_length=8)] | None = None
+    """Columns whose values become directories (`class=cat/`) instead of standing in the files."""
+    rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """The most rows of a file, and about as many as a file has. Unless told otherwise, enough for
+    64 MiB, and few enough that progress can be seen."""
+
+
+class WriteParquet(WriteRows):
     """Parquet files; tensors are written as plain lists."""
 
     format: Literal["parquet"]
@@ -26,7 +42,7 @@ class WriteParquet(WriteModel):
     """Compression of the files."""
 
 
-class WriteJson(WriteModel):
+class WriteJson(WriteRows):
     """JSON Lines files."""
 
     format: Literal["json"]
@@ -35,4 +51,15 @@ class WriteJson(WriteModel):
     """Compression of the files."""
 
 
-Write = Annotated[WriteParquet | WriteJson, Field(discriminator="format")]
+class WriteCsv(WriteRows):
+    """Files of separated values with a header line. Lists and tensors become JSON."""
+
+    format: Literal["csv"]
+    """The format of the output."""
+    compression: Literal["gzip", "none"] = "none"
+    """Compression of the files."""
+    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
+    """The character between two fields."""
+
+
+Write = Annotated[WriteParquet | WriteJson | WriteCsv, Field(discriminator="format")]

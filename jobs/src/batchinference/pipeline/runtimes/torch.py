@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.loading import load_callable
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve_place
-from batchinference.pipeline.steps.python import load_callable
 from batchinference.spec.models import TorchModel
 
 

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from batchinference.pipeline.devices import Device
-from batchinference.pipeline.steps.base import Transform
-from batchinference.pipeline.steps.columns import AddLabel, DropColumns, SelectColumns
+from batchinference.pipeline.steps.base import Changed, Transform
+from batchinference.pipeline.steps.columns import (
+    AddLabel,
+    DropColumns,
+    RenameColumns,
+    SelectColumns,
+)
+from batchinference.pipeline.steps.explode import ExplodeList
 from batchinference.pipeline.steps.filter import Filter
-from batchinference.pipeline.steps.python import PythonTransform
+from batchinference.pipeline.steps.python import python_transform
 from batchinference.spec.steps import Step
 
+_LOADERS: dict[str, Callable[[str, Any], Transform]] = {
+    "python": python_transform,
+    "filter": Filter,
+    "label_from_path": AddLabel,
+    "select_columns": SelectColumns,
+    "drop_columns": DropColumns,
+    "rename_columns": RenameColumns,
+    "explode": ExplodeList,
+}
+"""From a step's name, and what it holds of its kind."""
 
-def load_step(step: Step, device: Device) -> Transform | Filter:
+
+def load_step(step: Step, device: Device) -> Transform:
     """A step ready to run. Raises ModelLoad when its model or code cannot be loaded."""
     if step.model is not None:
         from batchinference.pipeline.steps.model import ModelTransform  # brings in torch
 
         return ModelTransform(step, device)
-    if step.python is not None:
-        return PythonTransform(step.name, step.python)
-    if step.filter is not None:
-        return Filter(step.name, step.filter)
-    if step.label_from_path is not None:
-        return AddLabel(step.name, step.label_from_path)
-    if step.select_columns is not None:
-        return SelectColumns(step.name, step.select_columns)
-    return DropColumns(step.name, step.drop_columns or [])
+    return _LOADERS[step.kind](step.name, getattr(step, step.kind))
 
 
-__all__ = ["Filter", "Transform", "load_step"]
+__all__ = ["Changed", "Transform", "load_step"]

@@ -31,6 +31,21 @@ class DropColumns:
 
 
 @dataclass(frozen=True)
+class RenameColumns:
+    step: str
+    names: dict[str, str]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(self.step, list(self.names), batch)
+        renamed = [self.names.get(name, name) for name in batch.column_names]
+        for new in self.names.values():
+            if renamed.count(new) > 1:
+                message = f"step '{self.step}': there is a column '{new}' already"
+                raise JobFailure(message)
+        return batch.rename_columns(renamed)
+
+
+@dataclass(frozen=True)
 class AddLabel:
     """A column made from a part of the path of each row's file."""
 

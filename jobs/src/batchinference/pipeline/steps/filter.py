@@ -12,11 +12,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require
 from batchinference.spec.expression import column_of, columns_of, is_column, parse_expression
 
@@ -56,6 +58,11 @@ class Filter:
         self._expression = expression
         self._tree = parse_expression(expression)
         self._columns = sorted(columns_of(self._tree))
+
+    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+        mask = self.mask(batch)
+        stay = np.flatnonzero(mask.to_numpy())
+        return batch if len(stay) == batch.num_rows else Changed(batch.filter(mask), stay)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
         """Which rows stay. Raises JobFailure when the expression does not fit the columns, and

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.blocks import to_batch, to_column
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require, with_column
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
@@ -23,17 +27,29 @@ class ModelTransform:
         self._model = step.model
         self._runtime = _load(step.name, step.model, device)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
+    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
         require(self._step, list(self._model.inputs.values()), batch)
         columns = to_batch(batch.select(sorted(set(self._model.inputs.values()))))
         inputs = {name: columns[column] for name, column in self._model.inputs.items()}
-        output = to_column(self._runtime(inputs))
-        if len(output) != batch.num_rows:
+        results = self._runtime(inputs)
+        if len(results) != batch.num_rows:
             raise JobFailure(
-                f"step '{self._step}': the model returned {len(output)} results for a batch of "
+                f"step '{self._step}': the model returned {len(results)} results for a batch of "
                 f"{batch.num_rows}"
             )
-        return with_column(batch, self._model.output, output)
+        failed = _errors(results)
+        if not failed:
+            return with_column(batch, self._model.output, to_column(results))
+        well = np.array([row for row in range(batch.num_rows) if row not in failed], dtype=np.int64)
+        column = to_column([results[row] for row in well])
+        return Changed(with_column(batch.take(well), self._model.output, column), well, failed)
+
+
+def _errors(results: Any) -> dict[int, Exception]:
+    """The rows that a runtime says have failed."""
+    if not isinstance(results, list):
+        return {}
+    return {row: result for row, result in enumerate(results) if isinstance(result, Exception)}
 
 
 def _load(step: str, model: Model, device: Device) -> Runtime:

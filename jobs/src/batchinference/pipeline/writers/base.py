@@ -14,11 +14,10 @@ MAX_BYTES = (1 << 31) - 1
 
 
 class Writer(Protocol):
-    extension: str
-    """Ending of the files, with the dot."""
+    """From rows to the files of one format. It travels into the write tasks."""
 
-    def encode(self, table: pa.Table) -> memoryview:
-        """A whole file that holds the table."""
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
+        """The files that hold a table: how the name of each ends, and all of its bytes."""
 
 
 def plain(table: pa.Table) -> pa.Table:

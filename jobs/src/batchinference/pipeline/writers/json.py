@@ -9,6 +9,7 @@ import base64
 import gzip
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -19,19 +20,22 @@ from batchinference.pipeline.writers.base import plain
 class JsonWriter:
     def __init__(self, compression: str) -> None:
         self._gzip = compression == "gzip"
-        self.extension = ".jsonl.gz" if self._gzip else ".jsonl"
 
-    def encode(self, table: pa.Table) -> memoryview:
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         rows = plain(table).to_pylist()
-        content = "".join(_line(row) + "\n" for row in rows).encode()
-        return memoryview(gzip.compress(content, mtime=0) if self._gzip else content)
+        content = "".join(to_json(row) + "\n" for row in rows).encode()
+        if self._gzip:
+            yield ".jsonl.gz", gzip.compress(content, mtime=0)
+        else:
+            yield ".jsonl", content
 
 
-def _line(row: dict[str, Any]) -> str:
+def to_json(value: Any) -> str:
+    """A plain value in one line of JSON."""
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_other)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_other)
     except ValueError:
-        return json.dumps(_finite(row), ensure_ascii=False, default=_other)
+        return json.dumps(_finite(value), ensure_ascii=False, default=_other)
 
 
 def _finite(value: Any) -> Any:

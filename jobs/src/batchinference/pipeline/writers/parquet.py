@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -9,12 +11,10 @@ from batchinference.pipeline.writers.base import plain
 
 
 class ParquetWriter:
-    extension = ".parquet"
-
     def __init__(self, compression: str) -> None:
         self._compression = compression
 
-    def encode(self, table: pa.Table) -> memoryview:
+    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         sink = pa.BufferOutputStream()
         pq.write_table(plain(table), sink, compression=self._compression)
-        return memoryview(sink.getvalue())
+        yield ".parquet", memoryview(sink.getvalue())

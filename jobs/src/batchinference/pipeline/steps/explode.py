@@ -1,0 +1,50 @@
+"""The explode step: a row for each element of a list."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from ray.data.extensions import get_arrow_extension_tensor_types
+
+from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.spec.steps import Explode
+
+
+class ExplodeList:
+    """Rows are repeated, one for each element; those without elements are left out."""
+
+    def __init__(self, step: str, explode: Explode) -> None:
+        self._step = step
+        self._column = explode.column
+
+    def __call__(self, batch: pa.Table) -> Changed:
+        require(self._step, [self._column], batch)
+        elements, parents = self._elements(batch.column(self._column))
+        repeated = batch.drop_columns([self._column]).take(pa.array(parents))
+        table = with_column(repeated, self._column, elements)
+        return Changed(table.select(batch.column_names), parents)
+
+    def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
+        """All elements, and for each the number of its row."""
+        if isinstance(column.type, get_arrow_extension_tensor_types()):
+            return _of_tensors(column)
+        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        if not any(is_list(column.type) for is_list in lists):
+            raise JobFailure(
+                f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
+                "needs lists"
+            )
+        parents = pc.list_parent_indices(column.combine_chunks())
+        return pc.list_flatten(column.combine_chunks()), parents.to_numpy().astype(np.int64)
+
+
+def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
+    """The parts of tensors along their first axis."""
+    tensors = list(to_batch(pa.table({"tensor": column}))["tensor"])
+    lengths = [0 if tensor is None else len(tensor) for tensor in tensors]
+    parts = [part for tensor in tensors if tensor is not None for part in tensor]
+    return to_column(np.array(parts)), np.repeat(np.arange(len(tensors)), lengths)

@@ -1,0 +1,78 @@
+"""The user's code over single rows, for one row each or for any number of them.
+
+A row is a dict as Ray Data gives it to `map`: plain values, and NumPy arrays where the column
+holds tensors. A row on which the code raises is the bad one, and no other is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.blocks import rows_of, rows_to_table
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.isolation import is_about_the_row
+from batchinference.pipeline.steps.base import Changed
+from batchinference.plan.columns import OWN_PREFIX
+
+Row = dict[str, Any]
+
+
+class MapRows:
+    """One row for one row."""
+
+    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self._name = name
+        self._function = function
+        self._arguments = arguments
+
+    def __call__(self, batch: pa.Table) -> Changed:
+        results: list[Row] = []
+        parents: list[int] = []
+        failed: dict[int, Exception] = {}
+        for number, row in enumerate(rows_of(batch)):
+            try:
+                made = self._made(row)
+            except Exception as error:
+                if not is_about_the_row(error):
+                    raise
+                failed[number] = error
+                continue
+            results += made
+            parents += [number] * len(made)
+        return Changed(self._table(results), np.array(parents, dtype=np.int64), failed)
+
+    def _made(self, row: Row) -> list[Row]:
+        return [self._checked(self._function(row, **self._arguments))]
+
+    def _checked(self, row: Any) -> Row:
+        if not isinstance(row, dict) or not row:
+            got = "an empty dict" if isinstance(row, dict) else type(row).__name__
+            raise JobFailure(f"step '{self._name}' must return a row as a dict, got {got}")
+        for column in row:
+            if str(column).startswith(OWN_PREFIX):
+                raise JobFailure(f"step '{self._name}' returned a column '{column}': names that "
+                                 f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
+        return row
+
+    def _table(self, results: list[Row]) -> pa.Table:
+        try:
+            return rows_to_table(results)
+        except TypeError as error:
+            raise JobFailure(
+                f"step '{self._name}' returned rows that make no columns: {error}"
+            ) from error
+
+
+class FlatMap(MapRows):
+    """Any number of rows for one."""
+
+    def _made(self, row: Row) -> list[Row]:
+        made = self._function(row, **self._arguments)
+        if isinstance(made, dict | str | bytes) or not hasattr(made, "__iter__"):
+            kind = type(made).__name__
+            raise JobFailure(f"step '{self._name}' must return a list of rows, got {kind}")
+        return [self._checked(one) for one in made]

@@ -1,0 +1,63 @@
+"""Classes with a method `predict_batch` of a list of values, which run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.spec.python_step import PredictBatch
+
+
+class PredictBatchTransform:
+    """Gives the method one column as a list, and its results a column of their own."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: PredictBatch,
+        method: Callable[..., Any],
+        arguments: dict[str, Any],
+    ) -> None:
+        self._name = name
+        self._columns = columns
+        self._method = method
+        self._arguments = arguments
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require(self._name, [self._columns.input], batch)
+        values = to_batch(batch.select([self._columns.input]))[self._columns.input]
+        results = self._method([_legacy(value) for value in values], **self._arguments)
+        column = to_column(_plain(results))
+        if len(column) != batch.num_rows:
+            raise JobFailure(
+                f"step '{self._name}': predict_batch returned {len(column)} results for "
+                f"{batch.num_rows} values: it must return one for each"
+            )
+        return with_column(batch, self._columns.output, column)
+
+
+def _legacy(value: Any) -> Any:
+    """An image (height x width, or x 3 or 4 channels, uint8) as Pillow's; others as they are."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        return value
+    is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
+    return Image.fromarray(value) if is_image else value
+
+
+def _plain(results: Any) -> Any:
+    """A tensor on any device as an array."""
+    if hasattr(results, "detach"):
+        results = results.detach().cpu()
+        return (
+            results.float().numpy() if str(results.dtype) == "torch.bfloat16" else results.numpy()
+        )
+    if isinstance(results, list | tuple) and results and hasattr(results[0], "detach"):
+        return [_plain(result) for result in results]
+    return results

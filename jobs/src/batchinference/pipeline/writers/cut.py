@@ -1,0 +1,77 @@
+"""Which rows and columns of a task go into which file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.failures import JobFailure
+from batchinference.spec.write import Write, WriteRows
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_SCALARS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
+    *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The columns to write, those that become directories, and the most rows of a file."""
+
+    columns: tuple[str, ...] | None = None
+    partition_by: tuple[str, ...] = ()
+    rows_per_file: int | None = None
+
+    @classmethod
+    def of(cls, write: Write) -> Cut:
+        columns = tuple(write.columns) if write.columns else None
+        if not isinstance(write, WriteRows):
+            return cls(columns)
+        return cls(columns, tuple(write.partition_by or ()), write.rows_per_file)
+
+    def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The directory below the output (empty for the output itself), and the rows of a file."""
+        for directory, rows in self._partitions(self._chosen(table)):
+            size = self.rows_per_file or rows.num_rows
+            for start in range(0, rows.num_rows, size):
+                yield directory, rows.slice(start, size)
+
+    def _chosen(self, table: pa.Table) -> pa.Table:
+        wanted = [*(self.columns or table.column_names), *self.partition_by]
+        for column in wanted:
+            if column not in table.column_names:
+                there = ", ".join(table.column_names)
+                raise JobFailure(f"write: there is no column '{column}', only {there}")
+        return table.select(list(dict.fromkeys(wanted)))
+
+    def _partitions(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if not self.partition_by:
+            yield "", table
+            return
+        directories = pa.array(_directories(table, self.partition_by))
+        rest = table.drop_columns(list(self.partition_by))
+        for directory in pc.unique(directories):
+            yield directory.as_py(), rest.filter(pc.equal(directories, directory))
+
+
+def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
+    """The directory of each row, as Hive names it."""
+    parts = []
+    for name in columns:
+        column = table.column(name)
+        if not any(is_scalar(column.type) for is_scalar in _SCALARS):
+            raise JobFailure(f"write.partitionBy: column '{name}' holds {column.type}, and a "
+                             "directory needs a plain value")  # fmt: skip
+        parts.append([f"{quote(name, safe='')}={_value(value)}" for value in column.to_pylist()])
+    return ["/".join(row) for row in zip(*parts, strict=True)]
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return _NULL
+    return quote(str(value).lower() if isinstance(value, bool) else str(value), safe=" ")

@@ -1,0 +1,75 @@
+"""A step that is the user's own code."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.arguments import Arguments
+from batchinference.spec.base import ColumnName, ModulePath, SpecModel
+
+
+class PredictBatch(SpecModel):
+    """The column for a method `predict_batch`, and the one for what it returns."""
+
+    input: ColumnName
+    """The column whose values the method gets as a list; images as Pillow's."""
+    output: ColumnName
+    """The column that takes the results: a list, array or tensor with one for each."""
+
+
+class PythonStep(SpecModel):
+    """Your own code: a function of a batch, or a class whose objects are called with one."""
+
+    callable: ModulePath
+    """`module:name`. It takes a dict of column name to NumPy array and returns one with as many
+    rows. A class (a name in CapWords) is constructed once a replica."""
+    method: Literal["mapBatches", "map", "flatMap"] = "mapBatches"
+    """The method of Ray Data that calls it: with a batch; with one row, as a dict, for one row;
+    or with one row for a list of rows, which may be empty."""
+    predict_batch: PredictBatch | None = None
+    """For a class that has a method `predict_batch` of a list of values and cannot be called
+    itself."""
+    constructor_args: Arguments = {}
+    """Keyword arguments of the class."""
+    constructor_refs: Annotated[
+        dict[Annotated[str, Field(max_length=128)], ModulePath], Field(max_length=32)
+    ] = {}
+    """Further keyword arguments of the class, which are objects of a module: `module:name`."""
+    call_args: Arguments = {}
+    """Keyword arguments of each call, after the batch."""
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the callable is a class, told by its name (PEP 8), because the module may not
+        be importable where the plan is made."""
+        name = self.callable.rsplit(":", 1)[1].rsplit(".", 1)[-1]
+        return name.lstrip("_")[:1].isupper()
+
+    @model_validator(mode="after")
+    def _check(self) -> PythonStep:
+        if twice := sorted(set(self.constructor_args) & set(self.constructor_refs)):
+            raise PydanticCustomError(
+                "constructor_args",
+                "'{name}' is both in constructorArgs and constructorRefs",
+                {"name": twice[0]},
+            )
+        if self.predict_batch is not None:
+            self._check_predict_batch()
+        return self
+
+    def _check_predict_batch(self) -> None:
+        if self.method != "mapBatches":
+            raise PydanticCustomError(
+                "predict_batch", "'predictBatch' takes batches, not method {method}",
+                {"method": self.method},
+            )  # fmt: skip
+        if not self.is_class:
+            raise PydanticCustomError(
+                "predict_batch",
+                "'predictBatch' is for a class, and '{name}' is a function (a class has a name in "
+                "CapWords)",
+                {"name": self.callable},
+            )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec import BatchInference, SpecError, parse, parse_one
-from support.documents import Document, document, python_step
+from support import endpoints
+from support.documents import Document, document, model_step, python_step
 from support.variations import REMOVED, changed, full_document, place_of
 
 
@@ -68,12 +69,18 @@ def calling(callable_: str = "module:Class", **fields: Any) -> Document:
     return document(steps=[step])
 
 
+def running(model: Document) -> Document:
+    """A document with one step that runs the model."""
+    return document(steps=[model_step(model=model)])
+
+
 def valid_documents() -> dict[str, Document]:
     """Valid documents by name: there is no field that none of them uses."""
     return {
         "smallest": document(),
         "full": full_document(),
         **{f"read {format_}": reading(format_) for format_ in READ_OPTIONS},
+        **{f"http {api}": running(model) for api, model in endpoints.full_models().items()},
         "write parquet": writing("parquet", mode="error", compression="lz4"),
         "write json": writing("json", mode="overwrite", compression="gzip"),
     }

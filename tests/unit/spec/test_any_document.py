@@ -18,7 +18,10 @@ from support.refusals import READ_OPTIONS, refused, short, valid_documents
 from support.variations import REMOVED, Place, at, changed, full_document, named, places
 
 DOCUMENTS = list(valid_documents().values())
-FREE = {"inputs", "options", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
+FREE = {
+    *("inputs", "options", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"),
+    *("sampling", "body", "headersFrom"),
+}
 """Mappings in which the user names the keys; `options` of a model, not of what is read."""
 STRANGE: dict[str, Any] = {
     "null": None,

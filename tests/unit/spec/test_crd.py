@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import kubernetes_validate
 import pytest
@@ -17,6 +17,7 @@ from jsonschema import Draft4Validator
 from batchinference.spec import SpecError, parse
 from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.generate import CRD_FILE, generated_files
+from batchinference.spec.models import Model
 from support.documents import Document, document
 from support.refusals import READ_OPTIONS, reading, valid_documents, writing
 from support.variations import changed, full_document, places
@@ -136,6 +137,8 @@ def test_only_keyword_arguments_are_free() -> None:
     assert [path.removeprefix("spec.steps[].") for path in free] == [
         "model.options",
         "model.factoryArgs",
+        "model.sampling",
+        "model.body",
         "python.constructorArgs",
         "python.callArgs",
     ]
@@ -251,19 +254,34 @@ def test_an_option_stays_with_its_format(format_: str) -> None:
         )
 
 
-def test_a_field_stays_with_its_runtime() -> None:
-    rules = RULES["spec.steps[].model"]
-    owners = {"task": "transformers", "pooling": "transformers", "normalize": "transformers"}
-    owners |= {"options": "transformers", "factory": "torch", "factoryArgs": "torch"}
-    for field, runtime in owners.items():
-        assert rules.pop(f"{field} is for runtime {runtime} only") == (
-            f"!has(self.{field}) || self.runtime in ['{runtime}']"
+def test_a_field_stays_with_its_runtimes() -> None:
+    having: dict[str, list[str]] = {}
+    needing: dict[str, list[str]] = {}
+    arms = get_args(get_args(Model)[0])
+    for arm in arms:
+        (runtime,) = get_args(arm.model_fields["runtime"].annotation)
+        for field in arm.model_fields.values():
+            having.setdefault(str(field.alias), []).append(runtime)
+            if field.is_required():
+                needing.setdefault(str(field.alias), []).append(runtime)
+    expected = {
+        f"{field} is for runtime {' and '.join(some)} only": (
+            f"!has(self.{field}) || self.runtime in [{', '.join(map(repr, some))}]"
         )
-    for field in ("task", "source"):
-        assert rules.pop(f"{field} is required for runtime transformers") == (
-            f"self.runtime != 'transformers' || has(self.{field})"
+        for field, some in having.items()
+        if len(some) < len(arms)
+    }
+    expected |= {
+        f"{field} is required for runtime {runtime}": (
+            f"self.runtime != '{runtime}' || has(self.{field})"
         )
-    assert rules == {}
+        for field, some in needing.items()
+        if len(some) < len(arms)
+        for runtime in some
+    }
+    assert RULES["spec.steps[].model"] == expected
+    assert expected["pooling is for runtime transformers only"]
+    assert expected["api is required for runtime http"]
 
 
 def test_a_compression_stays_with_its_format() -> None:

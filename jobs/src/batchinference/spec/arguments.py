@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -38,3 +39,21 @@ def _error(message: str) -> PydanticCustomError:
 
 
 Arguments = Annotated[dict[str, Annotated[Any, AfterValidator(_portable)]], Field(max_length=64)]
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts anywhere in arguments; keys are none."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(child)
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """The keys anywhere in arguments."""
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from names_in(child)

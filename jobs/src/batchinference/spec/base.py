@@ -15,6 +15,8 @@ DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 ABSOLUTE_PATH = "^/"
 DELIMITER = r"^[\t -~]$"
+HTTP_URL = r"^https?://[^\s]+$"
+VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Text = Annotated[str, Field(max_length=2048)]

@@ -23,8 +23,10 @@ from batchinference.spec.base import (
     DELIMITER,
     DNS_LABEL,
     ENV_NAME,
+    HTTP_URL,
     MEMORY,
     MODULE_PATH,
+    VARIABLE,
 )
 
 MAX_SHOWN = 60
@@ -37,6 +39,8 @@ _PATTERNS = {
     ENV_NAME: "letters, digits, '_', '-' and '.', not beginning with a digit",
     ABSOLUTE_PATH: "an absolute path",
     DELIMITER: "one ASCII character or a tab",
+    HTTP_URL: "an address that begins with http:// or https://",
+    VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
 }
 _TYPE_NAMES = {
     dict: "a mapping",
@@ -49,7 +53,10 @@ _TYPE_NAMES = {
 _KEY_MARK = "[key]"
 """pydantic puts it behind a key of a mapping when the key itself is at fault."""
 _MAPPING_TYPES = {"model_type", "model_attributes_type", "dict_type"}
-_SECRET_PARTS = {"env", "constructorArgs", "callArgs", "factoryArgs"}
+_SECRET_PARTS = {
+    *("env", "constructorArgs", "callArgs", "factoryArgs"),
+    *("url", "apiKeyEnv", "headersFrom", "body", "sampling"),
+}
 """Parts of a specification in which people put passwords; values below them are not shown."""
 
 

@@ -25,6 +25,7 @@ class Entry:
 
 
 RUNTIMES = {
+    "http": Entry("http", "HttpRuntime", "aiohttp", "runtimes"),
     "torch": Entry("torch", "TorchRuntime", "torch", "pipeline"),
     "transformers": Entry("transformers", "TransformersRuntime", "transformers", "pipeline"),
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from batchinference.pipeline.devices import Device
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Runtime(Protocol):
@@ -25,6 +27,8 @@ class Runtime(Protocol):
 
 def take(device: Device) -> torch.device:
     """The device as torch has it. A replica on the CPU gets the threads of its CPUs."""
+    import torch  # which runtimes that compute elsewhere do without
+
     if device.kind == "cpu" or (device.kind == "cuda" and not torch.cuda.is_available()):
         torch.set_num_threads(device.threads)
         return torch.device("cpu")

@@ -7,9 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.models.base import Source
+from batchinference.spec.models.http import HttpModel
 from batchinference.spec.models.torch import TorchModel
 from batchinference.spec.models.transformers import TransformersModel
 
-Model = Annotated[TransformersModel | TorchModel, Field(discriminator="runtime")]
+Model = Annotated[TransformersModel | TorchModel | HttpModel, Field(discriminator="runtime")]
 
-__all__ = ["Model", "Source", "TorchModel", "TransformersModel"]
+__all__ = ["HttpModel", "Model", "Source", "TorchModel", "TransformersModel"]

@@ -1,0 +1,151 @@
+"""One endpoint, asked over and over until it answers or is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import time
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import tenacity
+
+from batchinference.pipeline.endpoint.errors import BadAnswer, NoAnswer, RequestFailed, TooFast
+from batchinference.pipeline.endpoint.forms import Form
+from batchinference.pipeline.endpoint.health import Health
+from batchinference.pipeline.endpoint.keys import Keys
+from batchinference.pipeline.endpoint.pace import Pace
+from batchinference.pipeline.failures import JobFailure
+from batchinference.spec.models import HttpModel
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 60.0
+"""Seconds of the waits before the second and before late tries; half of each is left to chance."""
+LONGEST_PAUSE = 900.0
+"""Seconds that an endpoint may ask to wait: nothing moves meanwhile, GPUs of other steps too."""
+SHOWN = 300
+"""Characters of an answer that a message repeats."""
+_AGAIN = {408, 409, 425}
+_GATEWAY = {502, 503, 504}
+_MISTAKEN = {401, 404, 405, 407, 410}
+"""What is said to every row alike: no such key, path or model."""
+
+
+class Endpoint:
+    """Asks for one model. Use it in the event loop that it was made in."""
+
+    def __init__(self, model: HttpModel, keys: Keys, form: Form) -> None:
+        self._model, self._keys, self._form = model, keys, form
+        self._pace = Pace(model.requests_per_second)
+        self._health = Health()
+        self._slots = asyncio.Semaphore(model.concurrency)
+        self._session = aiohttp.ClientSession(
+            headers=keys.headers,
+            timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
+            connector=aiohttp.TCPConnector(limit=model.concurrency),
+            trust_env=True,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, body: dict[str, Any]) -> Any:
+        """The answer to a request.
+
+        Raises RequestFailed where the row cannot have one, ConnectionError where the endpoint is
+        down, and JobFailure where it would refuse every row.
+        """
+        began = time.monotonic()
+        retrying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self._model.retries + 1),
+            wait=tenacity.wait_combine(
+                tenacity.wait_exponential(FIRST_WAIT / 2, LONGEST_WAIT / 2),
+                tenacity.wait_random_exponential(FIRST_WAIT / 2, LONGEST_WAIT / 2),
+            ),
+            retry=tenacity.retry_if_exception_type((BadAnswer, NoAnswer, TooFast)),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._try, body)
+        except (BadAnswer, NoAnswer, TooFast) as error:
+            raise self._health.verdict(error, began) from None
+
+    async def _try(self, body: dict[str, Any]) -> Any:
+        """One try. Being told to wait is none while other rows get through."""
+        while True:
+            began = time.monotonic()
+            try:
+                return await self._request(body)
+            except TooFast as asked:
+                self._pace.pause(asked.wait)
+                if not self._health.answered_since(began):
+                    raise
+
+    async def _request(self, body: dict[str, Any]) -> Any:
+        async with self._slots:
+            await self._pace.wait()
+            try:
+                post = self._session.post(self._model.endpoint, json=body, allow_redirects=False)
+                async with post as response:
+                    content = await response.read()
+            except TimeoutError:
+                seconds = self._model.timeout_seconds
+                raise NoAnswer(f"no answer within {seconds:g} seconds") from None
+            except (aiohttp.ClientError, OSError) as error:
+                words = self._keys.hide(f"{type(error).__name__}: {error}")
+                raise NoAnswer(f"the endpoint cannot be reached: {words}") from None
+        return self._read(response, content)
+
+    def _read(self, response: aiohttp.ClientResponse, content: bytes) -> Any:
+        status = response.status
+        if HTTPStatus(200) <= status < HTTPStatus(300):
+            return self._answer(content)
+        said = self._keys.hide(content.decode(errors="replace"))
+        message = f"the endpoint answered {status}: {' '.join(said.split())[:SHOWN]}"
+        wait = _asked_wait(response.headers.get("Retry-After"))
+        if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
+            raise TooFast(message, _bearable(wait))
+        if status in _GATEWAY | _AGAIN:
+            raise NoAnswer(message)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise BadAnswer(message)
+        if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:
+            raise JobFailure(f"{message} ({self._model.endpoint})")
+        self._health.answered()
+        raise RequestFailed(message)
+
+    def _answer(self, content: bytes) -> Any:
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            raise BadAnswer("the endpoint's answer is no JSON") from None
+        result = self._form.answer(answer)
+        self._health.answered()
+        return result
+
+
+def _asked_wait(header: str | None) -> float | None:
+    """The seconds of a Retry-After, which may be a number or a date; None when there is none."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _bearable(wait: float | None) -> float:
+    if wait is None:
+        return FIRST_WAIT
+    if wait > LONGEST_PAUSE:
+        raise JobFailure(
+            f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the job again "
+            "when it is not"
+        )
+    return wait

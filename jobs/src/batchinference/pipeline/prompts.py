@@ -1,0 +1,133 @@
+"""Texts and messages for a language model, from templates and the values of a row."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from batchinference.spec.models.prompts import Message, places
+
+
+class Prompt(Protocol):
+    """The fields of a model that say what it is told."""
+
+    @property
+    def inputs(self) -> dict[str, str]: ...
+    @property
+    def prompt(self) -> str | None: ...
+    @property
+    def system(self) -> str | None: ...
+    @property
+    def messages(self) -> list[Message]: ...
+    @property
+    def images(self) -> list[str]: ...
+
+
+def rows_of(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+    """The rows of a batch, each input's name with its value."""
+    return (dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True))
+
+
+def fill(template: str, row: Mapping[str, Any]) -> str:
+    """The template with a row's values in their places. Raises ValueError where one is null."""
+    values = {name: plain(row[name]) for name in places(template)}
+    for name, value in values.items():
+        if value is None:
+            raise ValueError(f"input '{name}' is null")
+    return template.format_map(values)
+
+
+def plain(value: Any) -> Any:
+    """A value of a batch as JSON knows it: bytes become base64."""
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {str(key): plain(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(child) for child in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def content_of(model: Prompt, row: Mapping[str, Any]) -> Any:
+    """What the row asks: the filled prompt, or the value of the one input that is left."""
+    if model.prompt is not None:
+        return fill(model.prompt, row)
+    texts = [message.content for message in model.messages] + [model.system or ""]
+    used = {name for text in texts for name in places(text)} | set(model.images)
+    (name,) = set(model.inputs) - used
+    value = plain(row[name])
+    if value is None:
+        raise ValueError(f"input '{name}' is null")
+    return value
+
+
+def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
+    """What the row asks, where that can only be a text."""
+    content = content_of(model, row)
+    if not isinstance(content, str):
+        raise TypeError(f"expected text, got {type(content).__name__}")
+    return content
+
+
+def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The chat of a row, in OpenAI's form."""
+    messages: list[dict[str, Any]] = []
+    if model.system is not None:
+        messages.append({"role": "system", "content": fill(model.system, row)})
+    messages += [
+        {"role": message.role, "content": fill(message.content, row)} for message in model.messages
+    ]
+    content = content_of(model, row)
+    pictures = [_image_part(row[name]) for name in model.images]
+    if isinstance(content, list):
+        return [*messages, *_conversation(content, pictures)]
+    if not isinstance(content, str):
+        raise TypeError(f"expected text or a list of messages, got {type(content).__name__}")
+    if pictures:
+        return [*messages, _user([{"type": "text", "text": content}, *pictures])]
+    return [*messages, _user(content)]
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def _conversation(messages: list[Any], pictures: list[Any]) -> list[dict[str, Any]]:
+    for message in messages:
+        if not isinstance(message, dict) or not message.get("role"):
+            raise TypeError("a message of a conversation has 'role' and 'content'")
+    return [*messages, _user(pictures)] if pictures else messages
+
+
+def _image_part(value: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": data_uri(value)}}
+
+
+def data_uri(value: Any) -> str:
+    """An image as a data URI: pixels (height x width x channels, uint8) as PNG, the bytes of an
+    image file as they are. An address stays what it is."""
+    from PIL import Image
+
+    if isinstance(value, str):
+        if not value.startswith(("http://", "https://", "data:")):
+            raise ValueError("expected an image, got a text that is no address")
+        return value
+    if isinstance(value, bytes):
+        with Image.open(io.BytesIO(value)) as image:
+            return _encoded(value, image.get_format_mimetype() or "application/octet-stream")
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim not in (2, 3):
+        raise TypeError(f"expected an image, got {type(value).__name__}")
+    buffer = io.BytesIO()
+    pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return _encoded(buffer.getvalue(), "image/png")
+
+
+def _encoded(content: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

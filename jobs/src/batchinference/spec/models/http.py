@@ -1,0 +1,170 @@
+"""Models behind an HTTP endpoint: OpenAI-compatible, or any that takes and gives JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.arguments import Arguments, names_in, texts_in
+from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName
+from batchinference.spec.models.base import Inputs, RuntimeModel
+from batchinference.spec.models.prompts import (
+    Images,
+    Messages,
+    Template,
+    check_images,
+    check_inputs,
+    check_template,
+)
+
+PATHS = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "embeddings": "/embeddings",
+    "json": "",
+}
+"""Where below the url each API is."""
+_FIELDS = {
+    "name": ("chat", "completions", "embeddings"),
+    "prompt": ("chat", "completions", "embeddings"),
+    "system": ("chat",),
+    "messages": ("chat",),
+    "images": ("chat", "json"),
+    "sampling": ("chat", "completions", "embeddings"),
+    "body": ("json",),
+    "result_path": ("json",),
+    "result_type": ("json",),
+}
+"""The APIs that have a field, for those that not all have."""
+_KEYS = re.compile(r"(api|access|auth)[-_]?(key|token)|authorization|password|secret|sig", re.I)
+"""Names under which people send their keys."""
+
+
+def _without_key(url: str) -> str:
+    parts = urlsplit(url)
+    names = [name for name, _ in parse_qsl(parts.query)]
+    if "@" in parts.netloc or "key" in names or any(map(_KEYS.fullmatch, names)):
+        raise _key_error()
+    return url
+
+
+def _key_error() -> PydanticCustomError:
+    return PydanticCustomError(
+        "http_key",
+        "a key does not belong into the file: keep it in a Secret, hand it over in cluster.env and "
+        "name the variable in apiKeyEnv or headersFrom",
+        {},
+    )
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("http", "{message}", {"message": message})
+
+
+def _header(name: str) -> str:
+    # no pattern of the schema, where the keys of a map can have none
+    if not re.fullmatch("[-A-Za-z0-9_]+", name):
+        raise _error("the name of a header has letters, digits, '-' and '_'")
+    return name
+
+
+Url = Annotated[str, Field(pattern=HTTP_URL, max_length=1024), AfterValidator(_without_key)]
+Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
+HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_header)]
+
+
+class HttpModel(RuntimeModel):
+    """A model behind an HTTP endpoint. A row is one request."""
+
+    runtime: Literal["http"]
+    """The library that runs the model."""
+    api: Literal["chat", "completions", "embeddings", "json"]
+    """What the endpoint speaks: one of OpenAI's APIs, or JSON of its own."""
+    url: Url
+    """The address. For OpenAI's APIs what their clients call the base URL, such as
+    `https://api.openai.com/v1`; for json the endpoint itself."""
+    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The model as the endpoint names it. For OpenAI's APIs."""
+    inputs: Inputs
+    """Names for columns, by which templates and `images` speak of them."""
+    output: ColumnName
+    """The column that takes the answer: the text, for embeddings the vector, for json what
+    `resultType` says."""
+    prompt: Template | None = None
+    """What the model is asked, with `{name}` for the input of that name and braces of the text
+    doubled. Without it the one input that no other field uses is sent as it is: a text, or for chat
+    a list of messages, each with `role` and `content`."""
+    system: Template | None = None
+    """A system message, the first of the chat."""
+    messages: Messages = []
+    """Messages of the chat between `system` and `prompt`, for instance examples."""
+    images: Images = []
+    """The inputs that are images: columns of pixels, of files' bytes, or of addresses. They are
+    sent as data URIs: for chat behind the prompt, for json where `body` names them."""
+    sampling: Arguments = {}
+    """Further fields of each request: `temperature`, `max_tokens`, `seed`, `dimensions`..."""
+    body: Arguments = {}
+    """The request, for json: any structure, with `{name}` in its texts. A text that is nothing but
+    a place takes the value as it is: a number stays one, bytes become base64."""
+    result_path: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Where in the response the answer is, for json: keys and positions, as in
+    `outputs.0.score`. The whole response unless told otherwise."""
+    result_type: Literal["text", "number", "integer", "boolean", "numbers"] = "text"
+    """What the answer is, for json: `numbers` are lists, of any depth but of one shape; as `text`
+    anything that is no text is written as JSON."""
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Requests in flight, of each replica."""
+    requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
+    """Requests that begin in a second, of each replica. As many as there can be unless told
+    otherwise."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300
+    """How long one try may take."""
+    retries: Annotated[int, Field(ge=0, le=100)] = 8
+    """Further tries of a request that failed for no fault of the row: after status 408, 409, 425,
+    429 or 5xx, a broken connection, a timeout, or an answer that is no JSON. The waits double from
+    half a second to a minute, and are as long as Retry-After asks."""
+    api_key_env: Variable | None = None
+    """The environment variable that holds the key, sent as `Authorization: Bearer`. On a cluster
+    `cluster.env` fills it from a Secret."""
+    headers_from: Annotated[dict[HeaderName, Variable], Field(max_length=16)] = {}
+    """Further headers, and the environment variables that hold their values."""
+
+    @property
+    def endpoint(self) -> str:
+        """The address that requests go to."""
+        return self.url if self.api == "json" else self.url.rstrip("/") + PATHS[self.api]
+
+    @model_validator(mode="after")
+    def _check(self) -> HttpModel:
+        for field, apis in _FIELDS.items():
+            # an API server writes defaults into the object, so that only other values tell
+            given = getattr(self, field) != type(self).model_fields[field].default
+            if given and self.api not in apis:
+                raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
+        if any(map(_KEYS.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
+            raise _key_error()
+        check_images(self.inputs, self.images)
+        if self.api == "json":
+            self._check_body()
+        else:
+            self._check_openai()
+        return self
+
+    def _check_body(self) -> None:
+        if not self.body:
+            raise _error("json needs a 'body'")
+        texts = [check_template(text) for text in texts_in(self.body)]
+        check_inputs(self.inputs, texts)
+
+    def _check_openai(self) -> None:
+        if self.name is None:
+            raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
+        if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
+            raise _error("'url' is the base of the API: leave out what comes behind /v1")
+        texts = [message.content for message in self.messages]
+        check_inputs(self.inputs, [*texts, self.system or ""], self.images, self.prompt or "")

@@ -1,0 +1,171 @@
+"""Models behind HTTP endpoints: what is asked, in whose words, and where the keys come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.models import HttpModel
+from support.documents import Document
+from support.endpoints import chat, json_endpoint
+from support.refusals import refused, running, short
+
+MODEL = "spec.steps[0].model"
+PICTURE = {"inputs": {"text": "text", "photo": "image"}, "images": ["photo"]}
+KEY = (
+    ": a key does not belong into the file: keep it in a Secret, hand it over in cluster.env and "
+    "name the variable in apiKeyEnv or headersFrom"
+)
+
+
+def said(model: Document) -> str:
+    """Why a model is refused, without the path that leads to it."""
+    message = refused(running(model))
+    assert message.startswith(MODEL)
+    return message.removeprefix(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("model", "endpoint"),
+    [
+        (chat(), "https://llm.example/v1/chat/completions"),
+        (chat(url="http://a:8000/v1/"), "http://a:8000/v1/chat/completions"),
+        (chat(api="completions"), "https://llm.example/v1/completions"),
+        (chat(api="embeddings"), "https://llm.example/v1/embeddings"),
+        (json_endpoint(url="http://a/predict?all=1"), "http://a/predict?all=1"),
+    ],
+    ids=short,
+)
+def test_the_url_is_the_base_of_an_openai_api_and_the_endpoint_of_others(
+    model: Document, endpoint: str
+) -> None:
+    parsed = HttpModel.model_validate(model)
+    assert parsed.endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        chat(),
+        chat(prompt="{question}"),
+        chat(prompt="{{}} {question} {question}"),
+        chat(system="Answer {question}.", prompt="Now."),
+        chat(**PICTURE),
+        chat(**PICTURE, prompt="What says {text} of this?"),
+        chat(inputs={"photo": "image"}, images=["photo"], prompt="What is this?"),
+        chat(api="embeddings", prompt="query: {question}"),
+        json_endpoint(body={"a": [{"b": "{value}"}], "c": 1, "d": "{{value}}"}),
+        json_endpoint(inputs={"photo": "image"}, images=["photo"], body={"image": "{photo}"}),
+    ],
+    ids=lambda model: short(model.get("prompt", model.get("body", "no prompt"))),
+)
+def test_every_input_has_its_place(model: Document) -> None:
+    assert parse(running(model))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (chat(prompt="{text}"), ": 'text' is none of the inputs, which are question"),
+        (chat(system="{text}"), ": 'text' is none of the inputs, which are question"),
+        (chat(images=["photo"]), ": 'photo' is none of the inputs, which are question"),
+        (chat(prompt="Hello"), ": input 'question' is used nowhere"),
+        (json_endpoint(body={"a": 1}), ": input 'value' is used nowhere"),
+        (json_endpoint(body={"a": "{b}"}), ": 'b' is none of the inputs, which are value"),
+        (
+            chat(inputs={"a": "text", "b": "text"}),
+            ": without a 'prompt' one input is sent as it is; here a, b",
+        ),
+        (
+            chat(inputs={"photo": "image"}, images=["photo"]),
+            ": without a 'prompt' one input is sent as it is; here none is left",
+        ),
+    ],
+    ids=short,
+)
+def test_an_input_without_a_place_and_a_place_without_an_input_are_refused(
+    model: Document, message: str
+) -> None:
+    assert said(model) == message
+
+
+@pytest.mark.parametrize("text", ["{", "}", "{}", "{question!r}", "{question:>9}", "{question[0]}"])
+@pytest.mark.parametrize("field", ["prompt", "system"])
+def test_what_is_no_template_is_refused(field: str, text: str) -> None:
+    message = said(chat(**{field: text}))
+    assert message.startswith(f".{field}: ")
+    assert ": an input's place is written {name}, a brace of the text itself twice" in message
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (json_endpoint(body={}), ": json needs a 'body'"),
+        (json_endpoint(name="m"), ": 'name' is for chat, completions, embeddings, not for json"),
+        (json_endpoint(prompt="{value}"), ": 'prompt' is for chat, completions, embeddings, not"),
+        (chat(body={"a": "{question}"}), ": 'body' is for json, not for chat"),
+        (chat(resultType="number"), ": 'resultType' is for json, not for chat"),
+        (chat(resultPath="a"), ": 'resultPath' is for json, not for chat"),
+        (chat(api="embeddings", system="Hm."), ": 'system' is for chat, not for embeddings"),
+        (chat(api="completions", **PICTURE), ": 'images' is for chat, json, not for completions"),
+        (chat(url="https://a/v1/chat/completions"), ": 'url' is the base of the API: leave out"),
+        (chat(api="rerank"), ".api: 'rerank' is not one of chat, completions, embeddings, json"),
+        (chat(url="llm:8000"), ".url: expected an address that begins with http:// or https://"),
+        (chat(concurrency=0), ".concurrency: Input should be greater than or equal to 1, got 0"),
+        (chat(requestsPerSecond=0), ".requestsPerSecond: Input should be greater than 0, got 0"),
+    ],
+    ids=short,
+)
+def test_a_field_is_for_the_apis_that_know_it(model: Document, message: str) -> None:
+    assert said(model).startswith(message)
+
+
+def test_an_openai_api_is_told_which_model() -> None:
+    model = chat()
+    del model["name"]
+    assert said(model) == ": chat needs a 'name': the model as the endpoint names it"
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        (chat(url="https://user:sk-secret1@llm.example/v1"), ".url"),
+        (json_endpoint(url="https://a/b?api-key=sk-secret1"), ".url"),
+        (json_endpoint(url="https://a/b?key=sk-secret1"), ".url"),
+        (json_endpoint(body={"a": "{value}", "apiKey": "sk-secret1"}), ""),
+        (json_endpoint(body={"a": ["{value}", {"password": "sk-secret1"}]}), ""),
+        (chat(sampling={"extra": {"Authorization": "sk-secret1"}}), ""),
+    ],
+    ids=short,
+)
+def test_a_key_in_the_file_is_refused_and_not_shown(model: Document, place: str) -> None:
+    message = said(model)
+    assert message.startswith(place + KEY)
+    assert "sk-secret1" not in message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"apiKeyEnv": "sk-secret1"},
+        {"apiKeyEnv": "hf_secret1"},
+        {"headersFrom": {"X-Key": "sk-secret1"}},
+        {"headersFrom": {"X Key": "sk-secret1"}},
+        {"apiKey": "sk-secret1"},
+        {"headers": {"Authorization": "Bearer sk-secret1"}},
+        {"url": "sk-secret1"},
+        {"sampling": {"max_tokens": {"sk-secret1"}}},
+        {"body": "sk-secret1"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_key_where_its_variable_is_to_be_named_is_not_shown(fields: dict[str, Any]) -> None:
+    assert "secret1" not in said(chat(**fields))
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "logprobs", "keyword", "token_type_ids", "signal"])
+def test_what_only_resembles_a_key_is_taken(name: str) -> None:
+    assert parse(running(chat(sampling={name: 1})))
+    assert parse(running(json_endpoint(body={name: "{value}"})))

@@ -35,6 +35,9 @@ def full_document(name: str = "full") -> Document:
             "format": "parquet",
             "path": "s3://out/result/",
             "mode": "overwrite",
+            "columns": ["score", "class"],
+            "partitionBy": ["class"],
+            "rowsPerFile": 1000,
             "compression": "zstd",
         },
         errors={"maxRows": 10, "maxPercent": 0.5, "path": "s3://out/errors/"},
@@ -75,7 +78,22 @@ def _steps() -> list[Document]:
         {"name": "keep", "filter": "score >= 0.5"},
         {"name": "select", "selectColumns": ["path", "class", "score"]},
         {"name": "drop", "dropColumns": ["path"]},
+        {"name": "rename", "renameColumns": {"score": "rating"}},
+        {"name": "each", "explode": {"column": "rating"}},
+        {"name": "cut", "repartition": {"rowsPerBlock": 1000}},
+        _legacy(),
     ]
+
+
+def _legacy() -> Document:
+    legacy = python_step("legacy", "old.code:Predictor", batchSize="auto")
+    columns = {"input": "rating", "output": "score"}
+    legacy["python"] |= {
+        "method": "mapBatches",
+        "predictBatch": columns,
+        "constructorRefs": {"model": "old.code:network"},
+    }
+    return legacy
 
 
 def _cluster() -> Document:

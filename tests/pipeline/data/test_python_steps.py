@@ -13,22 +13,24 @@ import pytest
 
 from batchinference.pipeline.blocks import to_column
 from batchinference.pipeline.failures import JobFailure, ModelLoad
-from batchinference.pipeline.steps.python import PythonTransform, load_callable
-from batchinference.spec.steps import PythonStep
+from batchinference.pipeline.loading import load_callable
+from batchinference.pipeline.steps import Transform
+from batchinference.pipeline.steps.python import python_transform
+from batchinference.spec.python_step import PythonStep
 
 TABLE = pa.table({"n": [1, 2, 3], "text": ["a", "bb", "ccc"]})
 
 
-def transform(callable_: str, **arguments: Any) -> PythonTransform:
-    return PythonTransform("own", PythonStep.model_validate({"callable": callable_, **arguments}))
+def transform(callable_: str, **arguments: Any) -> Transform:
+    return python_transform("own", PythonStep.model_validate({"callable": callable_, **arguments}))
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], PythonTransform]:
+def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], Transform]:
     """Makes a step of a function that a test has at hand."""
     import user_code
 
-    def make(function: Callable[..., Any]) -> PythonTransform:
+    def make(function: Callable[..., Any]) -> Transform:
         monkeypatch.setattr(user_code, "of_the_test", function, raising=False)
         return transform("user_code:of_the_test")
 
@@ -80,7 +82,7 @@ def test_columns_that_come_back_untouched_keep_their_types() -> None:
     ids=["numbers", "text", "missing", "flags", "chunks", "lists"],
 )  # fmt: skip
 def test_a_batch_cannot_be_changed_in_place(
-    own: Callable[..., PythonTransform], column: pa.Array
+    own: Callable[..., Transform], column: pa.Array
 ) -> None:
     def change(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         batch["a"][0] = batch["a"][1]
@@ -91,7 +93,7 @@ def test_a_batch_cannot_be_changed_in_place(
 
 
 def test_what_is_done_to_the_dict_of_a_batch_harms_nothing(
-    own: Callable[..., PythonTransform],
+    own: Callable[..., Transform],
 ) -> None:
     def change(batch: dict[str, Any]) -> dict[str, Any]:
         batch["text"] = [text.upper() for text in batch.pop("text")]
@@ -127,7 +129,7 @@ def test_what_is_done_to_the_dict_of_a_batch_harms_nothing(
     ],
 )
 def test_what_cannot_be_rows_fails_the_job(
-    own: Callable[..., PythonTransform], returned: Any, words: str
+    own: Callable[..., Transform], returned: Any, words: str
 ) -> None:
     with pytest.raises(JobFailure) as failure:
         own(lambda batch: returned)(TABLE)
@@ -150,12 +152,12 @@ def test_what_cannot_be_rows_fails_the_job(
     ids=["list", "tuple", "range", "array", "Arrow", "dicts", "lists"],
 )  # fmt: skip
 def test_a_column_may_come_in_any_usual_form(
-    own: Callable[..., PythonTransform], values: Any, expected: list[Any]
+    own: Callable[..., Transform], values: Any, expected: list[Any]
 ) -> None:
     assert own(lambda batch: {"a": values})(TABLE).column("a").to_pylist() == expected
 
 
-def test_what_the_code_raises_is_raised(own: Callable[..., PythonTransform]) -> None:
+def test_what_the_code_raises_is_raised(own: Callable[..., Transform]) -> None:
     def fail(batch: object) -> None:
         raise KeyError("no such thing")
 

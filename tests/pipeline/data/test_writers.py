@@ -21,22 +21,28 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.blocks import concat, to_column
 from batchinference.pipeline.sample import first_rows
-from batchinference.pipeline.writers import base, writer_for
+from batchinference.pipeline.writers import Writer, base, writer_for
 from batchinference.pipeline.writers.base import plain
 from batchinference.spec.write import WriteJson, WriteParquet
 
 COMPRESSIONS = ["snappy", "zstd", "gzip", "lz4", "none"]
 
 
+def encoded(writer: Writer, table: pa.Table) -> bytes:
+    """The one file that a writer makes of a table."""
+    ((_, content),) = writer.files(table)
+    return bytes(content)
+
+
 def parquet(table: pa.Table, compression: str = "snappy") -> pq.ParquetFile:
     write = WriteParquet(format="parquet", path="/out", compression=compression)
-    return pq.ParquetFile(io.BytesIO(writer_for(write).encode(table)))
+    return pq.ParquetFile(io.BytesIO(encoded(writer_for(write), table)))
 
 
 def json_lines(table: pa.Table, compression: str = "none") -> list[dict[str, Any]]:
     """The rows of a JSON file, by a parser that takes nothing but JSON."""
     write = WriteJson(format="json", path="/out", compression=compression)
-    content = bytes(writer_for(write).encode(table))
+    content = encoded(writer_for(write), table)
     text = (gzip.decompress(content) if compression == "gzip" else content).decode()
     assert text.endswith("\n")
     lines = text.removesuffix("\n").split("\n")
@@ -80,7 +86,8 @@ def test_json_gives_back_rows(compression: str) -> None:
     ids=["parquet", "json", "json, gzip"],
 )
 def test_the_ending_tells_the_format(write: WriteParquet | WriteJson, ending: str) -> None:
-    assert writer_for(write).extension == ending
+    ((extension, _),) = writer_for(write).files(everything())
+    assert extension == ending
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_the_ending_tells_the_format(write: WriteParquet | WriteJson, ending: st
 )  # fmt: skip
 def test_the_same_rows_give_the_same_bytes(write: WriteParquet | WriteJson) -> None:
     writer = writer_for(write)
-    assert bytes(writer.encode(everything())) == bytes(writer.encode(everything()))
+    assert encoded(writer, everything()) == encoded(writer, everything())
 
 
 def test_what_json_has_no_form_for_becomes_text() -> None:
@@ -249,7 +256,8 @@ def test_the_first_rows_of_an_output_can_be_seen(write: dict[str, str], tmp_path
     writer = writer_for(chosen)
     for name, start in (("part-b", 3), ("part-a", 0)):
         table = pa.table({"n": [start, start + 1, start + 2], "t": ["a\u2028b"] * 3})
-        (tmp_path / f"{name}{writer.extension}").write_bytes(writer.encode(table))
+        for extension, content in writer.files(table):
+            (tmp_path / f"{name}{extension}").write_bytes(content)
     for other in ("_SUCCESS", "_batchinference/report.json", ".part-c.tmp"):
         (tmp_path / other).parent.mkdir(exist_ok=True)
         (tmp_path / other).write_text("no rows")

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,4 +122,27 @@ class Broken:
         raise RuntimeError("no weights here")
 
     def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+
+def words(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"word": word} for word in row["text"].split()]
+
+
+def letters(row: dict[str, Any]) -> dict[str, Any]:
+    if row["word"] == "bad":
+        raise ValueError("a bad word")
+    return {"letters": list(row["word"])}
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+class SmallDevice:
+    """Holds 12 rows at once."""
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if len(batch["text"]) > 12:
+            raise OutOfMemoryError("CUDA out of memory")
         return batch

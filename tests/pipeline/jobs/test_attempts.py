@@ -14,8 +14,10 @@ from batchinference.pipeline import job as job_module
 from batchinference.pipeline import rows
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.supervise import StopRequest, supervise
+from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -185,7 +187,7 @@ class TestInterruptedWhileItRuns:
         self.stop_once_running(job)
         gate.touch()
         layout = Layout.of(parse(job).spec)
-        late = Commit(layout, 1, JsonWriter("none"))
+        late = Commit(Attempt(layout, 1), JsonWriter("none"), Cut())
         table = rows.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
 
         def on_publish(report: Report) -> None:
@@ -193,7 +195,7 @@ class TestInterruptedWhileItRuns:
                 with pytest.raises(BadOutput, match="another run has taken over"):
                     late.put(table, task=77)
                 # what it had begun to put before
-                name = layout.part_name(1, 78, "deadbeef", ".jsonl")
+                name = layout.part_name(1, 78, "deadbeef") + ".jsonl"
                 (layout.output / name).write(b'{"text": "late"}')
 
         run = run_job(job, on_publish=on_publish)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +21,7 @@ from batchinference.pipeline.manifest import Counts
 from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
 from batchinference.pipeline.storage import Address
+from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.parquet import ParquetWriter
 from support.job_runs import data_files, write_lines
 from support.outputs import rows_of
@@ -33,7 +34,8 @@ def layout(tmp_path: Path) -> Layout:
     """An output whose input has two files."""
     source = write_lines(tmp_path / "in", {"a.txt": ["x"], "b.txt": ["y"]})
     output = Address(str(tmp_path / "out"))
-    layout = Layout(KEY, output, output / "_batchinference" / "errors")
+    state = output / "_batchinference"
+    layout = Layout(KEY, output, state, state / "errors")
     layout.input.write(freeze_input([str(source)], []).serialized())
     own(layout, attempt=1)
     return layout
@@ -46,7 +48,7 @@ def own(layout: Layout, attempt: int) -> None:
 
 @pytest.fixture
 def commit(layout: Layout) -> Commit:
-    return Commit(layout, 1, ParquetWriter("snappy"))
+    return Commit(Attempt(layout, 1), ParquetWriter("snappy"), Cut())
 
 
 def good(file: int, first: int, *values: int) -> pa.Table:
@@ -115,8 +117,8 @@ def test_an_error_file_has_the_same_schema_whatever_failed(commit: Commit, layou
 
 def test_the_manifest_tells_rows_ends_counts_and_files(commit: Commit, layout: Layout) -> None:
     commit.put(MIXED, task=3)
-    assert manifest_names(layout) == ["00000003.3.1.2.json"]
-    manifest = manifest_of(layout, "00000003.3.1.2.json")
+    assert manifest_names(layout) == ["00000003.6.3.1.2.json"]
+    manifest = manifest_of(layout, "00000003.6.3.1.2.json")
     (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
     assert manifest == {
         "attempt": 1,
@@ -135,7 +137,7 @@ def test_data_is_put_first_then_errors_and_last_the_manifest(
     commit.put(MIXED, task=3)
     (data,) = data_files(Path(layout.output.path))
     (errors,) = data_files(Path(layout.errors.path))
-    manifest = Path(layout.manifests(1).path) / "00000003.3.1.2.json"
+    manifest = Path(layout.manifests(1).path) / "00000003.6.3.1.2.json"
     written = [file.stat().st_mtime_ns for file in (data, errors, manifest)]
     assert written == sorted(written)
 
@@ -143,24 +145,22 @@ def test_data_is_put_first_then_errors_and_last_the_manifest(
 class FullDisk:
     """A writer that cannot write."""
 
-    extension = ".parquet"
-
-    def encode(self, table: pa.Table) -> memoryview:
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         raise OSError("no space left")
 
 
 def test_data_that_cannot_be_put_leaves_nothing(layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
-        Commit(layout, 1, FullDisk()).put(MIXED, task=0)
+        Commit(Attempt(layout, 1), FullDisk(), Cut()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(layout) == []
 
 
 def test_errors_that_cannot_be_put_leave_no_manifest(layout: Layout, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a directory should be")
-    blocked = Layout(KEY, layout.output, Address(str(tmp_path / "file")))
+    blocked = Layout(KEY, layout.output, layout.state, Address(str(tmp_path / "file")))
     with pytest.raises(OSError, match="file"):
-        Commit(blocked, 1, ParquetWriter("snappy")).put(MIXED, task=0)
+        Commit(Attempt(blocked, 1), ParquetWriter("snappy"), Cut()).put(MIXED, task=0)
     assert len(data_files(Path(layout.output.path))) == 1
     assert manifest_names(layout) == []
 
@@ -168,9 +168,9 @@ def test_errors_that_cannot_be_put_leave_no_manifest(layout: Layout, tmp_path: P
 @pytest.mark.parametrize(
     ("table", "name"),
     [
-        (failed(0, 0), "00000000.0.1.0.json"),
-        (skipped(0, 0, 1), "00000000.0.0.2.json"),
-        (rows.end_of_file(0, 0), "00000000.0.0.0.json"),
+        (failed(0, 0), "00000000.1.0.1.0.json"),
+        (skipped(0, 0, 1), "00000000.2.0.0.2.json"),
+        (rows.end_of_file(0, 0), "00000000.0.0.0.0.json"),
     ],
     ids=["all failed", "all left out", "an empty file"],
 )
@@ -180,20 +180,20 @@ def test_a_task_without_good_rows_commits_no_data_file(
     commit.put(table, task=0)
     assert data_files(Path(layout.output.path)) == []
     assert manifest_names(layout) == [name]
-    assert manifest_of(layout, name)["data"] is None
+    assert manifest_of(layout, name)["data"] == []
 
 
 def test_a_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
     commit.put(good(0, 0, 1, 2), task=0)
     assert errors_of(layout) == []
-    assert manifest_of(layout, "00000000.2.0.0.json")["errors"] is None
+    assert manifest_of(layout, "00000000.2.2.0.0.json")["errors"] is None
 
 
 def test_rows_may_come_in_any_order(commit: Commit, layout: Layout) -> None:
     table = concat([good(0, 0, *range(9)), good(1, 0, *range(9))])
     shuffled = table.take(np.random.default_rng(7).permutation(table.num_rows))
     commit.put(shuffled, task=0)
-    assert manifest_of(layout, "00000000.18.0.0.json")["ranges"] == [[0, 0, 9], [1, 0, 9]]
+    assert manifest_of(layout, "00000000.18.18.0.0.json")["ranges"] == [[0, 0, 9], [1, 0, 9]]
 
 
 def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None:
@@ -201,7 +201,7 @@ def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None
     commit.put(concat([failed(0, 2), skipped(1, 1), rows.end_of_file(0, 3)]), task=1)
     commit.put(good(1, 0, 20), task=2)
     attempt = Attempt(layout, 1)
-    assert attempt.counts() == Counts(written=3, failed=1, skipped=1)
+    assert attempt.counts() == Counts(read=5, written=3, failed=1, skipped=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
     attempt.check_and_clean(files=2)
     assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
@@ -226,7 +226,7 @@ def test_a_retried_task_counts_once_and_its_first_file_is_removed(
 def test_a_file_that_was_put_without_a_commit_is_removed(commit: Commit, layout: Layout) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     for place in (layout.output, layout.errors):
-        (place / layout.part_name(1, 9, "deadbeef", ".parquet")).write(b"half a task")
+        (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
     Attempt(layout, 1).check_and_clean(files=1)
     assert rows_of(Path(layout.output.path)) == [{"value": 10}]
     assert errors_of(layout) == []
@@ -263,7 +263,7 @@ def test_an_output_that_another_run_has_taken_over_is_left_alone(
     commit: Commit, layout: Layout, attempt: int
 ) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
-    theirs = layout.output / layout.part_name(2, 0, "deadbeef", ".parquet")
+    theirs = layout.output / (layout.part_name(2, 0, "deadbeef") + ".parquet")
     theirs.write(b"theirs")
     own(layout, attempt)
     with pytest.raises(BadOutput, match="another run has taken over"):
@@ -294,7 +294,7 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
 
 def test_nothing_is_removed_when_rows_are_missing(commit: Commit, layout: Layout) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 2)]), task=0)
-    orphan = layout.output / layout.part_name(1, 9, "deadbeef", ".parquet")
+    orphan = layout.output / (layout.part_name(1, 9, "deadbeef") + ".parquet")
     orphan.write(b"perhaps the missing row")
     with pytest.raises(Incomplete, match="file 0 has 2 rows and 1 were written"):
         Attempt(layout, 1).check_and_clean(files=1)
@@ -303,8 +303,8 @@ def test_nothing_is_removed_when_rows_are_missing(commit: Commit, layout: Layout
 
 def test_data_and_errors_may_share_a_directory(layout: Layout) -> None:
     """It is refused at the beginning; were it not, no row would be lost."""
-    shared = Layout(KEY, layout.output, layout.output)
-    commit = Commit(shared, 1, ParquetWriter("snappy"))
+    shared = Layout(KEY, layout.output, layout.state, layout.output)
+    commit = Commit(Attempt(shared, 1), ParquetWriter("snappy"), Cut())
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
     Attempt(shared, 1).check_and_clean(files=1)
     assert len(data_files(Path(layout.output.path))) == 2
@@ -318,7 +318,7 @@ class TestSink:
     def test_blocks_of_a_task_become_one_file(self, commit: Commit, layout: Layout) -> None:
         blocks = [good(0, 0, 1), failed(0, 1), rows.end_of_file(0, 2)]
         CommitSink(commit, 10).write(blocks, self.context)
-        assert manifest_names(layout) == ["00000005.1.1.0.json"]
+        assert manifest_names(layout) == ["00000005.2.1.1.0.json"]
         assert rows_of(Path(layout.output.path)) == [{"value": 1}]
 
     @pytest.mark.parametrize(

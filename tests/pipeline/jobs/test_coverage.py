@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.coverage import SHOWN, check_coverage
+from batchinference.pipeline.coverage import SHOWN, check_coverage, rows_covered
 from batchinference.pipeline.failures import Incomplete
 from batchinference.pipeline.manifest import Counts, Manifest
+from batchinference.pipeline.rows import WHOLE
 
 Range = tuple[int, int, int]
 End = tuple[int, int]
@@ -21,7 +22,7 @@ End = tuple[int, int]
 def manifest(ranges: Iterable[Range], ends: Iterable[End] = (), task: int = 0) -> Manifest:
     ranges = list(ranges)
     written = sum(after - first for _, first, after in ranges)
-    return Manifest(1, task, Counts(written), ranges, list(ends), None, None)
+    return Manifest(1, task, Counts(written, written), ranges, [], list(ends), [], None, [])
 
 
 @st.composite
@@ -120,3 +121,25 @@ def test_the_first_faults_are_named_and_the_others_counted() -> None:
         check_coverage([], files=SHOWN + 4)
     assert raised.value.message.count("was not written") == SHOWN
     assert raised.value.message.endswith("and 4 more")
+
+
+def parts(*shares: Range, task: int = 0) -> Manifest:
+    """A task that holds parts of rows: file, row and how many quarters of it."""
+    quarter = WHOLE // 4
+    given = [(file, row, quarters * quarter) for file, row, quarters in shares]
+    return Manifest(1, task, Counts(), [], given, [], [], None, [])
+
+
+def test_parts_of_a_row_make_it_whole_wherever_they_are() -> None:
+    whole = manifest([(0, 0, 1), (0, 2, 3)], [(0, 3)])
+    check_coverage([whole, parts((0, 1, 1), task=1), parts((0, 1, 3), task=2)], files=1)
+    assert rows_covered([whole]) == 3
+
+
+@pytest.mark.parametrize(
+    ("quarters", "words"), [(3, "rows 0 to 0 of file 0 are missing|0 were"), (5, "there twice")]
+)
+def test_a_part_too_few_or_too_many_is_noticed(quarters: int, words: str) -> None:
+    ends = manifest([], [(0, 1)])
+    with pytest.raises(Incomplete, match=words):
+        check_coverage([ends, parts((0, 0, quarters))], files=1)

@@ -18,6 +18,7 @@ from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.supervise import check_errors
+from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.parquet import ParquetWriter
 from batchinference.spec.error_policy import ErrorPolicy
 from support.job_runs import write_lines
@@ -28,17 +29,17 @@ def attempt(tmp_path: Path) -> Attempt:
     """An attempt that has committed one bad row."""
     source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
     output = Address(str(tmp_path / "out"))
-    layout = Layout("0" * 64, output, output / "errors")
+    layout = Layout("0" * 64, output, output / "_batchinference", output / "errors")
     layout.input.write(freeze_input([str(source)], []).serialized())
     layout.job.write(b'{"work": "%s", "attempt": 1}' % layout.key.encode())
     bad = rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long"))
-    Commit(layout, 1, ParquetWriter("snappy")).put(bad, task=0)
+    Commit(Attempt(layout, 1), ParquetWriter("snappy"), Cut()).put(bad, task=0)
     return Attempt(layout, 1)
 
 
 def judge(attempt: Attempt, policy: dict[str, Any], failed: int, total: int | None) -> None:
     known = None if total is None else RowCount(total, estimated=False)
-    check_errors(ErrorPolicy.model_validate(policy), Counts(0, failed, 0), known, attempt)
+    check_errors(ErrorPolicy.model_validate(policy), Counts(failed, 0, failed, 0), known, attempt)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +98,9 @@ def test_one_bad_row_is_told_as_an_example(attempt: Attempt, tmp_path: Path) -> 
 def test_an_example_that_is_not_to_be_found_is_no_failure_of_its_own(tmp_path: Path) -> None:
     address = Address(str(tmp_path / "out"))
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
-        judge(Attempt(Layout("0" * 64, address, address / "errors"), 1), {}, 1, 100)
+        judge(
+            Attempt(Layout("0" * 64, address, address / "_batchinference", address / "errors"), 1),
+            {},
+            1,
+            100,
+        )

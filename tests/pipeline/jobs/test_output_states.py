@@ -20,7 +20,7 @@ OURS, THEIRS = "a" * 64, "b" * 64
 def layout_of(output: Path, key: str = OURS, errors: Path | None = None) -> Layout:
     address = Address(str(output))
     chosen = Address(str(errors)) if errors else address / "_batchinference" / "errors"
-    return Layout(key, address, chosen)
+    return Layout(key, address, address / "_batchinference", chosen)
 
 
 def open_output(layout: Layout, mode: str = "error") -> Attempt | None:
@@ -36,7 +36,7 @@ def a_run(layout: Layout, attempt: int = 1, *, complete: bool) -> list[Path]:
     layout.job.write(json.dumps(owner).encode())
     layout.input.write(b"list")
     (layout.manifests(attempt) / "00000000.1.1.0.json").write(b"{}")
-    name = layout.part_name(attempt, 0, "deadbeef", ".parquet")
+    name = layout.part_name(attempt, 0, "deadbeef") + ".parquet"
     for place in (layout.output, layout.errors):
         (place / name).write(b"rows")
     if complete:
@@ -165,8 +165,8 @@ def test_files_of_others_beside_an_output_are_never_deleted(
     foreign = {
         tmp_path / "out" / "README.md": b"notes",
         tmp_path / "out" / "part-something.parquet": b"not ours",
-        tmp_path / "out" / "deep" / layout.part_name(1, 0, "0", ".parquet"): b"a copy",
-        shared / layout_of(tmp_path, "c" * 64).part_name(1, 0, "0", ".parquet"): b"other job",
+        tmp_path / "out" / "deep" / (layout.part_name(1, 0, "0") + ".parquet"): b"a copy",
+        shared / (layout_of(tmp_path, "c" * 64).part_name(1, 0, "0") + ".parquet"): b"other job",
     }
     for file, content in foreign.items():
         file.parent.mkdir(exist_ok=True)

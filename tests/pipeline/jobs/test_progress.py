@@ -30,7 +30,7 @@ def readings(meter: Meter, given_: list[tuple[Counts, float]]) -> list[Progress]
 
 
 def shown_at(total: RowCount | None, *given_: tuple[int, float]) -> Progress:
-    return readings(Meter(total), [(Counts(rows), seconds) for rows, seconds in given_])[-1]
+    return readings(Meter(total), [(Counts(rows, rows), seconds) for rows, seconds in given_])[-1]
 
 
 @given(TOTALS, READINGS)

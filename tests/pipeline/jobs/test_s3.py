@@ -21,6 +21,7 @@ from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import begin
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.sink import Commit
+from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -131,7 +132,7 @@ class TestOutputStates:
         layout = Layout.of(spec)
         prepared = prepare(spec, layout)
         assert prepared is not None
-        commit = Commit(layout, prepared.attempt.number, JsonWriter("none"))
+        commit = Commit(prepared.attempt, JsonWriter("none"), Cut())
         failed = rows.failed_row(rows.pack(1, 0), "own", ValueError("no"))
         ends = [rows.end_of_file(number, 1 - number // 2) for number in range(3)]
         commit.put(

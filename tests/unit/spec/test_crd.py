@@ -18,6 +18,7 @@ from batchinference.spec import SpecError, parse
 from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.generate import CRD_FILE, generated_files
 from batchinference.spec.models import Model
+from batchinference.spec.steps import Step
 from support.documents import Document, document
 from support.refusals import READ_OPTIONS, reading, valid_documents, writing
 from support.variations import changed, full_document, places
@@ -33,6 +34,7 @@ STRUCTURAL = {
     *("properties", "items", "additionalProperties"),
     *("x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields"),
     *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+    "x-kubernetes-int-or-string",
 }
 """What a structural schema may be made of: no $ref, anyOf, oneOf, const or nullable."""
 KIB = 1024
@@ -55,7 +57,7 @@ ALL = {**IN_SPEC, **dict(schemas(STATUS, "status"))}
 
 
 def of_type(kind: str, among: dict[str, Schema]) -> dict[str, Schema]:
-    return {path: schema for path, schema in among.items() if schema["type"] == kind}
+    return {path: schema for path, schema in among.items() if schema.get("type") == kind}
 
 
 def test_kubernetes_own_schema_takes_it() -> None:
@@ -121,8 +123,10 @@ def test_it_is_far_below_the_size_that_kubectl_can_apply() -> None:
 def test_the_schema_is_structural() -> None:
     for path, schema in ALL.items():
         assert set(schema) <= STRUCTURAL, path
-        assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}, path
-        assert ("items" in schema) == (schema["type"] == "array"), path
+        one_of_two = schema.get("x-kubernetes-int-or-string", False)
+        kinds = {"object", "array", "string", "integer", "number", "boolean"}
+        assert one_of_two or schema["type"] in kinds, path
+        assert ("items" in schema) == (schema.get("type") == "array"), path
 
 
 def test_an_object_says_what_is_in_it() -> None:
@@ -155,7 +159,7 @@ def test_everything_in_the_spec_is_bounded() -> None:
     """The API server refuses rules over what may grow without end, and etcd has its limits."""
     bounds = {"string": "maxLength", "array": "maxItems", "integer": "maximum", "number": "maximum"}
     for path, schema in IN_SPEC.items():
-        kind = schema["type"]
+        kind = schema.get("type")
         if kind in bounds and "enum" not in schema:
             assert bounds[kind] in schema, path
         if kind in ("integer", "number"):
@@ -168,6 +172,7 @@ def test_defaults_are_shown() -> None:
     defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
     assert defaults == {
         "spec.read.options.include_paths": False,
+        "spec.steps[].python.method": "mapBatches",
         "spec.steps[].replicas.min": 1,
         "spec.steps[].replicas.max": 1,
         "spec.steps[].resources.cpu": 1.0,
@@ -234,7 +239,7 @@ def test_the_name_is_checked_before_the_job_is_taken() -> None:
 
 def test_a_step_does_one_thing() -> None:
     rules = RULES["spec.steps[]"]
-    kinds = ["model", "python", "filter", "labelFromPath", "selectColumns", "dropColumns"]
+    kinds = [Step.model_fields[kind].alias for kind in Step.KINDS]
     given = ", ".join(f"has(self.{kind})" for kind in kinds)
     assert rules[f"a step holds exactly one of {', '.join(kinds)}"] == (
         f"[{given}].filter(given, given).size() == 1"
@@ -293,6 +298,10 @@ def test_a_compression_stays_with_its_format() -> None:
         "compression for format json is one of gzip, none": (
             f"self.format != 'json' || {has} ['gzip', 'none']"
         ),
+        "compression for format csv is one of gzip, none": (
+            f"self.format != 'csv' || {has} ['gzip', 'none']"
+        ),
+        "delimiter is for format csv only": "!has(self.delimiter) || self.format in ['csv']",
     }
 
 

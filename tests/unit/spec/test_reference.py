@@ -61,7 +61,10 @@ def test_there_is_no_row_of_anything_else() -> None:
 @pytest.mark.parametrize(
     ("field", "cells"),
     [
-        ("spec.write.mode", ["`spec.write.mode`", "one of `error`, `overwrite`", "`error`"]),
+        (
+            "spec.write.mode",
+            ["`spec.write.mode`", "one of `error`, `append`, `overwrite`, `ignore`", "`error`"],
+        ),
         ("spec.read.paths", ["**`spec.read.paths`**", "list of string", ""]),
         ("spec.read", ["**`spec.read`**", "object, by `format`", ""]),
         ("spec.steps", ["`spec.steps`", "list of object", ""]),
@@ -96,8 +99,8 @@ def test_every_value_of_a_tag_has_a_table_of_its_own(heading: str) -> None:
 
 def test_a_default_stands_with_the_value_of_the_tag_that_it_is_for() -> None:
     defaults = [row for row in ROWS if "`spec.write.compression`" in row]
-    assert ["`snappy` |" in row for row in defaults] == [True, False]
-    assert ["| `none` |" in row for row in defaults] == [False, True]
+    assert ["`snappy` |" in row for row in defaults] == [True, False, False]
+    assert ["| `none` |" in row for row in defaults] == [False, True, True]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("`")[1])

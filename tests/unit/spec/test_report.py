@@ -75,6 +75,8 @@ def test_a_report_is_json_with_the_names_of_kubernetes() -> None:
         "startedAt": TIME,
         "updatedAt": TIME,
         "seconds": {"running": 4.5},
+        "batchSizes": {},
+        "notes": [],
         "version": "0.1.0",
     }
 

@@ -19,6 +19,9 @@ KINDS: dict[str, Any] = {
     "labelFromPath": {"column": "class", "index": -2},
     "selectColumns": ["a", "b"],
     "dropColumns": ["a"],
+    "renameColumns": {"a": "b"},
+    "explode": {"column": "a"},
+    "repartition": {"rowsPerBlock": 100},
 }
 """What a step may hold, and a valid example of each."""
 FOR_POOLS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
@@ -59,8 +62,7 @@ def test_every_kind_is_here() -> None:
 )
 def test_a_step_does_exactly_one_thing(held: list[str], given: str) -> None:
     assert refused(one(**{kind: KINDS[kind] for kind in held})) == (
-        f"{STEP}: a step holds exactly one of model, python, filter, labelFromPath, "
-        f"selectColumns, dropColumns; this one holds {given}"
+        f"{STEP}: a step holds exactly one of {', '.join(KINDS)}; this one holds {given}"
     )
 
 
@@ -92,11 +94,7 @@ def test_other_steps_have_no_replicas(kind: str, field: str) -> None:
     ],
 )
 def test_a_name_in_capwords_is_a_class(callable_: str, is_class: bool) -> None:
-    assert only(one(python={"callable": callable_})).python_is_class is is_class
-
-
-def test_only_python_steps_have_a_class() -> None:
-    assert not only(one(filter="a > 1")).python_is_class
+    assert only(one(python={"callable": callable_})).python.is_class is is_class
 
 
 @pytest.mark.parametrize(
@@ -144,9 +142,10 @@ def test_any_part_of_a_path_can_be_a_label(index: int) -> None:
         ({"name": "s" * 41}, ".name: String should have at most 40 characters, got 'sss"),
         ({"name": REMOVED}, ".name: required, but missing"),
         ({"name": False}, ".name: Input should be a valid string, got false"),
-        ({"batchSize": 0}, ".batchSize: Input should be greater than or equal to 1, got 0"),
-        ({"batchSize": 1000001}, ".batchSize: Input should be less than or equal to 1000000, got"),
-        ({"batchSize": 8.0}, ".batchSize: Input should be a valid integer, got 8.0"),
+        ({"batchSize": 0}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got 0"),
+        ({"batchSize": 1000001}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got"),
+        ({"batchSize": 8.0}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got 8.0"),
+        ({"batchSize": "most"}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got "),
         ({"batch_size": 8}, ".batch_size: unknown field; did you mean 'batchSize'?"),
         ({"replicas": 2}, ".replicas: expected a mapping, got 2"),
         ({"replicas": {"min": 0}}, ".replicas.min: Input should be greater than or equal to 1"),

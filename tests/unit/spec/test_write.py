@@ -9,7 +9,11 @@ import pytest
 from batchinference.spec import parse
 from support.refusals import refused, short, writing
 
-COMPRESSIONS = {"parquet": ["snappy", "zstd", "gzip", "lz4", "none"], "json": ["gzip", "none"]}
+COMPRESSIONS = {
+    "parquet": ["snappy", "zstd", "gzip", "lz4", "none"],
+    "json": ["gzip", "none"],
+    "csv": ["gzip", "none"],
+}
 EACH = [(format_, name) for format_, names in COMPRESSIONS.items() for name in names]
 
 
@@ -24,7 +28,7 @@ def test_the_usual_compression_of_a_format(format_: str, compression: str) -> No
     assert parse(writing(format_)).spec.write.compression == compression
 
 
-@pytest.mark.parametrize("mode", ["error", "overwrite"])
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite", "ignore"])
 def test_the_modes(mode: str) -> None:
     assert parse(writing("json", mode=mode)).spec.write.mode == mode
 
@@ -39,9 +43,9 @@ def test_the_modes(mode: str) -> None:
             "compression: 'zst' is not one of snappy, zstd, gzip, lz4, none; did you mean 'zstd'?",
         ),
         ("parquet", {"compression": None}, "compression: null is not one of snappy, zstd, gzip"),
-        ("json", {"mode": "append"}, "mode: 'append' is not one of error, overwrite"),
-        ("json", {"mode": ["error"]}, "mode: a list is not one of error, overwrite"),
-        ("csv", {}, "format: 'csv' is not one of parquet, json"),
+        ("json", {"mode": "upsert"}, "mode: 'upsert' is not one of error, append"),
+        ("json", {"mode": ["error"]}, "mode: a list is not one of error, append, over"),
+        ("cvs", {}, "format: 'cvs' is not one of parquet, json"),
         ("json", {"path": ""}, "path: String should have at least 1 character, got ''"),
         ("json", {"path": None}, "path: Input should be a valid string, got null"),
         ("json", {"path": "gs://out"}, "path: the scheme 'gs://' is not supported: use a path or "),

@@ -16,6 +16,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.prepare import Prepared
+from batchinference.pipeline.process_memory import MemoryWatch
 from batchinference.pipeline.sink import Commit, CommitSink
 from batchinference.pipeline.source import FileRows, FileSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
@@ -147,7 +148,7 @@ def _actor(stage: Stage, errors: ErrorHandling) -> type:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
             try:
-                self._runner = StageRunner(stage, errors)
+                self._runner = MemoryWatch(stage.name, StageRunner(stage, errors))
             except JobFailure as failure:
                 # raised at the first batch: an error of a constructor loses its cause on the way
                 self._failure = failure
@@ -172,7 +173,7 @@ def _task(stage: Stage, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]
 
 
 @lru_cache(maxsize=16)
-def _runner_of_process(pickled: bytes) -> StageRunner:
+def _runner_of_process(pickled: bytes) -> MemoryWatch:
     """One runner a worker process, however many tasks that process runs."""
     stage, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
-    return StageRunner(stage, errors)
+    return MemoryWatch(stage.name, StageRunner(stage, errors))

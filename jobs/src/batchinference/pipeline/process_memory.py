@@ -5,6 +5,12 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
 
 GROWTH = 1.1
 _UNIT = 1 if sys.platform == "darwin" else 1024
@@ -21,14 +27,18 @@ def peak_note() -> str:
 
 
 class MemoryWatch:
-    """Tells of the process's memory whenever it has grown well beyond what was told before."""
+    """Adds a note on the process's memory to a stage's rows, whenever it has grown well beyond
+    what was told before."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage: str, run: Callable[[pa.Table], pa.Table]) -> None:
+        self._stage = stage
+        self._run = run
         self._told = 0.0
 
-    def note(self) -> str | None:
+    def __call__(self, table: pa.Table) -> pa.Table:
+        result = self._run(table)
         peak = peak_bytes()
         if peak < self._told * GROWTH:
-            return None
+            return result
         self._told = peak
-        return peak_note()
+        return concat([result, rows.note_row(self._stage, peak_note())])

@@ -18,7 +18,6 @@ from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.fates import apply_step
 from batchinference.pipeline.inputs import paths_of
 from batchinference.pipeline.isolation import isolate
-from batchinference.pipeline.process_memory import MemoryWatch
 from batchinference.pipeline.steps import Transform, load_step
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
@@ -58,14 +57,11 @@ class StageRunner:
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         device = device_of(cpus=stage.cpus, gpus=stage.gpus)
         self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
-        self._memory = MemoryWatch()
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for step in self._steps:
             table = step(table)
-        if (note := self._memory.note()) is None:
-            return table
-        return concat([table, rows.note_row(self._steps[-1].name, note)])
+        return table
 
 
 class StepRunner:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
@@ -20,8 +26,24 @@ from batchinference.spec.python_step import PythonStep
 from batchinference.spec.read import Columns
 
 Count = Annotated[int, Field(ge=1, le=10000)]
-BatchSize = Annotated[int, Field(ge=1, le=1000000)] | Literal["auto"]
+MAX_BATCH = 1_000_000
 NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=256)]
+
+
+def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int | str:
+    """One message where each arm of the union would have its own."""
+    try:
+        size: int | str = handler(value)
+    except ValidationError:
+        raise PydanticCustomError(
+            "batch_size_type", "a whole number from 1 to {most}, or 'auto'", {"most": MAX_BATCH}
+        ) from None
+    return size
+
+
+BatchSize = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_BATCH)] | Literal["auto"], WrapValidator(_number_or_auto)
+]
 
 
 class LabelFromPath(SpecModel):

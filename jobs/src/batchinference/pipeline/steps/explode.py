@@ -10,7 +10,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 from batchinference.pipeline.blocks import to_batch, to_column
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.pipeline.steps.columns import require
 from batchinference.spec.steps import Explode
 
 
@@ -24,9 +24,11 @@ class ExplodeList:
     def __call__(self, batch: pa.Table) -> Changed:
         require(self._step, [self._column], batch)
         elements, parents = self._elements(batch.column(self._column))
-        repeated = batch.drop_columns([self._column]).take(pa.array(parents))
-        table = with_column(repeated, self._column, elements)
-        return Changed(table.select(batch.column_names), parents)
+        columns = {
+            name: elements if name == self._column else batch.column(name).take(pa.array(parents))
+            for name in batch.column_names
+        }
+        return Changed(pa.table(columns), parents)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """All elements, and for each the number of its row."""

@@ -1,0 +1,73 @@
+"""Which rows and columns go into which file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.writers.cut import Cut
+from batchinference.pipeline.writers.parquet import ParquetWriter
+
+TABLE = pa.table(
+    {"n": range(7), "kind": ["b", "a", "b", None, "a b/c", "b", "a"], "flag": [True] * 7}
+)
+
+
+def pieces(cut: Cut, table: pa.Table = TABLE) -> list[tuple[str, list[int]]]:
+    return [(directory, piece.column("n").to_pylist()) for directory, piece in cut.pieces(table)]
+
+
+def test_a_task_makes_one_file() -> None:
+    assert pieces(Cut()) == [("", list(range(7)))]
+
+
+def test_a_file_has_no_more_rows_than_asked() -> None:
+    assert pieces(Cut(rows_per_file=3)) == [("", [0, 1, 2]), ("", [3, 4, 5]), ("", [6])]
+
+
+def test_columns_come_in_the_order_in_which_they_are_named() -> None:
+    ((_, piece),) = Cut(("kind", "n")).pieces(TABLE)
+    assert piece.column_names == ["kind", "n"]
+
+
+def test_values_become_directories_as_hive_names_them() -> None:
+    assert pieces(Cut(partition_by=("kind",))) == [
+        ("kind=b", [0, 2, 5]),
+        ("kind=a", [1, 6]),
+        ("kind=__HIVE_DEFAULT_PARTITION__", [3]),
+        ("kind=a b%2Fc", [4]),
+    ]
+
+
+def test_a_partition_column_need_not_be_named_among_the_columns() -> None:
+    cut = Cut(("n",), ("flag",), rows_per_file=5)
+    assert pieces(cut) == [("flag=true", [0, 1, 2, 3, 4]), ("flag=true", [5, 6])]
+    assert {tuple(piece.column_names) for _, piece in cut.pieces(TABLE)} == {("n",)}
+
+
+def test_pyarrow_reads_the_partitions_back(tmp_path: Any) -> None:
+    for number, (directory, piece) in enumerate(Cut(partition_by=("kind", "flag")).pieces(TABLE)):
+        (tmp_path / directory).mkdir(parents=True, exist_ok=True)
+        ((ending, content),) = ParquetWriter("snappy").files(piece)
+        (tmp_path / directory / f"{number}{ending}").write_bytes(content)
+    read = pads.dataset(tmp_path, partitioning="hive").to_table().sort_by("n")
+    assert read.column("n").to_pylist() == list(range(7))
+    assert read.column("kind").to_pylist() == TABLE.column("kind").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        (Cut(("m",)), "there is no column 'm', only n, kind, flag"),
+        (Cut(partition_by=("m",)), "there is no column 'm', only n, kind, flag"),
+        (Cut(partition_by=("lists",)), "column 'lists' holds list<.*>, and a directory needs"),
+    ],
+)
+def test_columns_that_will_not_do_are_named(cut: Cut, message: str) -> None:
+    table = TABLE if cut.partition_by != ("lists",) else TABLE.append_column("lists", [[[1]] * 7])
+    with pytest.raises(JobFailure, match=message):
+        list(cut.pieces(table))

@@ -1,0 +1,63 @@
+"""The explode step: a row for each element."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.steps import Changed, load_step
+from batchinference.spec.steps import Step
+
+LISTS = [["a", "b"], [], None, ["c"]]
+
+
+def explode(table: pa.Table) -> Changed:
+    step = Step.model_validate({"name": "each", "explode": {"column": "list"}})
+    changed = load_step(step, Device())(table)
+    assert isinstance(changed, Changed)
+    return changed
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.string()), pa.large_list(pa.string())],
+    ids=["list", "large list"],
+)
+def test_other_columns_are_repeated(kind: pa.DataType) -> None:
+    changed = explode(pa.table({"n": [1, 2, 3, 4], "list": pa.array(LISTS, kind)}))
+    assert changed.table.to_pydict() == {"n": [1, 1, 4], "list": ["a", "b", "c"]}
+    assert changed.parents.tolist() == [0, 0, 3]
+
+
+def test_lists_of_one_length() -> None:
+    lists = pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))
+    changed = explode(pa.table({"list": lists}))
+    assert changed.table.column("list").to_pylist() == [1, 2, 3, 4]
+    assert changed.parents.tolist() == [0, 0, 1, 1]
+
+
+def test_a_slice_of_a_table_is_taken_for_itself() -> None:
+    table = pa.table({"n": [1, 2, 3, 4], "list": LISTS}).slice(2)
+    assert explode(table).table.to_pydict() == {"n": [4], "list": ["c"]}
+    assert explode(table).parents.tolist() == [1]
+
+
+@pytest.mark.parametrize("lengths", [(2, 2), (1, 3)], ids=["one shape", "several shapes"])
+def test_tensors_come_apart_along_their_first_axis(lengths: tuple[int, int]) -> None:
+    frames = np.empty(2, dtype=object)
+    for row, length in enumerate(lengths):
+        frames[row] = np.full((length, 4, 4, 3), row, dtype=np.uint8)
+    changed = explode(pa.table({"list": to_column(frames)}))
+    images = to_batch(changed.table)["list"]
+    assert images.shape == (4, 4, 4, 3)
+    assert images[:, 0, 0, 0].tolist() == [0] * lengths[0] + [1] * lengths[1]
+    assert changed.parents.tolist() == [0] * lengths[0] + [1] * lengths[1]
+
+
+def test_what_is_no_list_fails_the_job() -> None:
+    with pytest.raises(JobFailure, match="column 'list' holds int64, and explode needs lists"):
+        explode(pa.table({"list": [1, 2]}))

@@ -1,0 +1,100 @@
+"""What becomes of rows in a step that gives some of them several rows, one, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.fates import apply_step, divide
+from batchinference.pipeline.manifest import whole_and_parts
+from batchinference.pipeline.steps import Changed
+
+CHILDREN = st.lists(st.integers(0, 4), min_size=1, max_size=8)
+
+
+def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
+    return rows.failed_row(row_id, "step", error, share=share)
+
+
+def shares_by_id(table: pa.Table) -> dict[int, int]:
+    """What is there of each row of the input, whatever became of it."""
+    ids, shares = rows.ids_of(table), rows.shares_of(table)
+    filled = np.full(len(ids), rows.WHOLE) if shares is None else shares
+    sums: dict[int, int] = {}
+    for row_id, share in zip(ids.tolist(), filled.tolist(), strict=True):
+        sums[row_id] = sums.get(row_id, 0) + share
+    return sums
+
+
+def repeat(counts: list[int], failing: set[int] = frozenset()) -> Any:  # type: ignore[assignment]
+    """A step that gives each row so many, and says that some have failed."""
+
+    def step(batch: pa.Table) -> Changed:
+        parents = np.repeat(np.arange(batch.num_rows), counts)
+        parents = parents[~np.isin(parents, list(failing))]
+        return Changed(batch.take(parents), parents, {row: ValueError("no") for row in failing})
+
+    return step
+
+
+def batch(size: int) -> pa.Table:
+    return rows.with_ids(pa.table({"n": range(size)}), file=3, first_row=10)
+
+
+@given(CHILDREN)
+@settings(deadline=None)
+def test_of_every_row_all_is_accounted_for(counts: list[int]) -> None:
+    result = apply_step(repeat(counts), batch(len(counts)), set_aside)
+    expected = {rows.pack(3, 10 + row): rows.WHOLE for row in range(len(counts))}
+    assert shares_by_id(result) == expected
+
+
+@given(CHILDREN, st.data())
+@settings(deadline=None)
+def test_so_it_is_after_a_second_step_and_with_failures(counts: list[int], data: Any) -> None:
+    first = apply_step(repeat(counts), batch(len(counts)), set_aside)
+    good, rest = rows.split(first)
+    more = data.draw(st.lists(st.integers(0, 4), min_size=good.num_rows, max_size=good.num_rows))
+    failing = data.draw(st.sets(st.integers(0, good.num_rows - 1))) if good.num_rows else set()
+    results = [apply_step(repeat(more, failing), good, set_aside)] if good.num_rows else []
+    if rest is not None:
+        results.append(rest)
+    total: dict[int, int] = {}
+    for table in results:
+        for row_id, share in shares_by_id(table).items():
+            total[row_id] = total.get(row_id, 0) + share
+    assert set(total.values()) == {rows.WHOLE}
+    assert len(total) == len(counts)
+
+
+def test_a_row_without_children_is_left_out() -> None:
+    result = apply_step(repeat([2, 0, 1]), batch(3), set_aside)
+    good, rest = rows.split(result)
+    assert good.column("n").to_pylist() == [0, 0, 2]
+    assert rest is not None
+    assert rows.ids_of(rest).tolist() == [rows.pack(3, 11)]
+    assert rest.column(rows.STATE).to_pylist() == [rows.SKIPPED]
+
+
+def test_shares_are_told_only_where_a_row_was_divided() -> None:
+    assert rows.SHARE not in apply_step(repeat([1, 0, 1]), batch(3), set_aside).column_names
+    assert rows.SHARE in apply_step(repeat([1, 2, 1]), batch(3), set_aside).column_names
+
+
+def test_a_share_is_divided_without_a_rest() -> None:
+    divided = divide(np.array([7, 1]), np.array([0, 0, 0, 1, 1]), 2)
+    assert divided is not None
+    assert divided.tolist() == [3, 2, 2, 1, 0]
+
+
+def test_parts_in_one_place_make_a_row_whole() -> None:
+    ids = np.array([rows.pack(0, 1), rows.pack(0, 1), rows.pack(0, 2), rows.pack(1, 0)])
+    half = rows.WHOLE // 2
+    whole, parts = whole_and_parts(ids, np.array([half, half, half, rows.WHOLE]))
+    assert whole.tolist() == [rows.pack(0, 1), rows.pack(1, 0)]
+    assert parts == [(0, 2, half)]

@@ -1,0 +1,176 @@
+"""Python steps that take rows, and classes with a method predict_batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.steps import Changed, Transform
+from batchinference.pipeline.steps.python import python_transform
+from batchinference.spec.python_step import PythonStep
+
+TABLE = pa.table({"n": [1, 2, 3], "text": ["a", "b c", ""]})
+Make = Callable[..., Transform]
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a step of a function or class that a test has at hand."""
+    import user_code
+
+    def make(target: Any, **fields: Any) -> Transform:
+        name = "Given" if isinstance(target, type) else "given"
+        monkeypatch.setattr(user_code, name, target, raising=False)
+        step = PythonStep.model_validate({"callable": f"user_code:{name}", **fields})
+        return python_transform("own", step)
+
+    return make
+
+
+def words(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"n": row["n"], "word": word} for word in row["text"].split()]
+
+
+def test_a_row_becomes_a_row(own: Make) -> None:
+    changed = own(lambda row, by: {**row, "n": row["n"] * by}, method="map", callArgs={"by": 2})(
+        TABLE
+    )
+    assert isinstance(changed, Changed)
+    assert changed.table.to_pydict() == {"n": [2, 4, 6], "text": ["a", "b c", ""]}
+    assert changed.parents.tolist() == [0, 1, 2]
+
+
+def test_a_row_becomes_any_number_of_rows(own: Make) -> None:
+    changed = own(words, method="flatMap")(TABLE)
+    assert isinstance(changed, Changed)
+    assert changed.table.to_pydict() == {"n": [1, 2, 2], "word": ["a", "b", "c"]}
+    assert changed.parents.tolist() == [0, 1, 1]
+
+
+def test_all_rows_may_go(own: Make) -> None:
+    changed = own(lambda row: [], method="flatMap")(TABLE)
+    assert isinstance(changed, Changed)
+    assert (changed.table.num_rows, changed.parents.tolist()) == (0, [])
+
+
+def test_a_row_on_which_the_code_raises_is_the_bad_one_and_none_is_tried_twice(own: Make) -> None:
+    seen = []
+
+    def fragile(row: dict[str, Any]) -> dict[str, Any]:
+        seen.append(row["n"])
+        if row["n"] == 2:
+            raise ValueError("two")
+        return row
+
+    changed = own(fragile, method="map")(TABLE)
+    assert isinstance(changed, Changed)
+    assert changed.table.column("n").to_pylist() == [1, 3]
+    assert {row: str(error) for row, error in changed.failed.items()} == {1: "two"}
+    assert seen == [1, 2, 3]
+
+
+def test_trouble_is_not_blamed_on_a_row(own: Make) -> None:
+    def away(row: dict[str, Any]) -> dict[str, Any]:
+        raise ConnectionError("no route")
+
+    with pytest.raises(ConnectionError):
+        own(away, method="map")(TABLE)
+
+
+def test_arrays_are_tensors_on_the_way_in_and_out(own: Make) -> None:
+    images = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+
+    def turn(row: dict[str, Any]) -> dict[str, Any]:
+        assert row["image"].shape == (2, 2, 3)
+        return {"image": row["image"][::-1]}
+
+    changed = own(turn, method="map")(pa.table({"image": to_column(images)}))
+    assert isinstance(changed, Changed)
+    assert np.array_equal(to_batch(changed.table)["image"], images[:, ::-1])
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "message"),
+    [
+        ("map", [{"a": 1}], "must return a row as a dict, got list"),
+        ("map", {}, "must return a row as a dict, got an empty dict"),
+        ("map", {"_bi_id": 1}, "returned a column '_bi_id'"),
+        ("flatMap", {"a": 1}, "must return a list of rows, got dict"),
+        ("flatMap", None, "must return a list of rows, got NoneType"),
+        ("flatMap", [1], "must return a row as a dict, got int"),
+        ("map", {"a": object()}, "returned rows that make no columns"),
+    ],
+)
+def test_what_is_no_row_fails_the_job(own: Make, method: str, returned: Any, message: str) -> None:
+    with pytest.raises(JobFailure, match=message):
+        own(lambda row: returned, method=method)(TABLE)
+
+
+class Predictor:
+    """As code looks that was written for one machine."""
+
+    def __init__(self, scale: Any = float, factor: int = 1) -> None:
+        self.scale, self.factor = scale, factor
+        self.seen: list[Any] = []
+
+    def predict_batch(self, images: list[Image.Image]) -> torch.Tensor:
+        sizes = [self.scale(image.size[0] * self.factor) for image in images]
+        return torch.tensor(sizes, dtype=torch.bfloat16, requires_grad=True)
+
+
+COLUMNS = {"input": "image", "output": "width"}
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4)], ids=["L", "RGB", "RGBA"])
+def test_predict_batch_gets_images_of_pillow_and_may_return_tensors(
+    own: Make, shape: tuple[int, ...]
+) -> None:
+    images = to_column(np.zeros((4, *shape), dtype=np.uint8))
+    table = own(Predictor, predictBatch=COLUMNS, constructorArgs={"factor": 2})(
+        pa.table({"n": range(4), "image": images})
+    )
+    assert isinstance(table, pa.Table)
+    assert table.column("width").to_pylist() == [6.0] * 4
+    assert table.column_names == ["n", "image", "width"]
+
+
+def test_constructor_refs_are_objects_of_modules(own: Make) -> None:
+    step = own(Predictor, predictBatch=COLUMNS, constructorRefs={"scale": "math:sqrt"})
+    images = to_column(np.zeros((1, 2, 4, 3), dtype=np.uint8))
+    result = step(pa.table({"image": images}))
+    assert isinstance(result, pa.Table)
+    assert result.column("width").to_pylist() == [2.0]
+
+
+def test_values_that_are_no_images_come_as_they_are(own: Make) -> None:
+    class Lengths:
+        def predict_batch(self, texts: list[str]) -> list[int]:
+            return [len(text) for text in texts]
+
+    result = own(Lengths, predictBatch={"input": "text", "output": "length"})(TABLE)
+    assert isinstance(result, pa.Table)
+    assert result.column("length").to_pylist() == [1, 3, 0]
+
+
+def test_a_result_for_each_value(own: Make) -> None:
+    class Short:
+        def predict_batch(self, values: list[Any]) -> list[int]:
+            return [1]
+
+    with pytest.raises(JobFailure, match="returned 1 results for 3 values"):
+        own(Short, predictBatch={"input": "n", "output": "out"})(TABLE)
+
+
+def test_a_class_without_the_method_is_told(own: Make) -> None:
+    with pytest.raises(ModelLoad, match="has no method predict_batch"):
+        own(type("Given", (), {}), predictBatch=COLUMNS)
+    with pytest.raises(ModelLoad, match="cannot be called with a batch: set predictBatch"):
+        own(Predictor)

@@ -1,0 +1,108 @@
+"""Outputs that several jobs write to, and outputs that a job leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as pads
+import pytest
+
+from batchinference.pipeline.layout import Layout
+from batchinference.spec import parse
+from batchinference.spec.report import JobState
+from support.documents import Document
+from support.job_runs import Run, data_files, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+
+def job(directory: Path, name: str, mode: str, **write: Any) -> Document:
+    """A job over one line, which differs from job to job."""
+    source = write_lines(directory / "in" / name, {"a.txt": [name]})
+    write = {"format": "parquet", "mode": mode, **write}
+    return job_document(name, source, directory / "out", write=write)
+
+
+def texts(directory: Path) -> list[str]:
+    return sorted(row["text"] for row in rows_of(directory / "out"))
+
+
+def succeeded(run: Run) -> bool:
+    return run.report.state is JobState.SUCCEEDED
+
+
+def test_jobs_add_to_an_output_and_each_does_so_once(tmp_path: Path) -> None:
+    assert succeeded(run_job(job(tmp_path, "first", "error")))
+    for name in ("second", "third", "second"):
+        run = run_job(job(tmp_path, name, "append"))
+        assert succeeded(run), run.report.message
+    assert texts(tmp_path) == ["first", "second", "third"]
+    assert run.report.message == "the output was complete already"
+
+
+def test_what_was_there_before_may_be_anybodys(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    assert succeeded(run_job(job(tmp_path, "only", "append")))
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert len([file for file in data_files(tmp_path / "out") if file.suffix == ".parquet"]) == 1
+
+
+def test_overwrite_removes_what_was_added_as_well(tmp_path: Path) -> None:
+    for name, mode in (("first", "error"), ("second", "append"), ("last", "overwrite")):
+        assert succeeded(run_job(job(tmp_path, name, mode)))
+    assert texts(tmp_path) == ["last"]
+    state = tmp_path / "out" / "_batchinference"
+    assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
+
+
+def test_an_added_job_that_broke_off_is_begun_anew(tmp_path: Path) -> None:
+    added = job(tmp_path, "added", "append")
+    assert succeeded(run_job(added))
+    layout = Layout.of(parse(added).spec)
+    layout.success.delete()
+    again = run_job(added)
+    assert again.report.attempt == 2
+    assert texts(tmp_path) == ["added"]
+
+
+@pytest.mark.parametrize("before", ["a job's", "a stranger's"])
+def test_ignore_leaves_what_is_there(tmp_path: Path, before: str) -> None:
+    if before == "a job's":
+        assert succeeded(run_job(job(tmp_path, "first", "error")))
+    else:
+        write_lines(tmp_path / "out", {"file.txt": ["x"]})
+    files = data_files(tmp_path / "out")
+    run = run_job(job(tmp_path, "second", "ignore"))
+    assert succeeded(run)
+    assert "write.mode is ignore: nothing was done" in str(run.report.message)
+    assert data_files(tmp_path / "out") == files
+
+
+def test_ignore_writes_where_nothing_is_and_finishes_what_it_began(tmp_path: Path) -> None:
+    mine = job(tmp_path, "mine", "ignore")
+    assert succeeded(run_job(mine))
+    Layout.of(parse(mine).spec).success.delete()
+    assert run_job(mine).report.attempt == 2
+    assert texts(tmp_path) == ["mine"]
+
+
+def test_directories_of_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
+    steps = [
+        {"name": "kind", "python": {"callable": "own_code:length"}},
+    ]
+    source = write_lines(tmp_path / "in", {"a.txt": ["a", "bb", "cc", "d"]})
+    write = {"format": "parquet", "mode": "overwrite", "partitionBy": ["length"]}
+    document = job_document("parts", source, tmp_path / "out", steps=steps, write=write)
+    for _ in range(2):
+        assert succeeded(run_job(document))
+        read = pads.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
+        found = sorted((row["text"], row["length"]) for row in read)
+        assert found == [("a", 1), ("bb", 2), ("cc", 2), ("d", 1)]
+    whole = {"format": "parquet", "mode": "overwrite", "columns": ["text"]}
+    flat = job_document("flat", source, tmp_path / "out", steps=steps, write=whole)
+    assert succeeded(run_job(flat))
+    assert list((tmp_path / "out").rglob("length=*/*.parquet")) == []
+    assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}

@@ -1,0 +1,61 @@
+"""Jobs in which a row of the input becomes several, or none, and all is accounted for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.documents import Document
+from support.job_runs import errors_of, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+ENDS = ["", "", "", " bad", *[""] * 16]
+LINES = {f"{name}.txt": [f"{name} w{n % 7}{ENDS[n % 20]}" for n in range(100)] for name in "abc"}
+
+
+def steps(*kinds: Document) -> list[Document]:
+    return [{"name": f"step-{number}", **kind} for number, kind in enumerate(kinds)]
+
+
+def own(name: str, **fields: Any) -> Document:
+    return {"python": {"callable": f"own_code:{name}", **fields}}
+
+
+def test_what_comes_of_each_row_is_written_and_every_row_counts_once(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", LINES)
+    chain = steps(
+        own("words", method="flatMap"),  # two or three rows of each
+        own("letters", method="map"),  # a list for each row; fails on "bad"
+        {"explode": {"column": "letters"}},
+        {"filter": "letters != 'w'"},
+        {"repartition": {"rowsPerBlock": 37}},
+        {"renameColumns": {"letters": "letter"}},
+    )
+    job = job_document("grow", source, tmp_path / "out", steps=chain, errors={"maxRows": 100})
+    run = run_job(job)
+    assert run.report.message is None
+    # a line gives its name (one letter) and `wN`, of which N alone is left; `bad` fails
+    assert run.counts == (300, 600, 15, 300)
+    rows = rows_of(tmp_path / "out")
+    assert sorted(row["letter"] for row in rows) == sorted(
+        letter for lines in LINES.values() for line in lines for letter in line.split()[0] + line[3]
+    )
+    errors = errors_of(tmp_path / "out")
+    assert {error["row"] % 20 for error in errors} == {3}
+    assert {error["step"] for error in errors} == {"step-1"}
+
+
+def test_memory_that_runs_out_shows_in_the_report(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", LINES)
+    small = [{"name": "small", **own("SmallDevice"), "batchSize": "auto"}]
+    run = run_job(job_document("small", source, tmp_path / "out", steps=small))
+    assert run.counts == (300, 300, 0, 0)
+    assert run.report.batch_sizes["small"] <= 12
+    assert run.report.notes == ["step 'small': memory ran out with 16 rows, now 8 rows a batch"]
+    assert run.report.memory is not None
+    assert run.report.memory.peak_worker_bytes > 50 << 20
+    assert run.report.memory.spilled_bytes is not None

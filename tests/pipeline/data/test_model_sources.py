@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.runtimes import check_library, load_runtime, sources
+from batchinference.pipeline.runtimes import check_runtime, load_runtime, sources
 from batchinference.pipeline.runtimes.sources import (
     cache_directory,
     check,
@@ -123,13 +123,13 @@ def test_a_library_that_is_missing_is_told_with_what_installs_it(
 ) -> None:
     model = embed("org/model").model
     assert model is not None
-    check_library(model)
+    check_runtime(model)
     monkeypatch.setitem(sys.modules, "transformers", None)
     words = (
         r"the runtime 'transformers' needs the package transformers: "
         r"pip install 'batchinference\[pipeline\]'"
     )
-    for use in (check_library, partial(load_runtime, device=Device())):
+    for use in (check_runtime, partial(load_runtime, device=Device())):
         with pytest.raises(ModelLoad, match=words):
             use(model)
 

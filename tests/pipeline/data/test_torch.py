@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from batchinference.pipeline.blocks import to_batch
 from batchinference.pipeline.devices import Device, device_of
@@ -176,9 +177,72 @@ def test_a_module_may_write_into_its_input() -> None:
     assert values.tolist() == [1.0, 2.0]
 
 
-def test_a_module_returns_one_tensor() -> None:
-    with pytest.raises(TypeError, match="the module returned tuple, not one tensor"):
-        runtime(factory="user_code:Tuple")({"x": np.zeros(2)})
+@pytest.mark.parametrize(
+    ("factory", "name"),
+    [("user_code:Tuple", "1"), ("user_code:Dict", "twice")],
+    ids=["by position", "by key"],
+)
+def test_one_of_several_outputs_is_chosen(factory: str, name: str) -> None:
+    run = runtime(factory=factory, outputName=name)
+    assert run({"x": np.array([1.0, 2.0])}).tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"factory": "user_code:Tuple"}, "the outputs 0, 1, and outputName is not given"),
+        ({"factory": "user_code:Dict", "outputName": "x"}, "the outputs once, twice, and it has n"),
+    ],
+    ids=["none chosen", "another one"],
+)
+def test_several_outputs_want_a_choice(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelLoad, match=words):
+        runtime(**fields)({"x": np.zeros(2)})
+
+
+def test_a_module_returns_tensors() -> None:
+    with pytest.raises(TypeError, match="the module returned str, not one tensor"):
+        runtime(factory="user_code:Words")({"x": np.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    "keep", [_state_dict, _script, _program], ids=["state dict", "script", "program"]
+)
+def test_columns_of_float64_meet_a_module_of_float32(keep: Any, tmp_path: Path) -> None:
+    """Parquet's doubles and the numbers of JSON and CSV come as float64."""
+    module = affine()
+    column = pa.array(batch(4).astype(np.float64).tolist(), pa.list_(pa.float64()))
+    found = runtime(**keep(module, tmp_path))(to_batch(pa.table({"x": column})))
+    assert found.dtype == np.float32
+    assert np.abs(found - direct(module, batch(4))).max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("keep", [_state_dict, _script], ids=["state dict", "script"])
+def test_a_module_computes_with_the_numbers_that_are_wanted(
+    keep: Any, dtype: str, tmp_path: Path
+) -> None:
+    module = affine()
+    found = runtime(dtype=dtype, **keep(module, tmp_path))({"x": batch(4)})
+    assert found.dtype == {"float16": np.float16, "bfloat16": np.float32}[dtype]
+    wanted = getattr(torch, dtype)
+    with torch.inference_mode():
+        expected = module.to(wanted)(torch.tensor(batch(4)).to(wanted)).float().numpy()
+    assert np.abs(found - expected).max() < 1e-6
+
+
+def test_whole_numbers_stay_so_for_modules_that_look_them_up() -> None:
+    torch.manual_seed(0)
+    loaded = runtime(factory="torch.nn:Embedding", factoryArgs={"num_embeddings": 4,
+                     "embedding_dim": 2}, **{"inputs": {"input": "x"}})  # fmt: skip
+    assert loaded({"input": np.array([0, 3])}).shape == (2, 2)
+
+
+def test_a_state_dict_may_be_kept_as_safetensors(tmp_path: Path) -> None:
+    module = affine()
+    save_file(module.state_dict(), tmp_path / "weights.safetensors")
+    loaded = runtime(factory=FACTORY, source=str(tmp_path / "weights.safetensors"))
+    assert np.abs(loaded({"x": batch(3)}) - direct(module, batch(3))).max() < 1e-6
 
 
 def test_a_module_runs_in_evaluation_and_without_gradients(tmp_path: Path) -> None:

@@ -99,7 +99,21 @@ class Tuple(torch.nn.Module):
     """Returns more than a tensor."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, x
+        return x, x * 2
+
+
+class Dict(torch.nn.Module):
+    """Returns several tensors by name."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"once": x, "twice": x * 2}
+
+
+class Words(torch.nn.Module):
+    """Returns no tensor."""
+
+    def forward(self, x: torch.Tensor) -> str:
+        return "a tensor"
 
 
 class Shorter(torch.nn.Module):

@@ -67,17 +67,14 @@ def check_step(step: Step) -> None:
 
 
 def _check_model(step: str, model: Model) -> None:
-    from batchinference.pipeline.endpoint.keys import Keys
-    from batchinference.pipeline.runtimes import check_library
+    from batchinference.pipeline.runtimes import check_runtime
     from batchinference.pipeline.runtimes.sources import check
 
-    check_library(model)
+    check_runtime(model)
     if model.source_or_none is not None:
         check(model.source_or_none, model.HUB_FILES)
     if model.factory_or_none is not None:
         _check_module(step, model.factory_or_none)
-    if model.runtime == "http":
-        Keys(model)
 
 
 def _check_module(step: str, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from dataclasses import dataclass
+from types import ModuleType
 from typing import cast
 
 from batchinference.pipeline.devices import Device
@@ -16,24 +17,38 @@ from batchinference.spec.models import Model
 @dataclass(frozen=True)
 class Entry:
     """Where a runtime is: a class of a module in this package. `library` is what it imports, and
-    `extra` the one of this package that installs it."""
+    `extra` the one of this package that installs it. A module that `checks` has a function of that
+    name, which finds what is wrong with a model without loading it."""
 
     module: str
     name: str
     library: str
     extra: str
+    checks: bool = False
 
 
 RUNTIMES = {
-    "http": Entry("http", "HttpRuntime", "aiohttp", "runtimes"),
+    "http": Entry("http", "HttpRuntime", "aiohttp", "runtimes", checks=True),
+    "keras": Entry("keras", "KerasRuntime", "keras", "runtimes", checks=True),
+    "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", "runtimes"),
+    "sentenceTransformers": Entry(
+        "sentence_transformers", "SentenceTransformersRuntime", "sentence_transformers", "runtimes"
+    ),
     "torch": Entry("torch", "TorchRuntime", "torch", "pipeline"),
+    "torchvision": Entry("torchvision", "TorchvisionRuntime", "torchvision", "vision", checks=True),
     "transformers": Entry("transformers", "TransformersRuntime", "transformers", "pipeline"),
 }
 """The runtimes by their names in the specification. A module is imported when a model needs it."""
 
 
-def check_library(model: Model) -> None:
-    """Raise ModelLoad that says what to install when the runtime's library is missing."""
+def check_runtime(model: Model) -> None:
+    """Raise ModelLoad when the runtime's library is missing, or does not know such a model."""
+    _check_library(model)
+    if RUNTIMES[model.runtime].checks:
+        _module_of(model).checks(model)
+
+
+def _check_library(model: Model) -> None:
     entry = RUNTIMES[model.runtime]
     if importlib.util.find_spec(entry.library) is None:
         raise ModelLoad(
@@ -44,10 +59,13 @@ def check_library(model: Model) -> None:
 
 def load_runtime(model: Model, device: Device) -> Runtime:
     """A model, loaded and ready on a device."""
-    check_library(model)
-    entry = RUNTIMES[model.runtime]
-    module = importlib.import_module(f"{__name__}.{entry.module}")
-    return cast(Runtime, getattr(module, entry.name)(model, device))
+    _check_library(model)
+    runtime = getattr(_module_of(model), RUNTIMES[model.runtime].name)
+    return cast(Runtime, runtime(model, device))
 
 
-__all__ = ["Runtime", "check_library", "load_runtime"]
+def _module_of(model: Model) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{RUNTIMES[model.runtime].module}")
+
+
+__all__ = ["Runtime", "check_runtime", "load_runtime"]

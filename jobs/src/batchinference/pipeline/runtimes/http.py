@@ -53,6 +53,11 @@ class HttpRuntime:
             return error
 
 
+def checks(model: HttpModel) -> None:
+    """Raise ModelLoad when the environment does not hold the keys that the model names."""
+    Keys(model)
+
+
 async def _open(model: HttpModel, keys: Keys, form: Form) -> Endpoint:
     return Endpoint(model, keys, form)
 

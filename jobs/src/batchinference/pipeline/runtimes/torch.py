@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.loading import load_callable
+from batchinference.pipeline.runtimes.arrays import chosen, numbers
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve_place
 from batchinference.spec.models import TorchModel
@@ -20,67 +21,78 @@ from batchinference.spec.models import TorchModel
 class TorchRuntime:
     def __init__(self, model: TorchModel, device: Device) -> None:
         self._device = take(device)
+        self._output_name = model.output_name
         self._module = _load(model, self._device)
+        self._floats = _float_type(self._module)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
         with torch.inference_mode():
-            output = self._module(**tensors)
+            output = chosen(self._module(**tensors), self._output_name)
         if not isinstance(output, torch.Tensor):
             raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
-        if output.dtype == torch.bfloat16:
-            output = output.float()  # NumPy has no bfloat16
-        return output.cpu().numpy()
+        return to_numpy(output)
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
-        values = _stacked(values)
-        if values.dtype.kind not in "biufc":
-            raise TypeError(
-                f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
-                "numbers of one shape"
-            )
         # a copy, because blocks are shared memory that must not be written to
-        return torch.tensor(values, device=self._device)
+        tensor = torch.tensor(numbers(name, values), device=self._device)
+        return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
 
 
-def _stacked(values: np.ndarray) -> np.ndarray:
-    """Lists of one length, of any depth, as an array; others as they are."""
-    if values.dtype != object:
-        return values
-    rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
-    return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor's own numbers, but float32 for bfloat16, which NumPy does not have."""
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.cpu().numpy()
 
 
-def _load(model: TorchModel, device: torch.device) -> Any:
+def _float_type(module: torch.nn.Module) -> torch.dtype | None:
+    """The floating numbers that a module computes with; None when no parameter tells."""
+    return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
+
+
+def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
     path = resolve_place(model.source) if model.source else None
+    dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
-        return _load_program(str(path), list(model.inputs), device)
+        return _load_program(str(path), list(model.inputs), device, dtype)
     module = load_callable(model.factory)(**model.factory_args)
     if not isinstance(module, torch.nn.Module):
         raise ModelLoad(f"'{model.factory}' returned {type(module).__name__}, not an nn.Module")
     if path is not None:
-        module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return module.to(device).eval()
+        module.load_state_dict(load_state(path))
+    return module.to(device=device, dtype=dtype).eval()
 
 
-def _load_program(path: str, inputs: list[str], device: torch.device) -> Any:
+def load_state(path: str) -> dict[str, torch.Tensor]:
+    """A state dict that torch.save or safetensors wrote, on the CPU."""
+    if path.endswith(".safetensors"):
+        return load_file(path)
+    state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _load_program(
+    path: str, inputs: list[str], device: torch.device, dtype: torch.dtype | None
+) -> torch.nn.Module:
     if path.endswith(".pt2"):
-        return _by_name(torch.export.load(path), inputs, device)
-    return torch.jit.load(path, map_location=device).eval()
+        return _Program(torch.export.load(path), inputs).to(device)
+    script: torch.nn.Module = torch.jit.load(path, map_location=device)
+    return script.to(dtype=dtype).eval()
 
 
-def _by_name(
-    program: torch.export.ExportedProgram, inputs: list[str], device: torch.device
-) -> Callable[..., Any]:
+class _Program(torch.nn.Module):
     """A program that is called with its inputs by name, however it was called when exported."""
-    names = program.graph_signature.user_inputs
-    if set(names) != set(inputs):
-        raise ModelLoad(f"the program takes {', '.join(map(str, names))}, not {', '.join(inputs)}")
-    module = program.module().to(device)
 
-    def call(**tensors: torch.Tensor) -> Any:
-        given = [tensors[str(name)] for name in names]
-        positional, named = tree_unflatten(given, program.call_spec.in_spec)
-        return module(*positional, **named)
+    def __init__(self, program: torch.export.ExportedProgram, inputs: list[str]) -> None:
+        super().__init__()
+        names = [str(name) for name in program.graph_signature.user_inputs]
+        if set(names) != set(inputs):
+            raise ModelLoad(f"the program takes {', '.join(names)}, not {', '.join(inputs)}")
+        self._names = names
+        self._form = program.call_spec.in_spec
+        self._module = program.module()
 
-    return call
+    def forward(self, **tensors: torch.Tensor) -> Any:
+        positional, named = tree_unflatten([tensors[name] for name in self._names], self._form)
+        return self._module(*positional, **named)

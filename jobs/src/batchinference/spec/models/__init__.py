@@ -8,9 +8,32 @@ from pydantic import Field
 
 from batchinference.spec.models.base import Source
 from batchinference.spec.models.http import HttpModel
+from batchinference.spec.models.keras import KerasModel
+from batchinference.spec.models.onnx import OnnxModel
+from batchinference.spec.models.sentence_transformers import SentenceTransformersModel
 from batchinference.spec.models.torch import TorchModel
+from batchinference.spec.models.torchvision import TorchvisionModel
 from batchinference.spec.models.transformers import TransformersModel
 
-Model = Annotated[TransformersModel | TorchModel | HttpModel, Field(discriminator="runtime")]
+Model = Annotated[
+    TransformersModel
+    | TorchModel
+    | HttpModel
+    | TorchvisionModel
+    | KerasModel
+    | OnnxModel
+    | SentenceTransformersModel,
+    Field(discriminator="runtime"),
+]
 
-__all__ = ["HttpModel", "Model", "Source", "TorchModel", "TransformersModel"]
+__all__ = [
+    "HttpModel",
+    "KerasModel",
+    "Model",
+    "OnnxModel",
+    "SentenceTransformersModel",
+    "Source",
+    "TorchModel",
+    "TorchvisionModel",
+    "TransformersModel",
+]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from pydantic_core import PydanticCustomError
 
+from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]
+Revision = Annotated[str, Field(min_length=1, max_length=256)]
+Label = Annotated[str, Field(min_length=1, max_length=256)]
+TopK = Annotated[int, Field(ge=1, le=100000)]
+OutputName = Annotated[str, Field(min_length=1, max_length=256)]
+Dtype = Literal["float32", "float16", "bfloat16"]
 
 
 class RuntimeModel(SpecModel):
@@ -28,3 +35,11 @@ class RuntimeModel(SpecModel):
     def factory_or_none(self) -> str | None:
         """The user's function that makes the model, for a runtime that takes one."""
         return getattr(self, "factory", None)
+
+
+def check_factory(model: RuntimeModel, arguments: Arguments) -> None:
+    """Raise when nothing leads to a model, or when arguments have no factory."""
+    if model.factory_or_none is None and model.source_or_none is None:
+        raise PydanticCustomError("model_source", "give a 'factory' or a 'source' (or both)", {})
+    if model.factory_or_none is None and arguments:
+        raise PydanticCustomError("model_factory", "'factoryArgs' needs a 'factory'", {})

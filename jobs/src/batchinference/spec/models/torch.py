@@ -9,7 +9,14 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath
-from batchinference.spec.models.base import Inputs, RuntimeModel, Source
+from batchinference.spec.models.base import (
+    Dtype,
+    Inputs,
+    OutputName,
+    RuntimeModel,
+    Source,
+    check_factory,
+)
 
 
 class TorchModel(RuntimeModel):
@@ -27,16 +34,20 @@ class TorchModel(RuntimeModel):
     (.pt) or exported program (.pt2) file."""
     inputs: Inputs
     """The argument of the module's forward, and the column that it takes as a tensor of
-    batch x the column's own shape."""
+    batch x the column's own shape. Floating numbers become those of the module's parameters."""
     output: ColumnName
     """The column that takes the module's output, a tensor of batch x any shape."""
+    output_name: OutputName | None = None
+    """Which output to take where the module returns several: the key of a dict, or the position in
+    a tuple, counted from 0."""
+    dtype: Dtype | None = None
+    """The numbers that the module computes with, instead of those it comes with."""
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
-        if self.factory is None and self.source is None:
+        check_factory(self, self.factory_args)
+        if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
             raise PydanticCustomError(
-                "model_source", "give a 'factory' or a 'source' (or both)", {}
+                "model_dtype", "an exported program keeps its own types: leave out 'dtype'", {}
             )
-        if self.factory is None and self.factory_args:
-            raise PydanticCustomError("model_factory", "'factoryArgs' needs a 'factory'", {})
         return self

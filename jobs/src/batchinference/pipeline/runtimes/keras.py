@@ -1,0 +1,105 @@
+"""Keras models, on any of its backends."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+import numpy as np
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.loading import load_callable
+from batchinference.pipeline.runtimes.arrays import chosen, numbers
+from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.memory import memory_errors
+from batchinference.pipeline.runtimes.sources import resolve_place
+from batchinference.spec.models import KerasModel
+
+
+class KerasRuntime:
+    def __init__(self, model: KerasModel, device: Device) -> None:
+        backend = _backend(model)
+        # Keras reads it when it is imported, which a factory's module does as well
+        os.environ["KERAS_BACKEND"] = backend
+        import keras
+
+        if keras.backend.backend() != backend:
+            raise ModelLoad(
+                f"Keras computes with {keras.backend.backend()} in this process already, and the "
+                f"model wants {backend}"
+            )
+        self._place = _place(device, backend)
+        self._device = keras.device
+        self._output_name = model.output_name
+        with self._device(self._place):
+            self._model = _load(model)
+        _check_inputs(self._model, set(model.inputs))
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        arrays = {name: numbers(name, values) for name, values in inputs.items()}
+        given = arrays if len(arrays) > 1 else next(iter(arrays.values()))
+        with self._device(self._place), memory_errors():
+            output = self._model.predict_on_batch(given)
+        if isinstance(output, list | tuple) and hasattr(self._model, "output_names"):
+            output = dict(zip(self._model.output_names, output, strict=True))
+        result: np.ndarray = chosen(output, self._output_name)
+        # NumPy itself has no bfloat16
+        return result.astype(np.float32) if result.dtype.name == "bfloat16" else result
+
+
+def checks(model: KerasModel) -> None:
+    """Raise ModelLoad when what Keras is to compute with is not installed."""
+    backend = _backend(model)
+    if importlib.util.find_spec(backend) is None:
+        raise ModelLoad(
+            f"the backend '{backend}' of keras needs the package {backend}: install it, or use an "
+            "image that has it"
+        )
+
+
+def _backend(model: KerasModel) -> str:
+    return model.backend or os.environ.get("KERAS_BACKEND") or "torch"
+
+
+def _place(device: Device, backend: str) -> str:
+    """The device as Keras has it."""
+    if backend == "torch":
+        return str(take(device))
+    if backend == "tensorflow":
+        tensorflow = importlib.import_module("tensorflow")
+        tensorflow.config.threading.set_intra_op_parallelism_threads(device.threads)
+    import keras
+
+    # accelerators where there are some, else the CPU
+    first: str = keras.distribution.list_devices()[0]
+    return "cpu:0" if device.kind == "cpu" else first.lower()
+
+
+def _load(model: KerasModel) -> Any:
+    import keras
+
+    path = resolve_place(model.source) if model.source else None
+    if model.factory is None:
+        return keras.saving.load_model(path, compile=False)
+    made = load_callable(model.factory)(**model.factory_args)
+    if not isinstance(made, keras.Model):
+        raise ModelLoad(f"'{model.factory}' returned {type(made).__name__}, not a keras.Model")
+    if path is not None:
+        made.load_weights(path)
+    return made
+
+
+def _check_inputs(model: Any, given: set[str]) -> None:
+    """Raise ModelLoad when a model that knows its inputs has others than those given."""
+    tensors = getattr(model, "inputs", None) or []
+    if len(tensors) == 1 and len(given) == 1:
+        return
+    by_key = len(tensors) > 1 and isinstance(model.input, dict)
+    names = set(model.input) if by_key else {tensor.name for tensor in tensors}
+    if names and names != given:
+        raise ModelLoad(
+            f"the model takes {', '.join(sorted(names))}, not {', '.join(sorted(given))}"
+        )

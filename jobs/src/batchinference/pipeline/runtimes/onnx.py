@@ -1,0 +1,149 @@
+"""ONNX models, by ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.arrays import numbers
+from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.memory import memory_errors
+from batchinference.pipeline.runtimes.sources import resolve_place
+from batchinference.spec.models import OnnxModel
+
+_PROVIDERS = {"cuda": "CUDAExecutionProvider", "npu": "CANNExecutionProvider"}
+_CPU = "CPUExecutionProvider"
+_TYPES = {"float": "float32", "double": "float64", "string": "object"}
+"""NumPy's names of types where ONNX has other ones."""
+
+
+class OnnxRuntime:
+    def __init__(self, model: OnnxModel, device: Device) -> None:
+        self._session = _session(_file(resolve_place(model.source)), device)
+        self._inputs = {each.name: each for each in self._session.get_inputs()}
+        if set(self._inputs) != set(model.inputs):
+            takes, given = ", ".join(self._inputs), ", ".join(model.inputs)
+            raise ModelLoad(f"the model takes {takes}, not {given}")
+        for each in self._inputs.values():
+            _dtype(each)  # raises for one that NumPy does not have
+        self._output = _output(self._session, model.output_name)
+        self._rows = _fixed_rows(self._session)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        fed = {name: _fit(self._inputs[name], values) for name, values in inputs.items()}
+        rows = len(next(iter(fed.values())))
+        if self._rows is None:
+            return self._run(fed)
+        parts = [self._run(self._part(fed, start)) for start in range(0, rows, self._rows)]
+        return np.concatenate(parts)[:rows]
+
+    def _part(self, fed: dict[str, np.ndarray], start: int) -> dict[str, np.ndarray]:
+        """As many rows as the model takes at once; the last row stands in for missing ones."""
+        rows = len(next(iter(fed.values())))
+        chosen = np.minimum(np.arange(start, start + (self._rows or rows)), rows - 1)
+        return {name: values[chosen] for name, values in fed.items()}
+
+    def _run(self, fed: dict[str, np.ndarray]) -> np.ndarray:
+        with memory_errors():
+            (output,) = self._session.run([self._output], fed)
+        return np.asarray(output)
+
+
+def _file(path: str) -> str:
+    """The model itself, where its folder is given."""
+    if not Path(path).is_dir():
+        return path
+    files = sorted(Path(path).glob("*.onnx"))
+    if len(files) != 1:
+        raise ModelLoad(f"'{path}' must hold one .onnx file, and holds {len(files)}")
+    return str(files[0])
+
+
+def _session(file: str, device: Device) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = device.threads
+    options.log_severity_level = 3
+    wanted = _provider(device)
+    providers = [wanted] if wanted == _CPU else [(wanted, {"device_id": 0}), _CPU]
+    session = onnxruntime.InferenceSession(file, options, providers=providers)
+    if session.get_providers()[0] != wanted:
+        raise ModelLoad(f"ONNX Runtime cannot start its {wanted} here: it lacks a library of it")
+    return session
+
+
+def _provider(device: Device) -> str:
+    """What computes on the device. Raises ModelLoad when a device is there and would stay idle."""
+    kind = take(device).type
+    provider = _PROVIDERS.get(kind, _CPU)
+    if provider not in onnxruntime.get_available_providers():
+        raise ModelLoad(
+            f"this build of ONNX Runtime has no {provider} for the replica's {kind} device: "
+            "install one that has, such as onnxruntime-gpu, or ask for no device"
+        )
+    if kind == "cuda":
+        onnxruntime.preload_dlls()  # the libraries of CUDA that come with torch
+    return provider
+
+
+def _output(session: Any, wanted: str | None) -> str:
+    """The name of the output to take."""
+    outputs = {each.name: each.type for each in session.get_outputs()}
+    if wanted is None and len(outputs) > 1:
+        raise ModelLoad(f"the model has the outputs {', '.join(outputs)}: name one as 'outputName'")
+    name = next(iter(outputs)) if wanted is None else wanted
+    if name not in outputs:
+        raise ModelLoad(f"the model has no output '{name}': it has {', '.join(outputs)}")
+    if not outputs[name].startswith("tensor("):
+        raise ModelLoad(f"the output '{name}' is no tensor but {outputs[name]}")
+    return name
+
+
+def _fixed_rows(session: Any) -> int | None:
+    """How many rows the model takes at once, when it was exported for one number of them."""
+    sizes = {each.shape[0] for each in session.get_inputs() if each.shape}
+    fixed = {size for size in sizes if isinstance(size, int)}
+    return fixed.pop() if len(fixed) == 1 == len(sizes) else None
+
+
+def _dtype(wanted: Any) -> np.dtype[Any]:
+    """NumPy's type of an input, which ONNX Runtime writes as tensor(TYPE)."""
+    name = wanted.type.removeprefix("tensor(").removesuffix(")")
+    dtype: np.dtype[Any] = np.dtype(_TYPES.get(name, name))
+    return dtype
+
+
+def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
+    """The values as an input takes them. Raises TypeError when they would have to be bent."""
+    dtype = _dtype(wanted)
+    if dtype.kind == "O":
+        return _texts(wanted.name, values)
+    values = _cast(wanted.name, numbers(wanted.name, values), dtype)
+    # a column of single numbers for an input of batch x 1
+    single = values.ndim == 1 and len(wanted.shape) == 2
+    return values[:, np.newaxis] if single else values
+
+
+def _texts(name: str, values: np.ndarray) -> np.ndarray:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"input '{name}' expects text, got {type(value).__name__}")
+    return values.astype(object)
+
+
+def _cast(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    if values.dtype.kind in "iu" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if len(values) and (values.min() < limits.min or values.max() > limits.max):
+            raise TypeError(f"input '{name}' is {dtype}, and a value does not fit in it")
+    elif values.dtype.kind != dtype.kind:
+        raise TypeError(
+            f"input '{name}' is {dtype} and the column {values.dtype}, which is not cast: whole "
+            "numbers such as those of an image are seldom what floating ones stand for. Convert "
+            "them in a python step"
+        )
+    return values.astype(dtype, copy=False)

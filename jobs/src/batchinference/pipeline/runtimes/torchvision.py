@@ -1,0 +1,133 @@
+"""Classification models of torchvision, with the transforms and labels of their weights."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from filelock import FileLock
+from torchvision import models
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.arrays import check_image
+from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.sources import cache_directory, resolve_place
+from batchinference.pipeline.runtimes.torch import load_state
+from batchinference.spec.models import TorchvisionModel
+
+_WITH_WEIGHTS = {
+    "googlenet": {"transform_input": True, "init_weights": False},
+    "inception_v3": {"transform_input": True, "init_weights": False},
+}
+"""Arguments that these builders set by themselves when they load weights of torchvision."""
+
+
+class TorchvisionRuntime:
+    def __init__(self, model: TorchvisionModel, device: Device) -> None:
+        self._spec = model
+        self._device = take(device)
+        weights = checks(model)
+        self._labels = model.labels or list(weights.meta["categories"])
+        self._transforms = weights.transforms()
+        module = _load(model, weights)
+        if model.features:
+            module = _without_head(module)
+        self._dtype = getattr(torch, model.dtype or "float32")
+        module = module.to(device=self._device, dtype=self._dtype).eval()
+        # images come with their channels last, and convolutions are faster that way
+        self._module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
+        (images,) = inputs.values()
+        with torch.inference_mode():
+            output = self._module(self._prepared(images)).float()
+        if self._spec.features:
+            return output.cpu().numpy()
+        return self._classes(torch.softmax(output, dim=-1))
+
+    def _prepared(self, images: np.ndarray) -> torch.Tensor:
+        """Images of height x width x 3 as the module wants them: rows x 3 x height x width."""
+        for image in images:
+            check_image(image)
+        if images.dtype == object:  # of several sizes
+            tensors = torch.stack([self._transforms(self._pixels(image)) for image in images])
+        else:
+            tensors = self._transforms(self._pixels(images))
+        return tensors.to(self._dtype)
+
+    def _pixels(self, values: np.ndarray) -> torch.Tensor:
+        # a copy, because blocks are shared memory that must not be written to
+        return torch.tensor(values, device=self._device).movedim(-1, -3)
+
+    def _classes(self, scores: torch.Tensor) -> pa.Array:
+        """The most likely class of each row, or with `topK` a list of them."""
+        if len(self._labels) != scores.shape[-1]:
+            raise ModelLoad(
+                f"the model has {scores.shape[-1]} classes and there are {len(self._labels)} "
+                "labels: give the names of its classes as 'labels'"
+            )
+        count = min(self._spec.top_k or 1, scores.shape[-1])
+        best, indices = (found.cpu().numpy() for found in scores.topk(count, dim=-1))
+        labels = pa.array([self._labels[index] for index in indices.ravel()], pa.string())
+        columns = [pa.array(indices.ravel()), labels, pa.array(best.ravel())]
+        classes = pa.StructArray.from_arrays(columns, ["index", "label", "score"])
+        if self._spec.top_k is None:
+            return classes
+        starts = pa.array(np.arange(0, len(classes) + 1, count, dtype=np.int32))
+        return pa.ListArray.from_arrays(starts, classes)
+
+
+def checks(model: TorchvisionModel) -> Any:
+    """The entry of torchvision's weights that a model names, of which nothing is loaded.
+
+    Raises ModelLoad when torchvision has no such model or weights.
+    """
+    known = models.list_models(module=models)
+    if model.arch not in known:
+        raise ModelLoad(
+            f"torchvision has no classification model '{model.arch}'{_hint(model.arch, known)}"
+        )
+    weights = models.get_model_weights(model.arch)
+    name = model.weights or "DEFAULT"
+    if name not in weights.__members__:
+        raise ModelLoad(
+            f"'{model.arch}' has no weights '{name}': there are {', '.join(weights.__members__)}"
+        )
+    return weights[name]
+
+
+def _hint(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
+    if model.source is None:
+        directory = cache_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        # replicas that start together download once
+        with FileLock(directory / "torchvision.lock"):
+            downloaded: torch.nn.Module = models.get_model(
+                model.arch, weights=weights, progress=False, **model.options
+            )
+            return downloaded
+    classes = {"num_classes": len(model.labels)} if model.labels else {}
+    arguments = {**_WITH_WEIGHTS.get(model.arch, {}), **classes, **model.options}
+    module: torch.nn.Module = models.get_model(model.arch, weights=None, **arguments)
+    module.load_state_dict(load_state(resolve_place(model.source)))
+    return module
+
+
+def _without_head(module: torch.nn.Module) -> torch.nn.Module:
+    """The module without its last linear layer, so that it gives what that layer takes in."""
+    linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
+    if not linear:
+        raise ModelLoad(
+            "'features' needs a model that ends in a linear layer, and this one has none"
+        )
+    module.set_submodule(linear[-1], torch.nn.Identity())
+    return module

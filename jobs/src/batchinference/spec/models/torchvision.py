@@ -1,0 +1,65 @@
+"""Image models of torchvision."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.arguments import Arguments
+from batchinference.spec.base import ColumnName
+from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
+
+Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
+Weights = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$", max_length=64)]
+
+
+class TorchvisionModel(RuntimeModel):
+    """A classification model of torchvision, with the transforms and labels of its weights."""
+
+    runtime: Literal["torchvision"]
+    """The library that runs the model."""
+    arch: Arch
+    """The name of the model in torchvision.models, such as resnet152."""
+    weights: Weights | None = None
+    """The weights as torchvision names them: DEFAULT unless told otherwise, or for instance
+    IMAGENET1K_V1. Their transforms prepare the images. torchvision downloads them, unless there is
+    a `source`."""
+    source: Source | None = None
+    """A path or s3:// address of a state dict, which is loaded instead of those weights."""
+    inputs: Inputs
+    """The column of images, uint8 of height x width x 3: `image: COLUMN`."""
+    output: ColumnName
+    """The column that takes the result: a struct of `index`, `label` and `score`, or with
+    `features` an embedding."""
+    top_k: TopK | None = None
+    """Give a list of the most likely classes, the best first, at most this many. The best alone
+    unless told otherwise."""
+    labels: Annotated[list[Label], Field(max_length=1000)] = []
+    """The names of the classes, in order, for a `source` with classes of its own. Those of the
+    weights unless told otherwise."""
+    features: bool | None = None
+    """Give what the last linear layer takes in, as an embedding, instead of classes."""
+    dtype: Dtype | None = None
+    """The numbers that the model computes with: float32 unless told otherwise."""
+    options: Arguments = {}
+    """Passed to the function that builds the model, as keyword arguments. For a `source` with
+    labels of its own, `num_classes` is their number unless it is given."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TorchvisionModel:
+        if set(self.inputs) != {"image"}:
+            raise PydanticCustomError(
+                "model_inputs", "torchvision takes exactly one input: inputs: {image: COLUMN}", {}
+            )
+        for alias, given in (("topK", self.top_k), ("labels", self.labels)):
+            if self.features and given:
+                raise PydanticCustomError(
+                    "model_features", "'{name}' is for classes, not for 'features'", {"name": alias}
+                )
+        if self.labels and self.source is None:
+            raise PydanticCustomError(
+                "model_labels", "'labels' needs a 'source': the weights have their own", {}
+            )
+        return self

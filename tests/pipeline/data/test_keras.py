@@ -1,0 +1,174 @@
+"""Keras models on the torch backend: the results of a direct call, however they were kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
+from support.models import loaded, model_of
+
+FACTORY = "user_keras:dense"
+
+
+def dense(**arguments: Any) -> Any:
+    import user_keras
+
+    keras.utils.set_random_seed(0)
+    return user_keras.dense(**arguments)
+
+
+def _file(model: Any, folder: Path) -> dict[str, Any]:
+    model.save(folder / "model.keras")
+    return {"source": str(folder / "model.keras")}
+
+
+def _weights(model: Any, folder: Path) -> dict[str, Any]:
+    model.save_weights(folder / "model.weights.h5")
+    return {"factory": FACTORY, "source": str(folder / "model.weights.h5")}
+
+
+def runtime(*inputs: str, **fields: Any) -> Runtime:
+    return loaded("keras", inputs or ("x",), **fields)
+
+
+def batch(rows: int) -> np.ndarray:
+    return np.random.default_rng(rows).normal(size=(rows, 3)).astype(np.float32)
+
+
+def direct(model: Any, values: Any) -> np.ndarray:
+    with torch.inference_mode():
+        return np.asarray(keras.ops.convert_to_numpy(model(values, training=False)))
+
+
+@pytest.mark.parametrize("keep", [_file, _weights], ids=["file", "weights for a factory"])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_a_model_that_was_kept_gives_its_results(keep: Any, rows: int, tmp_path: Path) -> None:
+    model = dense()
+    found = runtime(**keep(model, tmp_path))({"x": batch(rows)})
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float32
+    assert np.abs(found - direct(model, batch(rows))).max() < 1e-6
+
+
+def test_a_factory_makes_the_model_with_its_arguments() -> None:
+    keras.utils.set_random_seed(0)
+    found = runtime(factory=FACTORY, factoryArgs={"units": 5})({"x": batch(4)})
+    assert np.abs(found - direct(dense(units=5), batch(4))).max() < 1e-6
+
+
+def test_a_convolution_of_images_gives_its_results(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3)]
+    model = keras.Sequential(layers)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
+    found = runtime(**_file(model, tmp_path))({"x": images})
+    assert np.abs(found - direct(model, images.astype(np.float32))).max() < 1e-5
+
+
+def test_columns_of_float64_meet_a_model_of_float32() -> None:
+    run = runtime(factory=FACTORY)
+    assert run({"x": batch(4).astype(np.float64)}).dtype == np.float32
+
+
+def test_several_inputs_are_given_by_name(tmp_path: Path) -> None:
+    run = runtime("right", "left", factory="user_keras:difference")
+    values = {"right": np.array([[1.0], [2.0]]), "left": np.array([[5.0], [7.0]])}
+    assert run(values).tolist() == [[4], [5]]
+
+
+@pytest.mark.parametrize(
+    ("factory", "name", "expected"),
+    [
+        ("user_keras:two_outputs", "double", [2, 4]),
+        ("user_keras:two_outputs", "triple", [3, 6]),
+        ("user_keras:dict_of_outputs", "b", [3, 6]),
+    ],
+)
+def test_one_of_several_outputs_is_chosen(factory: str, name: str, expected: list[float]) -> None:
+    values = {"x": np.array([[1.0], [2.0]])}
+    assert runtime(factory=factory, outputName=name)(values).ravel().tolist() == expected
+
+
+def test_several_outputs_want_a_choice() -> None:
+    values = {"x": np.array([[1.0], [2.0]])}
+    with pytest.raises(ModelLoad, match="the outputs double, triple, and outputName is not given"):
+        runtime(factory="user_keras:two_outputs")(values)
+    with pytest.raises(ModelLoad, match="the outputs double, triple, and it has no 'half'"):
+        runtime(factory="user_keras:two_outputs", outputName="half")(values)
+
+
+def test_bfloat16_becomes_what_numpy_has() -> None:
+    found = runtime(factory=FACTORY, factoryArgs={"dtype": "bfloat16"})({"x": batch(2)})
+    assert found.dtype == np.float32
+
+
+def test_dropout_is_off() -> None:
+    run = runtime(factory=FACTORY, factoryArgs={"dropout": 0.5})
+    assert np.array_equal(run({"x": batch(50)}), run({"x": batch(50)}))
+
+
+def test_rows_of_several_shapes_are_refused() -> None:
+    values = np.empty(2, dtype=object)
+    values[:] = [np.zeros(3), np.zeros(2)]
+    with pytest.raises(TypeError, match="input 'x' has rows of different shapes"):
+        runtime(factory=FACTORY)({"x": values})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "fields", "words"),
+    [
+        (
+            ("left", "other"),
+            {"factory": "user_keras:difference"},
+            "takes left, right, not left, ot",
+        ),
+        (("left",), {"factory": "user_keras:difference"}, "the model takes left, right, not left"),
+        (("x",), {"factory": "user_keras:nothing"}, "'user_keras:nothing' returned int, not a ker"),
+        (("x",), {"source": "/nowhere/model.keras"}, "'/nowhere/model.keras' not found: there is"),
+    ],
+    ids=["another input", "an input less", "no model", "no file"],
+)
+def test_a_model_that_does_not_fit_is_told_when_it_is_loaded(
+    inputs: tuple[str, ...], fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ModelLoad, match=words):
+        runtime(*inputs, **fields)
+
+
+def test_a_backend_that_is_not_installed_is_told_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="torch"))
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ModelLoad, match="backend 'jax' of keras needs the package jax: install it"):
+        check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="jax"))
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(ModelLoad, match="backend 'jax' of keras"):
+        check_runtime(model_of("keras", ("x",), factory=FACTORY))
+
+
+def test_a_process_has_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    words = "Keras computes with torch in this process already, and the model wants tensorflow"
+    with pytest.raises(ModelLoad, match=words):
+        runtime(factory=FACTORY)
+
+
+def test_a_replica_computes_with_the_threads_of_its_cpus() -> None:
+    model = model_of("keras", ("x",), factory=FACTORY)
+    for device in (Device("cpu", 1, 2), Device("cuda", 1, 2)):
+        if device.kind == "cpu" or not torch.cuda.is_available():
+            load_runtime(model, device)
+            assert torch.get_num_threads() == 2

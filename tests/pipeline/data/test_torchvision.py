@@ -1,0 +1,213 @@
+"""Models of torchvision: the results of a direct call with the transforms of its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision import models
+
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes import Runtime, check_runtime
+from support.models import loaded, model_of
+
+SMALL = "mobilenet_v3_small"
+LABELS = ["cat", "dog", "owl"]
+
+
+def seeded(arch: str = SMALL, **options: Any) -> torch.nn.Module:
+    """A model with random weights, whose classes lie well apart."""
+    torch.manual_seed(0)
+    module = models.get_model(arch, weights=None, **options).eval()
+    for part in module.modules():
+        if isinstance(part, torch.nn.Linear):
+            torch.nn.init.normal_(part.weight)
+    return module
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The state dict of a small model with random weights."""
+    path = tmp_path_factory.mktemp("torchvision") / "state.pt"
+    torch.save(seeded().state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def own_classes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The state dict of a model with three classes."""
+    path = tmp_path_factory.mktemp("torchvision") / "state.safetensors"
+    save_file(seeded(num_classes=3).state_dict(), path)
+    return str(path)
+
+
+def runtime(source: str, **fields: Any) -> Runtime:
+    return loaded("torchvision", ("image",), **{"arch": SMALL, "source": source, **fields})
+
+
+def image(height: int, width: int) -> np.ndarray:
+    random = np.random.default_rng(height * width)
+    return random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def of_one_size() -> np.ndarray:
+    return np.stack([image(250, 300), image(250, 300)[::-1]])
+
+
+def of_several_sizes() -> np.ndarray:
+    images = np.empty(3, dtype=object)
+    images[:] = [image(40, 60), image(300, 260), image(240, 240)]
+    return images
+
+
+def direct(module: torch.nn.Module, images: np.ndarray, weights: Any = None) -> torch.Tensor:
+    """What torchvision itself gives: each image through the transforms, one after the other."""
+    prepare = (weights or models.get_model_weights(SMALL).DEFAULT).transforms()
+    with torch.inference_mode():
+        rows = [prepare(torch.tensor(each).permute(2, 0, 1)).unsqueeze(0) for each in images]
+        return torch.cat([module(row) for row in rows])
+
+
+@pytest.mark.parametrize("images", [of_one_size(), of_several_sizes()], ids=["one", "several"])
+def test_the_best_class_is_that_of_a_direct_call(state: str, images: np.ndarray) -> None:
+    scores, indices = torch.softmax(direct(seeded(), images), dim=-1).max(dim=-1)
+    categories = models.get_model_weights(SMALL).DEFAULT.meta["categories"]
+    found = runtime(state)({"image": images}).to_pylist()
+    assert [row["index"] for row in found] == indices.tolist()
+    assert [row["label"] for row in found] == [categories[index] for index in indices]
+    assert [row["score"] for row in found] == pytest.approx(scores.tolist(), rel=1e-4)
+
+
+def test_the_best_classes_come_in_order(state: str) -> None:
+    scores, indices = torch.softmax(direct(seeded(), of_one_size()), dim=-1).topk(5, dim=-1)
+    found = runtime(state, topK=5)({"image": of_one_size()}).to_pylist()
+    assert [[one["index"] for one in row] for row in found] == indices.tolist()
+    assert [one["score"] for one in found[0]] == pytest.approx(scores[0].tolist(), rel=1e-4)
+
+
+def test_the_type_of_the_results_is_stable(own_classes: str) -> None:
+    one = pa.struct([("index", pa.int64()), ("label", pa.string()), ("score", pa.float32())])
+    best = runtime(own_classes, labels=LABELS)
+    assert best({"image": of_one_size()}).type == one
+    assert runtime(own_classes, labels=LABELS, topK=1)({"image": of_one_size()}).type == pa.list_(
+        one
+    )
+
+
+def test_a_model_may_have_classes_of_its_own(own_classes: str) -> None:
+    best = direct(seeded(num_classes=3), of_one_size()).argmax(dim=-1)
+    found = runtime(own_classes, labels=LABELS)({"image": of_one_size()}).to_pylist()
+    assert [row["label"] for row in found] == [LABELS[index] for index in best]
+    all_of_them = runtime(own_classes, labels=LABELS, topK=10)({"image": of_one_size()})
+    assert [len(row) for row in all_of_them.to_pylist()] == [3, 3]
+
+
+def test_labels_that_are_not_those_of_the_model_are_told(own_classes: str) -> None:
+    other = runtime(own_classes, options={"num_classes": 3})
+    with pytest.raises(ModelLoad, match=r"3 classes and there are 1000 labels: .* as 'labels'"):
+        other({"image": of_one_size()})
+
+
+def test_the_transforms_are_those_of_the_weights_that_are_named(tmp_path: Path) -> None:
+    weights = models.get_model_weights("resnet50")
+    module = seeded("resnet50")
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    found = []
+    for name in ("IMAGENET1K_V1", "IMAGENET1K_V2"):
+        fields = {"arch": "resnet50", "weights": name, "features": True}
+        embed = runtime(str(tmp_path / "state.pt"), **fields)
+        found.append(embed({"image": of_one_size()}))
+        torch.nn.Module.set_submodule(module, "fc", torch.nn.Identity())
+        expected = direct(module, of_one_size(), weights[name])
+        assert np.abs(found[-1] - expected.numpy()).max() < 1e-3
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("arch", "head", "width"),
+    [(SMALL, "classifier.3", 1024), ("shufflenet_v2_x0_5", "fc", 1024)],
+)
+def test_features_are_what_the_last_layer_takes_in(
+    arch: str, head: str, width: int, tmp_path: Path
+) -> None:
+    module = seeded(arch)
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    module.set_submodule(head, torch.nn.Identity())
+    expected = direct(module, of_one_size(), models.get_model_weights(arch).DEFAULT)
+    embed = runtime(str(tmp_path / "state.pt"), arch=arch, features=True)
+    found = embed({"image": of_one_size()})
+    assert found.shape == (2, width)
+    assert found.dtype == np.float32
+    assert np.abs(found - expected.numpy()).max() < 1e-4 * np.abs(found).max() + 1e-5
+
+
+def test_a_model_without_a_linear_layer_has_no_features(tmp_path: Path) -> None:
+    torch.save(seeded("squeezenet1_1").state_dict(), tmp_path / "state.pt")
+    with pytest.raises(ModelLoad, match="'features' needs a model that ends in a linear layer"):
+        runtime(str(tmp_path / "state.pt"), arch="squeezenet1_1", features=True)
+
+
+def test_half_of_the_bits_give_nearly_the_same(state: str) -> None:
+    exact = runtime(state, features=True)({"image": of_one_size()})
+    rough = runtime(state, features=True, dtype="bfloat16")({"image": of_one_size()})
+    assert rough.dtype == np.float32
+    assert 0 < np.abs(exact - rough).max() < 0.05 * np.abs(exact).max()
+
+
+def test_an_image_is_not_changed(state: str) -> None:
+    images = of_one_size()
+    images.flags.writeable = False
+    runtime(state)({"image": images})
+    assert np.array_equal(images, of_one_size())
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "expected an image, got NoneType"),
+        ("cat.jpg", "expected an image, got str"),
+        (image(4, 4)[:, :, 0], r"got \(4, 4\), uint8: options.mode: RGB"),
+        (image(4, 4).astype(np.float32), r"got \(4, 4, 3\), float32"),
+        (np.zeros((4, 4, 4), np.uint8), r"got \(4, 4, 4\), uint8"),
+    ],
+    ids=["nothing", "text", "gray", "floating", "transparent"],
+)
+def test_what_is_no_image_is_refused(state: str, value: Any, words: str) -> None:
+    images = np.empty(2, dtype=object)
+    images[:] = [image(30, 30), value]
+    with pytest.raises(TypeError, match=words):
+        runtime(state)({"image": images})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"arch": "resnet51"}, "no classification model 'resnet51'; did you mean 'resnet5?0'?"),
+        ({"arch": "fcos_resnet50_fpn"}, "no classification model 'fcos_resnet50_fpn'"),
+        ({"weights": "IMAGENET1K_V9"}, f"'{SMALL}' has no weights 'IMAGENET1K_V9': there are "),
+    ],
+    ids=["an unknown model", "a model that detects", "unknown weights"],
+)
+def test_what_torchvision_does_not_have_is_told_before_anything_starts(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ModelLoad, match=words):
+        check_runtime(model_of("torchvision", ("image",), **{"arch": SMALL, **fields}))
+
+
+def test_weights_that_torchvision_keeps_are_loaded_by_their_name(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "hub/checkpoints"
+    kept.mkdir(parents=True)
+    file = Path(models.get_model_weights(SMALL).DEFAULT.url).name
+    torch.save(seeded().state_dict(), kept / file)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
+    found = loaded("torchvision", ("image",), arch=SMALL)({"image": of_one_size()})
+    assert found.equals(runtime(state)({"image": of_one_size()}))

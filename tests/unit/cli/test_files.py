@@ -10,6 +10,7 @@ import pytest
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
 from batchinference.spec import BatchInference, SpecError
 from support.documents import model_step, python_step
+from support.runtimes import full_model
 from support.specs import filter_step, job
 
 HERE = Path("/jobs/mine")
@@ -21,7 +22,7 @@ def absolute(directory: Path = HERE, **spec: Any) -> BatchInference:
 
 def source_of(made: BatchInference) -> str | None:
     (step,) = made.spec.steps
-    return step.model.source if step.model else None
+    return step.model.source_or_none if step.model else None
 
 
 def with_source(source: str, directory: Path = HERE) -> str | None:
@@ -84,13 +85,24 @@ def test_a_folder_beside_the_file_goes_before_a_model_of_that_name(tmp_path: Pat
     assert with_source("org/other", tmp_path) == "org/other"
 
 
+@pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
 @pytest.mark.parametrize(
-    ("source", "expected"),
-    [("weights.pt", "/jobs/mine/weights.pt"), ("s3://m/w.pt", "s3://m/w.pt")],
+    ("folder", "expected"),
+    [("", "/jobs/mine/"), ("models/", "/jobs/mine/models/"), ("s3://models/", "s3://models/")],
 )
-def test_the_file_of_a_torch_model_is_always_a_path(source: str, expected: str) -> None:
-    model = {"runtime": "torch", "source": source, "inputs": {"x": "text"}, "output": "y"}
-    assert source_of(absolute(steps=[{"name": "score", "model": model}])) == expected
+def test_the_file_of_a_model_is_always_a_path(runtime: str, folder: str, expected: str) -> None:
+    model = full_model(runtime)
+    file = model.get("source", "weights.pt").rpartition("/")[2]
+    made = absolute(steps=[{"name": "score", "model": {**model, "source": f"{folder}{file}"}}])
+    assert source_of(made) == f"{expected}{file}"
+
+
+def test_a_model_of_the_hub_may_be_one_of_sentence_transformers() -> None:
+    step = {"name": "embed", "model": full_model("sentenceTransformers")}
+    assert source_of(absolute(steps=[step])) == "org/model"
+    step["model"]["source"] = "./model"
+    del step["model"]["revision"]
+    assert source_of(absolute(steps=[step])) == "/jobs/mine/model"
 
 
 def test_everything_else_stays_as_it_is() -> None:

@@ -10,6 +10,7 @@ from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError
 from support.documents import Document, model_step
 from support.rendered import render
+from support.runtimes import full_model
 from support.specs import job, spec_of
 
 WAY_OUT = "use s3://, or mount a volume that all pods share (cluster.volumes)"
@@ -79,10 +80,13 @@ def test_a_model_of_the_hub_or_in_the_image_is_fine(source: str) -> None:
     assert problems(**transformers(source)) == []
 
 
-@pytest.mark.parametrize("source", ["weights.pt", "models/weights.pt", "./weights.pt"])
-def test_the_file_of_a_torch_model_is_always_a_path(source: str) -> None:
-    (problem,) = problems(**torch(source=source))
-    assert problem.startswith(f"spec.steps[0].model.source: '{source}' is a relative path")
+@pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
+@pytest.mark.parametrize("folder", ["", "models/", "./"])
+def test_the_file_of_a_model_is_always_a_path(runtime: str, folder: str) -> None:
+    model = full_model(runtime)
+    file = folder + model.get("source", "weights.pt").rpartition("/")[2]
+    (problem,) = problems(steps=[{"name": "score", "model": {**model, "source": file}}])
+    assert problem.startswith(f"spec.steps[0].model.source: '{file}' is a relative path")
 
 
 def test_a_torch_model_that_a_function_makes_has_no_path() -> None:

@@ -89,9 +89,9 @@ def test_a_torch_module_takes_any_inputs() -> None:
         ({"runtime": REMOVED}, ".runtime: required, but missing"),
         (
             {"runtime": "pytorch"},
-            ".runtime: 'pytorch' is not one of transformers, torch, http; did you mean 'torch'?",
+            ".runtime: 'pytorch' is not one of transformers, torch, ",
         ),
-        ({"runtime": "caffe"}, ".runtime: 'caffe' is not one of transformers, torch, http"),
+        ({"runtime": "caffe"}, ".runtime: 'caffe' is not one of transformers, torch, "),
         ({"task": REMOVED}, ".task: required, but missing"),
         (
             {"task": "embedding"},

@@ -1,0 +1,59 @@
+"""Models of each runtime as they stand in a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FULL_MODELS: dict[str, dict[str, Any]] = {
+    "torch": {
+        "factory": "own.models:build",
+        "inputs": {"x": "x"},
+        "outputName": "logits",
+        "dtype": "float16",
+    },
+    "torchvision": {
+        "arch": "resnet152",
+        "weights": "IMAGENET1K_V2",
+        "source": "s3://models/resnet152.pt",
+        "inputs": {"image": "image"},
+        "topK": 5,
+        "labels": ["cat", "dog"],
+        "dtype": "bfloat16",
+        "options": {"num_classes": 2},
+    },
+    "torchvision features": {
+        "runtime": "torchvision",
+        "arch": "resnet18",
+        "inputs": {"image": "image"},
+        "features": True,
+    },
+    "keras": {
+        "factory": "own.models:build",
+        "factoryArgs": {"units": 2},
+        "source": "/models/weights.weights.h5",
+        "backend": "tensorflow",
+        "inputs": {"x": "x"},
+        "outputName": "logits",
+    },
+    "onnx": {"source": "/models/model.onnx", "inputs": {"x": "x"}, "outputName": "logits"},
+    "sentenceTransformers": {
+        "source": "org/model",
+        "revision": "main",
+        "inputs": {"text": "text"},
+        "normalize": True,
+        "promptName": "query",
+        "truncateDim": 256,
+        "dtype": "float32",
+    },
+    "sentenceTransformers prompt": {
+        "runtime": "sentenceTransformers",
+        "source": "org/model",
+        "inputs": {"text": "text"},
+        "prompt": "search: ",
+    },
+}
+"""Valid models that together use every field of these runtimes, without `output`."""
+
+
+def full_model(name: str) -> dict[str, Any]:
+    return {"runtime": name, **FULL_MODELS[name], "output": "y"}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,8 +61,7 @@ def failed(file: int, row: int, step: str = "embed") -> pa.Table:
 
 
 def skipped(file: int, *row_numbers: int) -> pa.Table:
-    ids = pa.chunked_array([[rows.pack(file, row) for row in row_numbers]])
-    return rows.skipped_rows(ids)
+    return rows.skipped_rows(np.array([rows.pack(file, row) for row in row_numbers]))
 
 
 MIXED = concat([
@@ -78,8 +78,8 @@ def errors_of(layout: Layout) -> list[dict[str, object]]:
     return rows_of(directory) if directory.exists() else []
 
 
-def manifest_of(layout: Layout, name: str) -> dict[str, object]:
-    content: dict[str, object] = json.loads((layout.manifests(1) / name).read())
+def manifest_of(layout: Layout, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((layout.manifests(1) / name).read())
     return content
 
 
@@ -89,7 +89,7 @@ def manifest_names(layout: Layout) -> list[str]:
 
 def test_good_rows_become_a_data_file_with_the_columns_of_the_user_alone(commit: Commit) -> None:
     commit.put(MIXED, task=3)
-    (file,) = data_files(Path(commit.layout.output.path))
+    (file,) = data_files(Path(commit.attempt.layout.output.path))
     assert pq.read_table(file).to_pydict() == {"value": [10, 11, 17]}
 
 
@@ -123,12 +123,17 @@ def test_the_manifest_tells_rows_ends_counts_and_files(commit: Commit, layout: L
     assert manifest == {
         "attempt": 1,
         "task": 3,
-        "counts": {"written": 3, "failed": 1, "skipped": 2},
+        "counts": {"read": 6, "written": 3, "failed": 1, "skipped": 2},
         "ranges": [[0, 0, 5], [1, 7, 8]],
+        "shares": [],
         "ends": [[0, 5]],
-        "data": {"name": data.name, "bytes": data.stat().st_size},
+        "data": [{"name": data.name, "bytes": data.stat().st_size}],
         "errors": {"name": errors.name, "bytes": errors.stat().st_size},
+        "notes": manifest["notes"],
     }
+    ((step, note),) = manifest["notes"]
+    assert step == "write"
+    assert json.loads(note)["peak_bytes"] > 1 << 20
 
 
 def test_data_is_put_first_then_errors_and_last_the_manifest(

@@ -19,8 +19,8 @@ from batchinference.pipeline.manifest import (
 
 FILES = st.integers(0, 3) | st.integers(0, rows.MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << rows.ROW_BITS) - 2)
-COUNTS = st.builds(Counts, *[st.integers(0, 10**12)] * 3)
-FILE = st.none() | st.builds(WrittenFile, st.text(max_size=20), st.integers(0, 2**50))
+COUNTS = st.builds(Counts, *[st.integers(0, 10**12)] * 4)
+FILE = st.builds(WrittenFile, st.text(max_size=20), st.integers(0, 2**50))
 RANGES = st.lists(st.tuples(FILES, ROWS, ROWS), max_size=5)
 MANIFESTS = st.builds(
     Manifest,
@@ -28,9 +28,11 @@ MANIFESTS = st.builds(
     task=st.integers(0, 99_999_999),
     counts=COUNTS,
     ranges=RANGES,
+    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, rows.WHOLE - 1)), max_size=5),
     ends=st.lists(st.tuples(FILES, ROWS), max_size=5),
-    data=FILE,
-    errors=FILE,
+    data=st.lists(FILE, max_size=3),
+    errors=st.none() | FILE,
+    notes=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3),
 )
 
 
@@ -96,4 +98,4 @@ def test_other_names_are_no_manifests(name: str) -> None:
 def test_counts_add_up(one: Counts, other: Counts) -> None:
     together = one + other
     assert together.read == one.read + other.read
-    assert together.read == together.written + together.failed + together.skipped
+    assert together.written == one.written + other.written

@@ -105,4 +105,4 @@ def test_the_name_of_a_part_begins_with_the_key_of_its_work() -> None:
     layout = Layout.of(spec())
     name = layout.part_name(2, 31, "0a1b2c3d")
     assert name.startswith(part_prefix(layout.key))
-    assert name.endswith("-0002-00000031-0a1b2c3d.parquet")
+    assert name.endswith("-0002-00000031-0a1b2c3d")

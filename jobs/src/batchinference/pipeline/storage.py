@@ -98,14 +98,14 @@ class Address:
         return [info for info in found if info.type == pafs.FileType.File]
 
     def data_files(self) -> list[pafs.FileInfo]:
-        """The files of a data set below this directory: those in it, and in directories whose
-        names do not begin with an underscore or a dot."""
+        """The files of a data set below this directory: those in it, and in the directories of
+        its partitions (`class=cat`)."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = []
         for info in self.filesystem.get_file_info(selector):
             if info.type == pafs.FileType.File:
                 found.append(info)
-            elif not base_name(info.path).startswith(("_", ".")):
+            elif "=" in base_name(info.path):
                 found += self.at(info.path).files(recursive=True)
         return found
 

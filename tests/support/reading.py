@@ -53,9 +53,14 @@ class Outcome:
         return dict(_place(row) for row in self._in_state(rows.END))
 
     @property
+    def table(self) -> pa.Table:
+        """The good rows as a table."""
+        return _data(self.tables)
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of the good rows."""
-        return _data(self.tables).schema
+        return self.table.schema
 
     def column(self, name: str) -> np.ndarray:
         """A column of the good rows, as a step is given it."""

@@ -48,8 +48,20 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
     "csv": {"delimiter": ";", "column_names": ["id", "text"]},
     "text": {"encoding": "latin-1", "drop_empty_lines": False},
     "binary": {},
+    "numpy": {},
+    "audio": {"sample_rate": 16000, "mono": True},
+    "video": {"fps": 0.5, "size": [32, 64], "include_timestamps": True},
+    "tfrecords": {"list_columns": ["id", "text"]},
+    "webdataset": {"mode": "L", "size": [32, 64], "decoder": False, "suffixes": ["jpg"]},
+    "manifest": {
+        "mode": "L",
+        "size": [32, 64],
+        "column": "url",
+        "decode": "image",
+        "on_unreachable": "error",
+    },
 }
-"""Each format with the options that it alone has."""
+"""Each format with its own options: none that all have."""
 
 
 def reading(format_: str, **options: Any) -> Document:

@@ -243,13 +243,13 @@ def test_one_huge_line_is_one_row(tmp_path: Path) -> None:
 def test_a_bad_line_among_many_is_found_by_halving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parse, calls = reader._parse, []
+    parse, calls = reader.parse, []
 
     def counted(chunk: bytes, schema: pa.Schema) -> pa.Table:
         calls.append(len(chunk))
         return parse(chunk, schema)
 
-    monkeypatch.setattr(reader, "_parse", counted)
+    monkeypatch.setattr(reader, "parse", counted)
     path = write(tmp_path / "a.json", b'{"a": 1}\n' * 1000 + b"bad\n" + b'{"a": 1}\n' * 3095)
     opened = open_input("json", path)
     calls.clear()

@@ -104,7 +104,7 @@ def test_a_renamed_field_is_refused_where_it_stands(data: st.DataObject) -> None
     with pytest.raises(SpecError) as caught:
         parse(renamed)
     found = {problem.path: problem.message for problem in caught.value.problems}
-    unknown = found.get(named((*place[:-1], name)), "").startswith("unknown field; ")
+    unknown = found.get(named((*place[:-1], name)), "").startswith("unknown ")
     missing = found.get(named(place)) == "required, but missing"
     assert unknown or missing
 

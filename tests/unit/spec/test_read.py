@@ -15,10 +15,10 @@ FORMATS = list(READ_OPTIONS)
 COMMON = ["include_paths", "file_extensions"]
 OF_ANOTHER_FORMAT = [
     (format_, option, value)
-    for format_ in FORMATS
-    for other, options in READ_OPTIONS.items()
+    for format_, own in READ_OPTIONS.items()
+    for options in READ_OPTIONS.values()
     for option, value in options.items()
-    if other != format_
+    if option not in own
 ]
 
 
@@ -31,13 +31,31 @@ def test_a_format_takes_its_own_options(format_: str) -> None:
 
 @pytest.mark.parametrize(("format_", "option", "value"), OF_ANOTHER_FORMAT)
 def test_a_format_refuses_the_options_of_another(format_: str, option: str, value: Any) -> None:
-    near = {"columns": "column_names", "column_names": "columns"}.get(option)
-    if near in READ_OPTIONS[format_]:
-        known = f"did you mean '{near}'?"
-    else:
-        known = "there are " + ", ".join([*COMMON, *READ_OPTIONS[format_]])
-    message = f"spec.read.options.{option}: unknown field; {known}"
-    assert refused(reading(format_, **{option: value})) == message
+    message = refused(reading(format_, **{option: value}))
+    unknown = f"spec.read.options.{option}: unknown option '{option}' for {format_}; "
+    assert message.startswith(unknown)
+    known = "there are " + ", ".join([*COMMON, *READ_OPTIONS[format_]])
+    nearest = {f"did you mean '{name}'?" for name in READ_OPTIONS[format_]}
+    assert message.removeprefix(unknown) in {known, *nearest}
+
+
+@pytest.mark.parametrize(
+    ("format_", "option", "nearest"),
+    [
+        ("parquet", "colums", "columns"),
+        ("csv", "columns", "column_names"),
+        ("images", "sise", "size"),
+        ("video", "resize", "size"),
+        ("video", "include_timestamp", "include_timestamps"),
+        ("audio", "samplerate", "sample_rate"),
+        ("text", "includePaths", "include_paths"),
+    ],
+)
+def test_the_option_that_was_meant_is_named(format_: str, option: str, nearest: str) -> None:
+    assert refused(reading(format_, **{option: 1})) == (
+        f"spec.read.options.{option}: unknown option '{option}' for {format_}; "
+        f"did you mean '{nearest}'?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,6 +67,18 @@ def test_a_format_refuses_the_options_of_another(format_: str, option: str, valu
         ("csv", {"delimiter": ",", "column_names": None}),
         ("text", {"encoding": "utf-8", "drop_empty_lines": True}),
         ("binary", {}),
+        ("numpy", {}),
+        ("audio", {"sample_rate": None, "mono": False}),
+        ("video", {"fps": None, "size": None, "include_timestamps": False}),
+        ("tfrecords", {"list_columns": None}),
+        ("webdataset", {"mode": "RGB", "size": None, "decoder": True, "suffixes": None}),
+        (
+            "manifest",
+            {
+                **{"mode": "RGB", "size": None, "column": "uri", "decode": "bytes"},
+                **{"on_unreachable": "fail"},
+            },
+        ),
     ],
     ids=short,
 )
@@ -133,6 +163,28 @@ def test_a_format_that_there_is_not(value: Any, message: str) -> None:
         ("text", "encoding", "", ": String should have at least 1 character, got ''"),
         ("text", "encoding", None, ": Input should be a valid string, got null"),
         ("text", "drop_empty_lines", 0, ": Input should be a valid boolean, got 0"),
+        ("audio", "sample_rate", 0, ": Input should be greater than or equal to 1, got 0"),
+        ("audio", "sample_rate", 16e3, ": Input should be a valid integer, got 16000.0"),
+        ("audio", "mono", 1, ": Input should be a valid boolean, got 1"),
+        ("video", "fps", 0, ": Input should be greater than 0, got 0"),
+        ("video", "fps", 1001, ": Input should be less than or equal to 1000, got 1001"),
+        ("video", "size", [9], ": List should have at least 2 items after validation, not 1"),
+        ("tfrecords", "list_columns", [""], "[0]: String should have at least 1 character, got ''"),
+        (
+            "webdataset",
+            "suffixes",
+            [],
+            ": List should have at least 1 item after validation, not 0",
+        ),
+        ("webdataset", "decoder", "rgb", ": Input should be a valid boolean, got 'rgb'"),
+        ("manifest", "column", "", ": String should have at least 1 character, got ''"),
+        (
+            "manifest",
+            "decode",
+            "img",
+            ": 'img' is not one of bytes, image, text; did you mean 'image'?",
+        ),
+        ("manifest", "on_unreachable", "skip", ": 'skip' is not one of fail, error"),
     ],
     ids=short,
 )
@@ -143,12 +195,6 @@ def test_an_option_out_of_its_range(format_: str, option: str, value: Any, messa
 @pytest.mark.parametrize("delimiter", ["\t", ";", "|", " ", "~"])
 def test_a_delimiter_is_any_character_that_separates(delimiter: str) -> None:
     assert parse(reading("csv", delimiter=delimiter))
-
-
-def test_options_carry_the_names_that_ray_data_gives_them() -> None:
-    assert refused(reading("text", includePaths=True)) == (
-        "spec.read.options.includePaths: unknown field; did you mean 'include_paths'?"
-    )
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def test_a_row_tells_type_and_default(field: str, cells: list[str]) -> None:
     [
         "## spec",
         *(f"### spec.read, format: {name}" for name in ("images", "parquet", "json", "csv")),
-        *(f"### spec.read, format: {name}" for name in ("text", "binary")),
+        *(f"### spec.read, format: {name}" for name in ("text", "binary", "numpy", "audio")),
+        *(f"### spec.read, format: {name}" for name in ("video", "tfrecords", "webdataset")),
+        "### spec.read, format: manifest",
         *(f"### spec.steps[].model, runtime: {name}" for name in ("transformers", "torch")),
         *(f"### spec.write, format: {name}" for name in ("parquet", "json")),
         "## status",

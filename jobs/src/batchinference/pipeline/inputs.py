@@ -27,11 +27,14 @@ _HIDDEN = frozenset("._")
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file: its number in the list, its path in the file system, its size in bytes."""
+    """One file: its number in the list, its path in the file system, its size in bytes. Where
+    several tasks share it, a part of it: rows `start` up to `stop`, where None is its end."""
 
     number: int
     path: str
     size: int
+    start: int = 0
+    stop: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import Reader
-from batchinference.spec.read import Read, ReadImages
+from batchinference.spec.read import ImageOptions, Read, ReadImages, ReadManifest, ReadVideo
 
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
@@ -18,6 +18,12 @@ MIN_COMMITS = 32
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """Rows and bytes of an output file that are enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
+FETCHED_ROWS = 256
+"""Rows of a manifest that make a read task."""
+USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
+"""What is taken for granted where nothing tells the size: height and width, bytes."""
+INFLATION = {"audio": 10, "webdataset": 10}
+"""How much larger rows are in memory than in files that are compressed well."""
 COUNT_THREADS = 16
 
 
@@ -41,9 +47,10 @@ class Sizing:
 def sizing_of(frozen: FrozenInput, read: Read, count: RowCount | None) -> Sizing:
     """The cut of an input; `count` is None when nothing is known of its rows."""
     files, size = len(frozen), frozen.size
-    tasks = max(math.ceil(size / TASK_BYTES), min(files, MIN_TASKS))
-    tasks = min(tasks, files, MAX_TASKS)
     rows = count.rows if count else size // 100
+    tasks = min(max(math.ceil(size / TASK_BYTES), min(files, MIN_TASKS)), files, MAX_TASKS)
+    if isinstance(read, ReadManifest):  # whose rows cost much more than their bytes
+        tasks = max(tasks, min(MIN_TASKS, math.ceil(rows / FETCHED_ROWS)))
     wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
     blocks = tasks * max(1, math.ceil(wanted / tasks))
     rows_per_file = min(rows // MIN_COMMITS, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
@@ -53,9 +60,16 @@ def sizing_of(frozen: FrozenInput, read: Read, count: RowCount | None) -> Sizing
 def row_bytes(size: int, rows: int, read: Read) -> int:
     """About how many bytes a row takes in memory."""
     if isinstance(read, ReadImages):
-        height, width = read.options.size or (512, 512)
-        return height * width * len(read.options.mode)
-    return max(64, 4 * size // max(1, rows))
+        return _picture_bytes(read.options)
+    if isinstance(read, ReadManifest):
+        return _picture_bytes(read.options) if read.options.decode == "image" else USUAL_OBJECT
+    if isinstance(read, ReadVideo):
+        return math.prod(read.options.size or USUAL_FRAME) * 3
+    return max(64, INFLATION.get(read.format, 4) * size // max(1, rows))
+
+
+def _picture_bytes(options: ImageOptions) -> int:
+    return math.prod(options.size or USUAL_PICTURE) * len(options.mode)
 
 
 def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.inputs import FrozenInput, InputFile
-from batchinference.pipeline.readers.base import BadRow, Chunk, Reader
+from batchinference.pipeline.readers.base import BadRow, Chunk, DivisibleReader, Reader
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.plan.columns import OWN_PREFIX
 
@@ -51,18 +52,23 @@ class FileRows:
         return list(self._tables(file))
 
     def _tables(self, file: InputFile) -> Iterator[pa.Table]:
-        row = 0
-        for chunk in self._chunks(self.root.at(file.path)):
+        row = file.start
+        for chunk in self._chunks(file):
             table = self._identified(chunk, file, row)
             row += table.num_rows
             if table.num_rows:
                 yield table
-        yield rows.end_of_file(file.number, row)
+        if file.stop is None:
+            yield rows.end_of_file(file.number, row)
 
-    def _chunks(self, address: Address) -> Iterator[Chunk]:
+    def _chunks(self, file: InputFile) -> Iterator[Chunk]:
         """What the reader yields; where the file is damaged, its rest is one bad row."""
+        address = self.root.at(file.path)
         try:
-            yield from self.reader.read(address)
+            if isinstance(self.reader, DivisibleReader):
+                yield from self.reader.read_part(address, file.start, file.stop)
+            else:
+                yield from self.reader.read(address)
         except OSError as error:
             if is_trouble(error):
                 raise JobFailure(f"{address.uri} cannot be read: {error}") from error
@@ -99,7 +105,10 @@ class FileSource(Datasource):
 
     def __init__(self, frozen: FrozenInput, file_rows: FileRows, tasks: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tasks = tasks_of(frozen.files(), tasks)
+        files = frozen.files()
+        if isinstance(file_rows.reader, DivisibleReader) and len(files) < tasks:
+            files = parts_of(frozen, file_rows.reader, tasks)
+        self._tasks = tasks_of(files, tasks)
         self._file_rows = file_rows
 
     def get_name(self) -> str:
@@ -121,6 +130,17 @@ class FileSource(Datasource):
             )
             for files in self._tasks
         ]
+
+
+def parts_of(frozen: FrozenInput, reader: Reader, parts: int) -> list[InputFile]:
+    """Files cut into about so many parts with the same number of rows."""
+    counts = [reader.rows_in(frozen.address(file), file.size) or 0 for file in frozen.files()]
+    most = max(1, math.ceil(sum(counts) / parts))
+    return [
+        replace(file, start=start, stop=start + most if start + most < rows else None)
+        for file, rows in zip(frozen.files(), counts, strict=True)
+        for start in range(0, max(1, rows), most)
+    ]
 
 
 def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:

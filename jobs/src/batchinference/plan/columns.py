@@ -7,12 +7,18 @@ import difflib
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
-from batchinference.spec.read import CsvOptions, ParquetOptions
+from batchinference.spec.read import CsvOptions, ParquetOptions, VideoOptions
 from batchinference.spec.steps import Step
 
 OWN_PREFIX = "_bi_"
 """Columns that begin so are the product's own."""
-_FORMAT_COLUMNS = {"images": "image", "text": "text", "binary": "bytes"}
+_FORMAT_COLUMNS = {
+    "images": ["image"],
+    "text": ["text"],
+    "binary": ["bytes"],
+    "audio": ["amplitude", "sample_rate"],
+    "video": ["frame", "frame_index"],
+}
 
 
 def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
@@ -20,7 +26,8 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     options = spec.read.options
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
-        columns = [_FORMAT_COLUMNS[spec.read.format]]
+        stamped = isinstance(options, VideoOptions) and options.include_timestamps
+        columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
     elif isinstance(options, ParquetOptions):
         columns = options.columns
     elif isinstance(options, CsvOptions):

@@ -27,6 +27,7 @@ from batchinference.spec.base import (
     MEMORY,
     MODULE_PATH,
     VARIABLE,
+    OptionsModel,
 )
 
 MAX_SHOWN = 60
@@ -94,7 +95,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         words[-1] = str(details["input"])  # pydantic turns true into 1
         message = f"as a key: {_message(details, value)}"
     elif kind == "extra_forbidden":
-        message = "unknown field" + _nearest(words[-1], _aliases(parent))
+        message = _unknown(details["loc"], parent)
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.below(words[-1]), details["ctx"]["expected_tags"])
     elif kind == "literal_error":
@@ -102,6 +103,14 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     else:
         message = _message(details, value)
     return Problem(_path(words), message)
+
+
+def _unknown(loc: tuple[str | int, ...], parent: type[BaseModel] | None) -> str:
+    near = _nearest(loc[-1], _aliases(parent))
+    if parent is not None and issubclass(parent, OptionsModel):
+        *_, format_, _, option = loc  # read, its format, options, the one at fault
+        return f"unknown option '{option}' for {format_}{near}"
+    return f"unknown field{near}"
 
 
 def _message(details: ErrorDetails, value: _Value) -> str:

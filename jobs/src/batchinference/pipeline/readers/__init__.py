@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.readers import binary, csv, images, json, parquet, text
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import cast
+
+from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import Reader
 from batchinference.spec.read import Read
 
-_READERS = {
-    "images": images.ImageReader,
-    "parquet": parquet.ParquetReader,
-    "json": json.JsonReader,
-    "csv": csv.CsvReader,
-    "text": text.TextReader,
-    "binary": binary.BinaryReader,
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a reader is: a class of a module in this package. `libraries` are those of the extra
+    `formats` that it imports."""
+
+    module: str
+    name: str
+    libraries: tuple[str, ...] = ()
+
+
+READERS = {
+    "images": Entry("images", "ImageReader"),
+    "parquet": Entry("parquet", "ParquetReader"),
+    "json": Entry("json", "JsonReader"),
+    "csv": Entry("csv", "CsvReader"),
+    "text": Entry("text", "TextReader"),
+    "binary": Entry("binary", "BinaryReader"),
+    "numpy": Entry("numpy", "NumpyReader"),
+    "audio": Entry("audio", "AudioReader", ("soundfile", "av")),
+    "video": Entry("video", "VideoReader", ("av",)),
+    "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
+    "webdataset": Entry("webdataset", "WebdatasetReader"),
+    "manifest": Entry("manifest", "ManifestReader"),
 }
+"""The readers by their formats in the specification. A module is imported when it is needed."""
 
 
 def reader_for(read: Read) -> Reader:
-    """The reader of a format, with its options."""
-    reader: Reader = _READERS[read.format](read.options)
-    return reader
+    """The reader of a format, with its options. Raises BadInput when a library is missing."""
+    entry = READERS[read.format]
+    missing = [name for name in entry.libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BadInput(
+            f"the format '{read.format}' needs the package {missing[0].replace('_', '-')}: "
+            "pip install 'batchinference[formats]', or an image that has it"
+        )
+    module = importlib.import_module(f"{__name__}.{entry.module}")
+    return cast(Reader, getattr(module, entry.name)(read.options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -50,3 +50,11 @@ class Reader(Protocol):
 
     def columns(self) -> list[str] | None:
         """The columns that `read` yields, once prepared; None when only reading tells."""
+
+
+@runtime_checkable
+class DivisibleReader(Reader, Protocol):
+    """A reader of files so costly that several tasks share one. `rows_in` counts exactly."""
+
+    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
+        """Rows `start` up to `stop`; None stands for the end."""

@@ -9,13 +9,10 @@ from batchinference.spec.read import BinaryOptions
 
 
 class BinaryReader(WholeFileReader):
-    column = "bytes"
+    names = ("bytes",)
 
     def __init__(self, options: BinaryOptions) -> None:
         pass
 
-    def decode(self, content: bytes) -> bytes:
-        return content
-
-    def to_arrow(self, values: list[bytes]) -> pa.Array:
-        return pa.array(values, pa.large_binary())
+    def decode(self, content: bytes) -> list[pa.Array]:
+        return [pa.array([content], pa.large_binary())]

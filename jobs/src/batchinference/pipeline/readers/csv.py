@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pac
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
+from batchinference.pipeline.readers.chunks import after, size_of
 from batchinference.pipeline.readers.lines import estimated_rows, sample_of
 from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address
@@ -53,8 +54,8 @@ class CsvReader:
         done, block, columns = 0, BLOCK_BYTES, list(self._types)
         while True:
             try:
-                for chunk in _after(done, self._chunks(file, block, columns)):
-                    done += _size(chunk)
+                for chunk in after(done, self._chunks(file, block, columns)):
+                    done += size_of(chunk)
                     yield chunk
                 return
             except _ReadAgain as again:
@@ -121,7 +122,7 @@ class CsvReader:
         return pa.table(columns, names)
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        return estimated_rows(sample_of(file), size)
+        return estimated_rows(file, size)
 
     def columns(self) -> list[str] | None:
         return list(self._types) or None
@@ -174,16 +175,3 @@ def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def _text_if_unknown(kind: pa.DataType) -> pa.DataType:
     unknown = pa.types.is_null(kind) or pa.types.is_binary(kind)
     return pa.string() if unknown else kind
-
-
-def _after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """What follows so many rows."""
-    for chunk in chunks:
-        size = _size(chunk)
-        if rows < size:
-            yield chunk.slice(rows) if isinstance(chunk, pa.Table) else chunk
-        rows = max(0, rows - size)
-
-
-def _size(chunk: Chunk) -> int:
-    return 1 if isinstance(chunk, BadRow) else int(chunk.num_rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.json as paj
@@ -19,7 +19,7 @@ from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import JsonOptions
 
-_NOTHING = pa.schema([])
+NO_SCHEMA = pa.schema([])
 
 
 class JsonReader:
@@ -29,17 +29,14 @@ class JsonReader:
 
     def __init__(self, options: JsonOptions) -> None:
         self._lines = options.lines
-        self._schema = _NOTHING
+        self._schema = NO_SCHEMA
 
     def prepare(self, samples: list[Address]) -> None:
-        tables = (part for sample in samples for part in self._sample(sample))
-        schemas = (part.schema for part in tables if isinstance(part, pa.Table))
-        types = agreed_types(schemas, _text_or_first)
-        self._schema = pa.schema([item for item in types.items() if not _has_null(item[1])])
+        self._schema = agreed_schema(part for file in samples for part in self._sample(file))
 
     def _sample(self, file: Address) -> Iterator[Chunk]:
         try:
-            yield from _rows(sample_of(file) if self._lines else _as_lines(file), _NOTHING)
+            yield from rows_of(sample_of(file) if self._lines else _as_lines(file), NO_SCHEMA)
         except (ValueError, RecursionError):
             return  # a bad file becomes a bad row when it is read
         except OSError as error:
@@ -50,34 +47,41 @@ class JsonReader:
         try:
             chunks = line_chunks(file) if self._lines else iter([_as_lines(file)])
             for chunk in chunks:
-                yield from _rows(chunk, self._schema)
+                yield from rows_of(chunk, self._schema)
         except (ValueError, RecursionError) as error:  # an array that is no JSON
             yield BadRow(error)
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        return estimated_rows(sample_of(file), size) if self._lines else None
+        return estimated_rows(file, size) if self._lines else None
 
     def columns(self) -> list[str] | None:
         return self._schema.names or None
 
 
-def _rows(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
+def agreed_schema(parts: Iterable[Chunk]) -> pa.Schema:
+    """The columns of some rows, but for those of which only nulls are known."""
+    schemas = (part.schema for part in parts if isinstance(part, pa.Table))
+    types = agreed_types(schemas, _text_or_first)
+    return pa.schema([item for item in types.items() if not _has_null(item[1])])
+
+
+def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
     """The rows of a chunk. One that cannot be parsed is halved until the bad line stands alone."""
     if not chunk.strip():
         return
     try:
-        yield _parse(chunk, schema)
+        yield parse(chunk, schema)
     except ValueError as error:
         lines = [line for line in chunk.splitlines(keepends=True) if line.strip()]
         if len(lines) == 1:
             yield BadRow(error)
             return
         half = len(lines) // 2
-        yield from _rows(b"".join(lines[:half]), schema)
-        yield from _rows(b"".join(lines[half:]), schema)
+        yield from rows_of(b"".join(lines[:half]), schema)
+        yield from rows_of(b"".join(lines[half:]), schema)
 
 
-def _parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
+def parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
     chunk.decode()  # pyarrow would let pass what is no UTF-8
     options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
     # one block, because a record must not straddle two

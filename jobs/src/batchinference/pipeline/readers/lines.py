@@ -8,6 +8,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from batchinference.pipeline.storage import Address, is_trouble
 
 CHUNK_BYTES = 4 << 20
@@ -39,19 +41,36 @@ def whole(file: Address) -> bytes:
 
 def sample_of(file: Address) -> bytes:
     """The first whole lines of a file, about a MiB of them; none of a damaged one."""
+    return _sample(file)[0]
+
+
+def estimated_rows(file: Address, size: int) -> int:
+    """Lines in a file of `size` bytes, judged by its beginning."""
+    sample, read = _sample(file)
+    lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
+    return max(1, round(size * lines / read)) if sample else 0
+
+
+def _sample(file: Address) -> tuple[bytes, int]:
+    """The first whole lines of a file, and how many of its bytes hold them."""
     try:
-        with file.filesystem.open_input_stream(file.path) as stream:
-            head = bytes(stream.read(SAMPLE_BYTES)).removeprefix(codecs.BOM_UTF8)
+        with file.filesystem.open_input_file(file.path) as source:
+            unpacked = _unpacked(file, source)
+            head = unpacked.read(SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
+            read = source.tell()
     except OSError as error:
         if is_trouble(error):
             raise
-        return b""  # it becomes a bad row when it is read
+        return b"", 0  # it becomes a bad row when it is read
     if len(head) < SAMPLE_BYTES:
-        return head
-    return head[: head.rfind(b"\n") + 1] or head
+        return head, read
+    whole_lines = head[: head.rfind(b"\n") + 1] or head
+    return whole_lines, max(1, round(read * len(whole_lines) / len(head)))
 
 
-def estimated_rows(sample: bytes, size: int) -> int | None:
-    """Lines in a file of `size` bytes, judged by its beginning."""
-    lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
-    return max(1, round(size * lines / len(sample))) if sample else 0
+def _unpacked(file: Address, source: pa.NativeFile) -> pa.NativeFile:
+    try:
+        codec = pa.Codec.detect(file.path)
+    except (TypeError, ValueError):  # there is none
+        return source
+    return pa.CompressedInputStream(source, codec.name)

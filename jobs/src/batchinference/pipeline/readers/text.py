@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of, whole
+from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, whole
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import TextOptions
 
@@ -58,7 +58,7 @@ class TextReader:
         return pa.table({"text": pa.array(lines, pa.string())})
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        return estimated_rows(sample_of(file), size)
+        return estimated_rows(file, size)
 
     def columns(self) -> list[str]:
         return ["text"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -17,30 +17,27 @@ class WholeFileReader:
     extensions: ClassVar[tuple[str, ...]] = ()
     row_per_file: ClassVar[bool] = True
     rows_exact: ClassVar[bool] = True
-    column: ClassVar[str]
+    names: ClassVar[tuple[str, ...]]
+    """The columns of the format."""
 
     def prepare(self, samples: list[Address]) -> None:
         """Nothing to learn: every file stands alone."""
 
-    def decode(self, content: bytes) -> Any:
-        """The value of the row."""
-        raise NotImplementedError
-
-    def to_arrow(self, values: list[Any]) -> pa.Array:
-        """Values of several rows as one column."""
+    def decode(self, content: bytes) -> list[pa.Array]:
+        """The row of a file: the one value of each column."""
         raise NotImplementedError
 
     def read(self, file: Address) -> Iterator[Chunk]:
         content = file.read()
         try:
-            value = self.decode(content)
+            columns = self.decode(content)
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises, the row is bad
             yield BadRow(error)
             return
-        yield pa.table({self.column: self.to_arrow([value])})
+        yield pa.table(columns, names=list(self.names))
 
     def rows_in(self, file: Address, size: int) -> int:
         return 1
 
     def columns(self) -> list[str]:
-        return [self.column]
+        return list(self.names)

@@ -7,37 +7,76 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.read.base import Columns, FileOptions, ReadModel
-from batchinference.spec.read.media import ImageOptions, ReadImages
+from batchinference.spec.read.manifest import ManifestOptions, ReadManifest
+from batchinference.spec.read.media import (
+    AudioOptions,
+    ImageOptions,
+    ReadAudio,
+    ReadImages,
+    ReadVideo,
+    VideoOptions,
+)
 from batchinference.spec.read.plain import BinaryOptions, ReadBinary, ReadText, TextOptions
+from batchinference.spec.read.records import (
+    ReadTfrecords,
+    ReadWebdataset,
+    TfrecordsOptions,
+    WebdatasetOptions,
+)
 from batchinference.spec.read.tables import (
     CsvOptions,
     JsonOptions,
+    NumpyOptions,
     ParquetOptions,
     ReadCsv,
     ReadJson,
+    ReadNumpy,
     ReadParquet,
 )
 
 Read = Annotated[
-    ReadImages | ReadParquet | ReadJson | ReadCsv | ReadText | ReadBinary,
+    ReadImages
+    | ReadParquet
+    | ReadJson
+    | ReadCsv
+    | ReadText
+    | ReadBinary
+    | ReadNumpy
+    | ReadAudio
+    | ReadVideo
+    | ReadTfrecords
+    | ReadWebdataset
+    | ReadManifest,
     Field(discriminator="format"),
 ]
 
 __all__ = [
+    "AudioOptions",
     "BinaryOptions",
     "Columns",
     "CsvOptions",
     "FileOptions",
     "ImageOptions",
     "JsonOptions",
+    "ManifestOptions",
+    "NumpyOptions",
     "ParquetOptions",
     "Read",
+    "ReadAudio",
     "ReadBinary",
     "ReadCsv",
     "ReadImages",
     "ReadJson",
+    "ReadManifest",
     "ReadModel",
+    "ReadNumpy",
     "ReadParquet",
     "ReadText",
+    "ReadTfrecords",
+    "ReadVideo",
+    "ReadWebdataset",
     "TextOptions",
+    "TfrecordsOptions",
+    "VideoOptions",
+    "WebdatasetOptions",
 ]

@@ -9,14 +9,35 @@ from pydantic import Field
 from batchinference.spec.read.base import FileOptions, ReadModel
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
+Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 
 
 class ImageOptions(FileOptions):
+    """Options of every format in which there are pictures."""
+
     mode: Literal["RGB", "RGBA", "L"] = "RGB"
     """Pillow's name of the colour mode that every image is converted to."""
-    size: Annotated[list[Pixels], Field(min_length=2, max_length=2)] | None = None
+    size: Size | None = None
     """Height and width in pixels that every image is resized to. Models want one size, and
     small pixels travel cheaply."""
+
+
+class AudioOptions(FileOptions):
+    sample_rate: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Samples a second that every recording is resampled to, such as the 16000 that speech models
+    want. Otherwise each keeps its own."""
+    mono: bool = False
+    """Mix the channels into one, so that `amplitude` is samples instead of channels x samples."""
+
+
+class VideoOptions(FileOptions):
+    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Frames to read of each second: the first that is shown at or after each tick. Otherwise all
+    are read."""
+    size: Size | None = None
+    """Height and width in pixels that every frame is resized to."""
+    include_timestamps: bool = False
+    """Add a column `frame_timestamp`: the seconds from the beginning at which a frame is shown."""
 
 
 class ReadImages(ReadModel):
@@ -25,4 +46,23 @@ class ReadImages(ReadModel):
     format: Literal["images"]
     """The format of the files."""
     options: ImageOptions = ImageOptions()
+    """Options of the format."""
+
+
+class ReadAudio(ReadModel):
+    """Recordings, one a row: `amplitude` of channels x samples (float32, from -1 to 1) and
+    `sample_rate`."""
+
+    format: Literal["audio"]
+    """The format of the files."""
+    options: AudioOptions = AudioOptions()
+    """Options of the format."""
+
+
+class ReadVideo(ReadModel):
+    """Films, one frame a row: `frame` of height x width x RGB (uint8), and `frame_index`."""
+
+    format: Literal["video"]
+    """The format of the files."""
+    options: VideoOptions = VideoOptions()
     """Options of the format."""

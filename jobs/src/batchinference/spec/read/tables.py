@@ -52,3 +52,17 @@ class ReadCsv(ReadModel):
     """The format of the files."""
     options: CsvOptions = CsvOptions()
     """Options of the format."""
+
+
+class NumpyOptions(FileOptions):
+    pass
+
+
+class ReadNumpy(ReadModel):
+    """NumPy's files, one row an element of the first axis: .npy in a column `data`, .npz with a
+    column for each of its arrays."""
+
+    format: Literal["numpy"]
+    """The format of the files."""
+    options: NumpyOptions = NumpyOptions()
+    """Options of the format."""

@@ -1,0 +1,55 @@
+"""Recordings, by soundfile; resampled by FFmpeg, through PyAV."""
+
+from __future__ import annotations
+
+import io
+
+import av
+import numpy as np
+import pyarrow as pa
+import soundfile
+from ray.data.extensions import ArrowVariableShapedTensorArray
+
+from batchinference.pipeline.readers.whole_file import WholeFileReader
+from batchinference.spec.read import AudioOptions
+
+
+class AudioReader(WholeFileReader):
+    names = ("amplitude", "sample_rate")
+    extensions = (
+        *("wav", "flac", "mp3", "ogg", "oga", "opus"),
+        *("aif", "aiff", "aifc", "au", "caf", "w64", "rf64"),
+    )
+
+    def __init__(self, options: AudioOptions) -> None:
+        self._rate = options.sample_rate
+        self._mono = options.mono
+
+    def decode(self, content: bytes) -> list[pa.Array]:
+        channels, rate = _samples(content)
+        if self._mono:
+            channels = channels.mean(axis=0, keepdims=True)
+        if self._rate not in (None, rate):
+            channels = np.stack([_resampled(one, rate, self._rate) for one in channels])
+            rate = self._rate
+        amplitude = channels[0] if self._mono else channels
+        return [ArrowVariableShapedTensorArray.from_numpy([amplitude]), pa.array([rate])]
+
+
+def _samples(content: bytes) -> tuple[np.ndarray, int]:
+    """Channels x samples (float32), and samples a second."""
+    with soundfile.SoundFile(io.BytesIO(content)) as recording:
+        samples = recording.read(dtype="float32", always_2d=True)
+        # of MP3 files without an index the number is a guess
+        if recording.format != "MP3" and len(samples) < recording.frames:
+            raise ValueError(f"only {len(samples)} of {recording.frames} samples can be decoded")
+        return samples.T, recording.samplerate
+
+
+def _resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    """One channel (float32) at another number of samples a second."""
+    frame = av.AudioFrame.from_ndarray(channel.reshape(1, -1), format="fltp", layout="mono")
+    frame.sample_rate = rate
+    resampler = av.AudioResampler(format="fltp", layout="mono", rate=wanted)
+    parts = [*resampler.resample(frame), *resampler.resample(None)]
+    return np.concatenate([part.to_ndarray()[0] for part in parts])

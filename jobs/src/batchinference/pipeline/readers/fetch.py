@@ -1,0 +1,122 @@
+"""Fetching what lies behind an address, with retries.
+
+An address that says itself that nothing is there is gone. One that gives no answer, or says that it
+cannot answer now, is away: it is asked again a few times.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from functools import cached_property
+from urllib.parse import urlsplit, urlunsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ChunkedEncodingError
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
+
+from batchinference.pipeline.storage import Address
+from batchinference.spec.uris import SCHEMES, scheme_of
+
+THREADS = 16
+ATTEMPTS = 5
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+"""Seconds between attempts: they double, unless the server asks for more."""
+TIMEOUTS = (10.0, 60.0)
+"""Seconds until a connection stands, and between two pieces of an answer."""
+_LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
+
+
+class Gone(Exception):
+    """There is nothing at an address, or it is none."""
+
+
+class Away(Exception):
+    """An address that gives no answer now. `wait` is how many seconds it asks for."""
+
+    def __init__(self, message: str, wait: float = 0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class Fetcher:
+    """Fetches over http(s):// and from storage. It may be used by several threads."""
+
+    def __reduce__(self) -> tuple[type[Fetcher], tuple[()]]:
+        return Fetcher, ()  # without the connections, which stay in their process
+
+    @cached_property
+    def _session(self) -> requests.Session:
+        session = requests.Session()
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, HTTPAdapter(pool_connections=THREADS, pool_maxsize=THREADS))
+        return session
+
+    def fetch(self, uri: str, beside: Address) -> bytes:
+        """The bytes behind an address. A relative path starts where the file `beside` lies.
+
+        Raises Gone, or Away when trying again did not help.
+        """
+        if scheme_of(uri) not in ("http", "https"):
+            return _from_storage(uri, beside)
+        stop = stop_after_attempt(ATTEMPTS)
+        again = Retrying(stop=stop, wait=_wait, retry=retry_if_exception_type(Away), reraise=True)
+        return again(self._get, uri)
+
+    def _get(self, url: str) -> bytes:
+        try:
+            answer = self._session.get(url, timeout=TIMEOUTS)
+        except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
+            raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
+        except requests.RequestException as error:
+            raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
+        told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
+        if answer.status_code in _LATER:
+            raise Away(told, _seconds(answer.headers.get("Retry-After", "")))
+        if not answer.ok:
+            raise Gone(told)
+        return answer.content
+
+
+def _from_storage(uri: str, beside: Address) -> bytes:
+    """Storage tries again itself."""
+    if scheme_of(uri) not in SCHEMES:
+        raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
+    address = _address(uri, beside)
+    try:
+        return address.read()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise Gone(f"{address.uri} does not exist") from None
+    except OSError as error:
+        raise Away(f"{address.uri} cannot be read: {error}") from error
+
+
+def _address(uri: str, beside: Address) -> Address:
+    if "://" in uri or uri.startswith("/"):
+        return Address(uri)
+    return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.wait if isinstance(error, Away) else 0.0
+    usual = wait_exponential_jitter(FIRST_WAIT, LONGEST_WAIT, jitter=FIRST_WAIT)
+    return max(min(asked, LONGEST_WAIT), usual(state))
+
+
+def _seconds(retry_after: str) -> float:
+    """What a server asks for; it may also name a date, which is not heeded."""
+    return float(retry_after) if retry_after.isdecimal() else 0.0
+
+
+def shown(uri: str) -> str:
+    """An address without the parts in which secrets stand."""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))

@@ -1,0 +1,137 @@
+"""NumPy's files, read in slices of rows: .npy holds one array, .npz is a zip archive of them."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib import format as npy
+
+from batchinference.pipeline.blocks import to_column
+from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
+from batchinference.pipeline.readers.streams import BUFFER_BYTES, opened
+from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.spec.read import NumpyOptions
+
+COLUMN = "data"
+"""The column of a file that holds one array without a name."""
+CHUNK_BYTES = 16 << 20
+HEADER_BYTES = 1 << 16
+"""What is fetched at a time where only headers are wanted."""
+_ZIP = b"PK"
+_DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
+
+
+class NumpyReader:
+    extensions = ("npy", "npz")
+    row_per_file = False
+    rows_exact = True
+
+    def __init__(self, options: NumpyOptions) -> None:
+        self._columns: list[str] = []
+
+    def prepare(self, samples: list[Address]) -> None:
+        names = [name for sample in samples for name in _headers(sample)]
+        self._columns = list(dict.fromkeys(names))
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        try:
+            with _arrays(file, BUFFER_BYTES) as arrays:
+                yield from _tables(arrays)
+        except _DAMAGE as error:
+            yield BadRow(error)  # the rest of the file counts as one row
+
+    def rows_in(self, file: Address, size: int) -> int:
+        return next((array.rows for array in _headers(file).values()), 1)
+
+    def columns(self) -> list[str] | None:
+        return self._columns or None
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array of which the header has been read. `source` stands where its elements begin."""
+
+    source: IO[bytes]
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def open(cls, source: IO[bytes]) -> _Array:
+        version = npy.read_magic(source)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        array = cls(source, *read(source))
+        if array.dtype.kind not in "biufSUmM":
+            raise ValueError(f"arrays of {array.dtype} cannot be read")
+        return array
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def row_bytes(self) -> int:
+        return max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
+
+    def slices(self, rows: int) -> Iterator[np.ndarray]:
+        """The array, so many rows at a time; at once where rows do not lie one after another."""
+        if self.fortran:
+            whole = self._take(math.prod(self.shape)).reshape(self.shape[::-1]).T
+            yield from (whole[start : start + rows] for start in range(0, self.rows, rows))
+            return
+        for start in range(0, self.rows, rows):
+            shape = (min(rows, self.rows - start), *self.shape[1:])
+            yield self._take(math.prod(shape)).reshape(shape)
+
+    def _take(self, elements: int) -> np.ndarray:
+        content = self.source.read(elements * self.dtype.itemsize)
+        if len(content) < elements * self.dtype.itemsize:
+            raise EOFError("the file ends before its array does")
+        array = np.frombuffer(content, self.dtype, elements)
+        return array.astype(self.dtype.newbyteorder("="), copy=False)  # Arrow has no other order
+
+
+@contextmanager
+def _arrays(file: Address, buffer_bytes: int) -> Iterator[dict[str, _Array]]:
+    """The arrays of a file by the names of their columns."""
+    with ExitStack() as stack:
+        source = stack.enter_context(opened(file, buffer_bytes))
+        if not source.peek(len(_ZIP)).startswith(_ZIP):
+            yield {COLUMN: _Array.open(source)}
+            return
+        archive = stack.enter_context(zipfile.ZipFile(source))
+        members = [name for name in archive.namelist() if name.endswith(".npy")]
+        sources = {name: stack.enter_context(archive.open(name)) for name in members}
+        yield {name.removesuffix(".npy"): _Array.open(sources[name]) for name in members}
+
+
+def _headers(file: Address) -> dict[str, _Array]:
+    """The arrays of a file, of which only the headers are there; none of a damaged one."""
+    try:
+        with _arrays(file, HEADER_BYTES) as arrays:
+            return arrays
+    except _DAMAGE:
+        return {}  # it becomes a bad row when it is read
+    except OSError as error:
+        if is_trouble(error):
+            raise
+        return {}
+
+
+def _tables(arrays: dict[str, _Array]) -> Iterator[pa.Table]:
+    lengths = {name: array.rows for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name} {rows}" for name, rows in lengths.items())
+        raise ValueError(f"the arrays have different numbers of rows: {shown}")
+    size = sum(array.row_bytes for array in arrays.values())
+    rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, size)))
+    slices = (array.slices(rows) for array in arrays.values())
+    for columns in zip(*slices, strict=True):
+        yield pa.table([to_column(column) for column in columns], names=list(arrays))

@@ -1,0 +1,50 @@
+"""Files that hold many records, read from beginning to end."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, TypeVar, cast
+
+from batchinference.pipeline.storage import Address
+
+BUFFER_BYTES = 4 << 20
+"""What is fetched at a time: each fetch is a request where the file is on an object store."""
+SAMPLE_BYTES = 4 << 20
+"""How much of a file is looked at to guess its rows."""
+_GZIP = b"\x1f\x8b"
+Record = TypeVar("Record")
+
+
+@contextmanager
+def opened(file: Address, buffer_bytes: int = BUFFER_BYTES) -> Iterator[io.BufferedReader]:
+    """A file as it is, and in which one can seek; one that is compressed stays so."""
+    with file.filesystem.open_input_file(file.path) as source:
+        yield io.BufferedReader(source, buffer_bytes)
+
+
+def unpacked(source: io.BufferedReader) -> BinaryIO:
+    """What a file holds, whether it is compressed with gzip or not."""
+    packed = source.peek(len(_GZIP)).startswith(_GZIP)
+    return cast(BinaryIO, gzip.GzipFile(fileobj=source)) if packed else source
+
+
+def beginning(records: Iterator[Record], source: BinaryIO, most: int) -> Iterator[Record]:
+    """The first records of a file: at most so many, and none far into it."""
+    for record in itertools.islice(records, most):
+        yield record
+        if source.tell() >= SAMPLE_BYTES:
+            return
+
+
+def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
+    """About how many records a file of `size` bytes has, judged by its beginning."""
+    count = 0
+    for count, _ in enumerate(records, 1):
+        read = source.tell()
+        if read >= SAMPLE_BYTES:
+            return max(1, round(count * size / read))
+    return count

@@ -1,0 +1,145 @@
+"""Files of tf.train.Example records, without TensorFlow.
+
+A record is its length, the masked CRC-32C of that, the content and the masked CRC-32C of that.
+Columns are learned from the first records of a few files and hold for all of them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, TypeAlias
+
+import google_crc32c
+import pyarrow as pa
+
+from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.readers.base import BadRow, Chunk
+from batchinference.pipeline.readers.example import Column, Feature, columns_of, features_of
+from batchinference.pipeline.readers.streams import beginning, estimate, opened, unpacked
+from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.spec.read import TfrecordsOptions
+
+SAMPLE_RECORDS = 100
+CHUNK_RECORDS, CHUNK_BYTES = 1024, 8 << 20
+_HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
+_MASK = 0xA282EAD8
+_DAMAGE = (ValueError, EOFError, zlib.error)
+Record: TypeAlias = bytes | ValueError
+
+
+class TfrecordsReader:
+    extensions = ("tfrecords", "tfrecord", "tfrecords.gz", "tfrecord.gz")
+    row_per_file = False
+    rows_exact = False
+
+    def __init__(self, options: TfrecordsOptions) -> None:
+        self._lists = options.list_columns or []
+        self._columns: dict[str, Column] = {}
+
+    def prepare(self, samples: list[Address]) -> None:
+        records = (features for sample in samples for features in _first_features(sample))
+        self._columns = columns_of(records, self._lists)
+        missing = [name for name in self._lists if name not in self._columns]
+        if self._columns and missing:
+            there = ", ".join(self._columns)
+            raise BadInput(
+                f"read.options.list_columns: there is no feature '{missing[0]}', only {there}"
+            )
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        try:
+            with opened(file) as source:
+                yield from _tables(_records(unpacked(source)), dict(self._columns))
+        except _DAMAGE as error:
+            yield BadRow(error)  # the rest of the file counts as one row
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        try:
+            with opened(file) as source:
+                return estimate(_records(unpacked(source)), source, size)
+        except _DAMAGE:
+            return 1
+        except OSError as error:
+            if is_trouble(error):
+                raise
+            return 1
+
+    def columns(self) -> list[str] | None:
+        return list(self._columns) or None
+
+
+def _first_features(file: Address) -> Iterator[dict[str, Feature]]:
+    """The first records of a file, up to a damaged one."""
+    try:
+        with opened(file) as source:
+            for record in beginning(_records(unpacked(source)), source, SAMPLE_RECORDS):
+                yield features_of(_sound(record))
+    except _DAMAGE:
+        return  # it becomes a bad row when it is read
+    except OSError as error:
+        if is_trouble(error):
+            raise
+
+
+def _tables(records: Iterator[Record], columns: dict[str, Column]) -> Iterator[Chunk]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        try:
+            content = _sound(record)
+            rows.append(_row(content, columns))
+        except ValueError as error:
+            yield from [_table(rows, columns), BadRow(error)]
+            rows, size = [], 0
+            continue
+        size += len(content)
+        if len(rows) == CHUNK_RECORDS or size > CHUNK_BYTES:
+            yield _table(rows, columns)
+            rows, size = [], 0
+    yield _table(rows, columns)
+
+
+def _row(record: bytes, columns: dict[str, Column]) -> dict[str, Any]:
+    """The values of a record. A feature that no sample had becomes a column of lists."""
+    features = features_of(record)
+    for name, feature in features.items():
+        columns.setdefault(name, Column(feature.kind))
+    return {name: columns[name].value(name, feature) for name, feature in features.items()}
+
+
+def _table(rows: list[dict[str, Any]], columns: dict[str, Column]) -> pa.Table:
+    if not rows:
+        return pa.table({})
+    arrays = [
+        pa.array([row.get(name) for row in rows], column.type) for name, column in columns.items()
+    ]
+    return pa.table(arrays, names=list(columns))
+
+
+def _sound(record: Record) -> bytes:
+    if isinstance(record, ValueError):
+        raise record
+    return record
+
+
+def _records(source: BinaryIO) -> Iterator[Record]:
+    """The records of a file, with an error for each whose content is damaged. Raises ValueError
+    or EOFError where no further record can be found."""
+    while header := source.read(_HEADER.size):
+        if len(header) < _HEADER.size:
+            raise EOFError("the file ends within a record")
+        length, checksum = _HEADER.unpack(header)
+        if _masked_crc(header[:8]) != checksum:
+            raise ValueError("the length of a record is damaged: its checksum is another")
+        content, footer = source.read(length), source.read(_CRC.size)
+        if len(footer) < _CRC.size:
+            raise EOFError("the file ends within a record")
+        sound = _masked_crc(content) == _CRC.unpack(footer)[0]
+        yield content if sound else ValueError("the record is damaged: its checksum is another")
+
+
+def _masked_crc(content: bytes) -> int:
+    crc: int = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF

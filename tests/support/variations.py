@@ -23,6 +23,7 @@ def full_document(name: str = "full") -> Document:
         read={
             "format": "images",
             "paths": ["s3://in/train/", "s3://in/more/*.png"],
+            "storage": {"endpoint": "https://minio.example:9000", "region": "eu-west-1"},
             "options": {
                 "include_paths": True,
                 "file_extensions": ["png"],
@@ -34,6 +35,7 @@ def full_document(name: str = "full") -> Document:
         write={
             "format": "parquet",
             "path": "s3://out/result/",
+            "storage": {"anonymous": True},
             "mode": "overwrite",
             "columns": ["score", "class"],
             "partitionBy": ["class"],

@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline import rows, storage
+from batchinference.pipeline import retries, rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import begin
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.sink import Commit
+from batchinference.pipeline.stores import object_store
 from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
@@ -51,9 +52,9 @@ def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monke
     """This process uses the server, with the variables as the test leaves them."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    storage._s3.cache_clear()
+    object_store.cache_clear()
     yield monkeypatch
-    storage._s3.cache_clear()
+    object_store.cache_clear()
 
 
 class TestJobs:
@@ -252,6 +253,7 @@ class TestTrouble:
     def test_a_server_that_does_not_answer(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
+        here.setattr(retries, "FIRST_WAIT", 0)
         here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         message = self.message("BadInput", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message

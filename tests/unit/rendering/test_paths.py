@@ -13,7 +13,7 @@ from support.rendered import render
 from support.runtimes import full_model
 from support.specs import job, spec_of
 
-WAY_OUT = "use s3://, or mount a volume that all pods share (cluster.volumes)"
+WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 CLAIM = {"persistentVolumeClaim": {"claimName": "c"}}
 
 

@@ -173,11 +173,13 @@ def test_defaults_are_shown() -> None:
     assert defaults == {
         "spec.read.options.include_paths": False,
         "spec.steps[].python.method": "mapBatches",
+        "spec.read.storage.anonymous": False,
         "spec.steps[].replicas.min": 1,
         "spec.steps[].replicas.max": 1,
         "spec.steps[].resources.cpu": 1.0,
         "spec.steps[].resources.gpu": 0,
         "spec.write.mode": "error",
+        "spec.write.storage.anonymous": False,
         "spec.cluster.volumes[].readOnly": False,
         "spec.cluster.tolerations[].operator": "Equal",
     }

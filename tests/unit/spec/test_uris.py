@@ -1,4 +1,4 @@
-"""Addresses: local paths and s3://."""
+"""Addresses: local paths and object stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ LOCAL = {
     "://": "://",
 }
 """Addresses on this machine, and the path behind each."""
-REMOTE = ["s3://bucket", "s3://bucket/", "s3://bucket/a/b/*.parquet", "S3://bucket/a"]
+REMOTE = {
+    "s3://bucket": "s3",
+    "s3://bucket/": "s3",
+    "s3://bucket/a/b/*.parquet": "s3",
+    "S3://bucket/a": "s3",
+    "gs://bucket/a@b:c": "gs",
+    "az://container/a/*": "az",
+}
+"""Addresses in object stores, and the scheme of each."""
 EVERYWHERE = ["spec.read.paths.0", "spec.write.path", "spec.errors.path"]
 
 
@@ -31,10 +39,10 @@ def test_a_local_address_is_a_path(uri: str, path: str) -> None:
     assert local_path(uri) == path
 
 
-@pytest.mark.parametrize("uri", REMOTE)
-def test_an_object_store_is_not_local(uri: str) -> None:
+@pytest.mark.parametrize(("uri", "scheme"), REMOTE.items())
+def test_an_object_store_is_not_local(uri: str, scheme: str) -> None:
     assert not is_local(uri)
-    assert scheme_of(uri) == "s3"
+    assert scheme_of(uri) == scheme
 
 
 @pytest.mark.parametrize("place", EVERYWHERE)
@@ -49,15 +57,19 @@ def test_an_address_is_taken_as_it_is_written(place: str, uri: str) -> None:
     ("uri", "message"),
     [
         (
-            "gs://bucket/a",
-            "the scheme 'gs://' is not supported: use a path or one of file://, s3://",
+            "gcs://bucket/a",
+            "the scheme 'gcs://' is not supported: use a path or one of "
+            "file://, s3://, gs://, az://",
         ),
         ("s3a://bucket/a", "the scheme 's3a://' is not supported"),
         ("HTTPS://host/a", "the scheme 'https://' is not supported"),
         ("hdfs+x.y-z://a", "the scheme 'hdfs+x.y-z://' is not supported"),
-        ("s3://", "an s3:// address needs a bucket"),
-        ("S3://", "an s3:// address needs a bucket"),
-        ("s3:///key", "an s3:// address needs a bucket"),
+        ("s3://", "an address with s3:// needs a bucket"),
+        ("S3://", "an address with s3:// needs a bucket"),
+        ("s3:///key", "an address with s3:// needs a bucket"),
+        ("gs://", "an address with gs:// needs a bucket"),
+        ("az:///key", "an address with az:// needs a bucket"),
+        ("gs:/bucket/a", "an address begins with 'gs://'"),
         ("file://", "a file:// address needs a path"),
         ("s3:/bucket/a", "an address begins with 's3://'"),
         ("s3:bucket", "an address begins with 's3://'"),
@@ -74,3 +86,11 @@ def test_an_address_that_is_refused(place: str, uri: str, message: str) -> None:
     found = refused_at(place, uri)
     assert found.startswith(f"{path}: {message}")
     assert f", got '{uri[:3].encode('unicode_escape').decode()}" in found
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
+def test_credentials_in_an_address_are_refused_and_not_shown(place: str, scheme: str) -> None:
+    found = refused_at(place, f"{scheme}://user:hunter2@bucket/a")
+    path = place.replace(".0", "[0]")
+    assert found == f"{path}: an address holds no credentials, got a text (not shown)"

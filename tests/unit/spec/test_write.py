@@ -48,7 +48,11 @@ def test_the_modes(mode: str) -> None:
         ("cvs", {}, "format: 'cvs' is not one of parquet, json"),
         ("json", {"path": ""}, "path: String should have at least 1 character, got ''"),
         ("json", {"path": None}, "path: Input should be a valid string, got null"),
-        ("json", {"path": "gs://out"}, "path: the scheme 'gs://' is not supported: use a path or "),
+        (
+            "json",
+            {"path": "ftp://out"},
+            "path: the scheme 'ftp://' is not supported: use a path or ",
+        ),
         ("json", {"paths": ["out"]}, "paths: unknown field; did you mean 'path'?"),
         ("json", {"options": {}}, "options: unknown field; there are path, mode"),
     ],

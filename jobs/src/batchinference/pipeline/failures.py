@@ -6,7 +6,17 @@ again.
 
 from __future__ import annotations
 
+import re
+
 MAX_MESSAGE = 1000
+_SECRETS = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+")
+"""Credentials in the addresses that libraries put into their errors: user and password, and the
+signature of an Azure storage account."""
+
+
+def without_secrets(text: str) -> str:
+    """A text that a person or a log may see."""
+    return _SECRETS.sub("***", text)
 
 
 class JobFailure(Exception):
@@ -15,6 +25,7 @@ class JobFailure(Exception):
     reason = "Application"
 
     def __init__(self, message: str) -> None:
+        message = without_secrets(message)
         super().__init__(message)
         self.message = message
 

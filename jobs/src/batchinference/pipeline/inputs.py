@@ -18,7 +18,8 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.rows import MAX_FILES
 from batchinference.pipeline.storage import Address, base_name
-from batchinference.spec.uris import is_local
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import scheme_of
 
 _GLOB = frozenset("*?[")
 _HIDDEN = frozenset("._")
@@ -70,19 +71,20 @@ class FrozenInput:
         return buffer.getvalue()
 
 
-def freeze_input(paths: list[str], extensions: list[str]) -> FrozenInput:
+def freeze_input(
+    paths: list[str], extensions: list[str], storage: Storage = FROM_ENVIRONMENT
+) -> FrozenInput:
     """List the files behind these paths, without duplicates, in the order of their paths.
 
     `extensions` choose among the files of directories; a path of its own is taken as it is.
     Raises BadInput that names the path which does not exist or holds nothing to read.
     """
-    if len({is_local(path) for path in paths}) > 1:
-        raise BadInput("read.paths mixes local paths and s3://: a job reads from one storage")
+    _check_one_store(paths)
     endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
     found: dict[str, int] = {}
     for number, path in enumerate(paths):
         label = f"read.paths[{number}] '{path}'"
-        files = _list(Address(path), endings, label)
+        files = _list(Address(path, storage), endings, label)
         if not files:
             wanted = f" that end in {', '.join(endings)}" if endings else ""
             raise BadInput(f"{label} holds no files{wanted}")
@@ -94,7 +96,14 @@ def freeze_input(paths: list[str], extensions: list[str]) -> FrozenInput:
         "path": pa.array([path for path, _ in ordered], pa.string()),
         "size": pa.array([size for _, size in ordered], pa.int64()),
     }
-    return FrozenInput(Address(paths[0]), pa.table(columns))
+    return FrozenInput(Address(paths[0], storage), pa.table(columns))
+
+
+def _check_one_store(paths: list[str]) -> None:
+    schemes = sorted({scheme_of(path) for path in paths})
+    if len(schemes) > 1:
+        names = ["local paths" if scheme == "file" else f"{scheme}://" for scheme in schemes]
+        raise BadInput(f"read.paths mixes {' and '.join(names)}: a job reads from one storage")
 
 
 @lru_cache(maxsize=4)

@@ -56,11 +56,12 @@ class Layout:
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
-        key, output = work_key(spec), Address(spec.write.path)
+        storage = spec.write.storage
+        key, output = work_key(spec), Address(spec.write.path, storage)
         state = output / STATE_DIRECTORY
         if spec.write.mode == "append":
             state = state / f"{_APPENDED}{key[:8]}"
-        errors = Address(spec.errors.path) if spec.errors.path else state / "errors"
+        errors = Address(spec.errors.path, storage) if spec.errors.path else state / "errors"
         return cls(key, output, state, errors)
 
     def appended(self) -> list[Layout]:

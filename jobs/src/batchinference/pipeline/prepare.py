@@ -46,7 +46,7 @@ def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
         check_step(step)
     reader = reader_for(spec.read)
     extensions = spec.read.options.file_extensions or list(reader.extensions)
-    frozen = freeze_input(spec.read.paths, extensions)
+    frozen = freeze_input(spec.read.paths, extensions, spec.read.storage)
     _check_apart(frozen, layout)
     reader.prepare([frozen.address(file) for file in sample(frozen.files())])
     _check_columns(spec, reader)
@@ -93,7 +93,7 @@ def _check_module(step: str, path: str) -> None:
 def _check_apart(frozen: FrozenInput, layout: Layout) -> None:
     """Raise BadOutput when input lies where output goes: an attempt removes the one before it."""
     for place in (layout.output, layout.errors):
-        if place.local != frozen.root.local:
+        if not place.in_store_of(frozen.root):
             continue
         below = place.path.rstrip("/") + "/"
         paths = frozen.table.column("path")

@@ -15,7 +15,7 @@ from batchinference.spec.write import Write, WriteParquet
 
 def first_rows(write: Write, count: int) -> list[dict[str, Any]]:
     """The first rows of an output, file by file in the order of their names."""
-    output = Address(write.path)
+    output = Address(write.path, write.storage)
     paths = sorted(info.path for info in output.data_files())
     parts = [path for path in paths if not base_name(path).startswith(("_", "."))]
     rows = itertools.chain.from_iterable(_rows(output.at(part), write) for part in parts)

@@ -18,6 +18,8 @@ from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import BadRow, Chunk, DivisibleReader, Reader
+from batchinference.pipeline.readers.chunks import after, size_of
+from batchinference.pipeline.retries import ATTEMPTS, Patience
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.plan.columns import OWN_PREFIX
 
@@ -62,17 +64,27 @@ class FileRows:
             yield rows.end_of_file(file.number, row)
 
     def _chunks(self, file: InputFile) -> Iterator[Chunk]:
-        """What the reader yields; where the file is damaged, its rest is one bad row."""
+        """What the reader yields; where the file is damaged, its rest is one bad row. After
+        trouble of storage that passes, the file is read again from where that came."""
+        done = file.start
+        patience = Patience(1 if self.reader.row_per_file else ATTEMPTS)
+        while True:
+            try:
+                for chunk in self._rows_from(done, file):
+                    done += size_of(chunk)
+                    yield chunk
+                return
+            except OSError as error:
+                if not is_trouble(error):
+                    yield BadRow(error)
+                    return
+                _bear(patience, error, self.root.at(file.path))
+
+    def _rows_from(self, row: int, file: InputFile) -> Iterator[Chunk]:
         address = self.root.at(file.path)
-        try:
-            if isinstance(self.reader, DivisibleReader):
-                yield from self.reader.read_part(address, file.start, file.stop)
-            else:
-                yield from self.reader.read(address)
-        except OSError as error:
-            if is_trouble(error):
-                raise JobFailure(f"{address.uri} cannot be read: {error}") from error
-            yield BadRow(error)
+        if isinstance(self.reader, DivisibleReader):
+            return self.reader.read_part(address, row, file.stop)
+        return after(row, self.reader.read(address))
 
     def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
         if isinstance(chunk, BadRow):
@@ -87,6 +99,13 @@ class FileRows:
             paths = pa.repeat(pa.scalar(self.root.at(file.path).uri), chunk.num_rows)
             chunk = chunk.append_column("path", paths)
         return rows.with_ids(chunk, file.number, row)
+
+
+def _bear(patience: Patience, error: OSError, address: Address) -> None:
+    try:
+        patience.bear(error)
+    except OSError:
+        raise JobFailure(f"{address.uri} cannot be read: {error}") from error
 
 
 def _check_names(names: list[str], file: InputFile) -> None:

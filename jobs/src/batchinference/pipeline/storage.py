@@ -1,55 +1,50 @@
-"""Files at an address: a local path or s3://, through pyarrow's file systems.
+"""Files at an address: a local path or an object store, through pyarrow's file systems.
 
 A file appears whole or not at all. On a POSIX file system that takes a temporary file, fsync and a
 rename; an object store does it with one put.
-S3 is set up by the environment, as every AWS tool is: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-AWS_REGION, AWS_ENDPOINT_URL and the rest of the credential chain.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from typing import Any
 
 import pyarrow.fs as pafs
 
-from batchinference.spec.uris import is_local, local_path
+from batchinference.pipeline.retries import persistently
+from batchinference.pipeline.stores import object_store
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import is_local, local_path, scheme_of
 
 DELETE_THREADS = 16
-
-
-@lru_cache(maxsize=8)
-def _s3(bucket: str) -> pafs.S3FileSystem:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint:
-        parts = urlsplit(endpoint)
-        return pafs.S3FileSystem(
-            endpoint_override=parts.netloc,
-            scheme=parts.scheme,
-            region=region or "us-east-1",
-            allow_delayed_open=True,
-        )
-    return pafs.S3FileSystem(
-        region=region or pafs.resolve_s3_region(bucket), allow_delayed_open=True
-    )
+_STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
+"""By what the errors of object stores are told from those of pyarrow's decoders."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A place in a storage system: `uri` as the user wrote it. Picklable and cheap."""
+    """A place in a storage system: `uri` as the user wrote it, `storage` how an object store is
+    reached. Picklable and cheap."""
 
     uri: str
+    storage: Storage = FROM_ENVIRONMENT
 
     @cached_property
     def filesystem(self) -> pafs.FileSystem:
-        return pafs.LocalFileSystem() if self.local else _s3(self.path.split("/", 1)[0])
+        if self.local:
+            return pafs.LocalFileSystem()
+        return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
+
+    @property
+    def scheme(self) -> str:
+        return scheme_of(self.uri)
 
     @property
     def local(self) -> bool:
@@ -62,39 +57,53 @@ class Address:
             return os.path.abspath(local_path(self.uri))
         return self.uri.split("://", 1)[1].rstrip("/")
 
+    def in_store_of(self, other: Address) -> bool:
+        """Whether both lie in the same store, so that their paths can be compared."""
+        same_service = self.local or self.storage.endpoint == other.storage.endpoint
+        return self.scheme == other.scheme and same_service
+
     def __truediv__(self, name: str) -> Address:
-        return Address(f"{self.uri.rstrip('/')}/{name}")
+        return Address(f"{self.uri.rstrip('/')}/{name}", self.storage)
 
     def at(self, path: str) -> Address:
         """The address of another path of the same file system."""
-        return Address(path if self.local else f"s3://{path}")
+        return Address(path if self.local else f"{self.scheme}://{path}", self.storage)
 
-    def __reduce__(self) -> tuple[type[Address], tuple[str]]:
-        return Address, (self.uri,)  # without the file system, which stays in its process
+    def __reduce__(self) -> tuple[Any, ...]:
+        # without the file system, which stays in its process
+        settings = (self.storage,) if self.storage != FROM_ENVIRONMENT else ()
+        return Address, (self.uri, *settings)
 
     def info(self) -> pafs.FileInfo:
-        return self.filesystem.get_file_info(self.path)
+        return persistently(lambda: self.filesystem.get_file_info(self.path))
 
     def exists(self) -> bool:
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self) -> bytes:
         """The file as it is: one that is compressed stays so."""
-        with self.filesystem.open_input_stream(self.path, compression=None) as stream:
-            return bytes(stream.read())
+        return persistently(self._read)
+
+    def _read(self) -> bytes:
+        # a file's size is known, so that this is one request where a stream makes many
+        with self.filesystem.open_input_file(self.path) as file:
+            return bytes(file.read())
 
     def write(self, content: bytes | memoryview) -> None:
         """Put the whole file, replacing what was there."""
         if self.local:
             _write_local(Path(self.path), content)
-            return
+        else:
+            persistently(lambda: self._put(content))
+
+    def _put(self, content: bytes | memoryview) -> None:
         with self.filesystem.open_output_stream(self.path, compression=None) as stream:
             stream.write(content)
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """The files below this directory; none when it does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
-        found = self.filesystem.get_file_info(selector)
+        found = persistently(lambda: self.filesystem.get_file_info(selector))
         return [info for info in found if info.type == pafs.FileType.File]
 
     def data_files(self) -> list[pafs.FileInfo]:
@@ -121,7 +130,7 @@ class Address:
     def delete(self) -> None:
         """Delete this file; one that is gone already is no error."""
         try:
-            self.filesystem.delete_file(self.path)
+            persistently(lambda: self.filesystem.delete_file(self.path))
         except FileNotFoundError:
             pass
 
@@ -166,4 +175,4 @@ def base_name(path: str) -> str:
 def is_trouble(error: OSError) -> bool:
     """Whether an error speaks of storage, and not of the bytes that came from there: Arrow's
     decoders raise OSError as well, without a number."""
-    return error.errno is not None or "AWS Error" in str(error)
+    return error.errno is not None or bool(_STORES.search(str(error)))

@@ -12,7 +12,7 @@ from batchinference.spec.models import Model
 from batchinference.spec.problems import Problem
 from batchinference.spec.uris import is_local, local_path
 
-_WAY_OUT = "use s3://, or mount a volume that all pods share (cluster.volumes)"
+_WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
 
 def check_paths(spec: BatchInferenceSpec) -> list[Problem]:

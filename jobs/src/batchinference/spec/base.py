@@ -17,6 +17,7 @@ ABSOLUTE_PATH = "^/"
 DELIMITER = r"^[\t -~]$"
 HTTP_URL = r"^https?://[^\s]+$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
+ENDPOINT = r"^https?://[^/@?#\s]+(/[^@?#\s]*)?$"
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Text = Annotated[str, Field(max_length=2048)]

@@ -19,8 +19,8 @@ class ErrorPolicy(SpecModel):
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
     """Bad rows that the job may have, as a percentage of the rows of the input."""
     path: Uri | None = None
-    """The directory or s3:// prefix that takes them (parquet: id, path, row, step, error,
-    traceback). By default `_batchinference/errors` under the output."""
+    """The directory, or the prefix in an object store, that takes them (parquet: id, path, row,
+    step, error, traceback). By default `_batchinference/errors` under the output."""
 
     @property
     def tolerant(self) -> bool:

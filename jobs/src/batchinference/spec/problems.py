@@ -22,6 +22,7 @@ from batchinference.spec.base import (
     ABSOLUTE_PATH,
     DELIMITER,
     DNS_LABEL,
+    ENDPOINT,
     ENV_NAME,
     HTTP_URL,
     MEMORY,
@@ -29,6 +30,7 @@ from batchinference.spec.base import (
     VARIABLE,
     OptionsModel,
 )
+from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
 CLOSE = 0.7
@@ -42,6 +44,7 @@ _PATTERNS = {
     DELIMITER: "one ASCII character or a tab",
     HTTP_URL: "an address that begins with http:// or https://",
     VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
+    ENDPOINT: "an http:// or https:// address without user and password",
 }
 _TYPE_NAMES = {
     dict: "a mapping",
@@ -55,7 +58,7 @@ _KEY_MARK = "[key]"
 """pydantic puts it behind a key of a mapping when the key itself is at fault."""
 _MAPPING_TYPES = {"model_type", "model_attributes_type", "dict_type"}
 _SECRET_PARTS = {
-    *("env", "constructorArgs", "callArgs", "factoryArgs"),
+    *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "apiKeyEnv", "headersFrom", "body", "sampling"),
 }
 """Parts of a specification in which people put passwords; values below them are not shown."""
@@ -90,7 +93,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     kind = details["type"]
     if kind.startswith("union_tag"):
         words.append(details["ctx"]["discriminator"].strip("'"))
-    value = _Value(details["input"], secret=not _SECRET_PARTS.isdisjoint(words))
+    secret = kind == HIDDEN or not _SECRET_PARTS.isdisjoint(words)
+    value = _Value(details["input"], secret)
     if kind == "invalid_key" or (words[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
         words[-1] = str(details["input"])  # pydantic turns true into 1
         message = f"as a key: {_message(details, value)}"

@@ -8,9 +8,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-SCHEMES = ("file", "s3")
+SCHEMES = ("file", "s3", "gs", "az")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _HALF_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
+HIDDEN = "uri_hidden"
+"""The type of an error about a value that may hold a password."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -35,6 +37,10 @@ def _supported(uri: str) -> str:
             "uri_scheme", "an address begins with '{scheme}://'", {"scheme": half.group(1)}
         )
     scheme = scheme_of(uri)
+    rest = _SCHEME.sub("", uri)
+    bucket = rest.split("/")[0]
+    if scheme != "file" and "@" in bucket:
+        raise PydanticCustomError(HIDDEN, "an address holds no credentials", {})
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise PydanticCustomError(
@@ -42,9 +48,10 @@ def _supported(uri: str) -> str:
             "the scheme '{scheme}://' is not supported: use a path or one of {known}",
             {"scheme": scheme, "known": known},
         )
-    rest = _SCHEME.sub("", uri)
-    if scheme == "s3" and not rest.split("/")[0]:
-        raise PydanticCustomError("uri_bucket", "an s3:// address needs a bucket", {})
+    if scheme != "file" and not bucket:
+        raise PydanticCustomError(
+            "uri_bucket", "an address with {scheme}:// needs a bucket", {"scheme": scheme}
+        )
     if not rest:
         raise PydanticCustomError("uri_path", "a file:// address needs a path", {})
     if _CONTROL.search(uri):

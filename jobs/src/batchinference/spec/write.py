@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, ColumnName, SpecModel
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
@@ -14,13 +15,16 @@ Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
 
 class WriteModel(SpecModel):
     path: Uri
-    """The directory or s3:// prefix that takes the output. It is the job's alone."""
+    """The directory, or s3://, gs:// or az:// prefix, that takes the output. It is the job's
+    alone."""
     mode: Literal["error", "append", "overwrite", "ignore"] = "error"
     """What to do when the path already holds something: refuse, add to it, remove it first, or
     leave it and do nothing. The same job over its own complete output does nothing in any mode but
     overwrite."""
     columns: Columns | None = None
     """The columns to write, in this order; all of them unless told otherwise."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store that takes the output, and bad rows, is reached."""
 
 
 class WriteRows(WriteModel):

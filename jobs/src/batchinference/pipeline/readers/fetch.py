@@ -99,7 +99,7 @@ def _from_storage(uri: str, beside: Address) -> bytes:
 
 def _address(uri: str, beside: Address) -> Address:
     if "://" in uri or uri.startswith("/"):
-        return Address(uri)
+        return Address(uri, beside.storage)
     return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.base import ColumnName, OptionsModel, SpecModel
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
@@ -31,4 +32,7 @@ class FileOptions(OptionsModel):
 
 class ReadModel(SpecModel):
     paths: Paths
-    """Files, directories (read with their subdirectories) and globs; local or s3://."""
+    """Files, directories (read with their subdirectories) and globs; local, s3://, gs:// or
+    az://."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store that the paths name is reached."""

@@ -1,0 +1,126 @@
+"""pyarrow's file systems of the object stores, set up by the job's `storage` and the environment.
+
+S3 takes AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rest of the
+AWS credential chain. Google Cloud Storage takes GOOGLE_APPLICATION_CREDENTIALS and the rest of
+Google's. Azure takes AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or the
+credential chain of its tools.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+import pyarrow.fs as pafs
+
+from batchinference.spec.storage import Storage
+
+GCS_PATIENCE = timedelta(seconds=60)
+"""How long Google's library tries again; by itself it would for a quarter of an hour."""
+_AZURE_DOMAIN = ".core.windows.net"
+
+
+@lru_cache(maxsize=16)
+def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
+    """The file system in which `bucket` lies. Raises OSError when its settings do not suffice."""
+    return _STORES[scheme](bucket, storage)
+
+
+def _first_of(*names: str) -> str | None:
+    """The first of these environment variables that says something."""
+    return next((value for name in names if (value := os.environ.get(name))), None)
+
+
+def s3_endpoint(storage: Storage) -> str | None:
+    return storage.endpoint or _first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+def s3_region(storage: Storage) -> str | None:
+    return storage.region or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
+
+
+def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
+    endpoint, region = s3_endpoint(storage), s3_region(storage)
+    options: dict[str, Any] = {"anonymous": storage.anonymous, "allow_delayed_open": True}
+    if endpoint:
+        parts = urlsplit(endpoint)
+        options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    elif region is None:
+        region = pafs.resolve_s3_region(bucket)
+    return pafs.S3FileSystem(region=region or "us-east-1", **options)
+
+
+def _gcs(_: str, storage: Storage) -> pafs.FileSystem:
+    options: dict[str, Any] = {"anonymous": storage.anonymous, "retry_time_limit": GCS_PATIENCE}
+    if storage.endpoint:
+        parts = urlsplit(storage.endpoint)
+        options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    return pafs.GcsFileSystem(**options)
+
+
+def _azure(_: str, storage: Storage) -> pafs.FileSystem:
+    account, services = _azure_account(storage)
+    key = _first_of("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY")
+    token = _first_of("AZURE_STORAGE_SAS_TOKEN")
+    if storage.anonymous:
+        return _azure_anonymous(account, services)
+    if key is not None:
+        return pafs.AzureFileSystem(account, account_key=key, **services)
+    if token is not None:
+        return pafs.AzureFileSystem(account, sas_token="?" + token.removeprefix("?"), **services)
+    if services.get("blob_storage_scheme") == "http":
+        # the library would end the process rather than send a token unencrypted
+        raise OSError("an http:// endpoint of Azure needs AZURE_STORAGE_KEY or a SAS token")
+    return pafs.AzureFileSystem(account, **services)
+
+
+def _azure_account(storage: Storage) -> tuple[str, dict[str, str]]:
+    """The storage account, and where its services are: https://ACCOUNT.blob.core.windows.net, or
+    as emulators have it http://HOST:PORT/ACCOUNT."""
+    account = _first_of("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+    services: dict[str, str] = {}
+    if storage.endpoint:
+        parts = urlsplit(storage.endpoint)
+        in_host = parts.path in ("", "/")
+        account = parts.netloc.partition(".")[0] if in_host else parts.path.split("/")[1]
+        services = _azure_services(parts, in_host)
+    if account is None:
+        raise OSError(
+            "az:// needs the name of the storage account: set storage.endpoint to "
+            "https://ACCOUNT.blob.core.windows.net, or AZURE_STORAGE_ACCOUNT"
+        )
+    return account, services
+
+
+def _azure_services(endpoint: SplitResult, account_in_host: bool) -> dict[str, str]:
+    authority = endpoint.netloc
+    if account_in_host:
+        authority = "." + authority.partition(".")[2]
+    return {
+        "blob_storage_authority": authority,
+        "dfs_storage_authority": authority.replace(".blob.", ".dfs.", 1),
+        "blob_storage_scheme": endpoint.scheme,
+        "dfs_storage_scheme": endpoint.scheme,
+    }
+
+
+def _azure_anonymous(account: str, services: dict[str, str]) -> pafs.FileSystem:
+    """Only an address can ask pyarrow's Azure for no credentials."""
+    query = {"credential_kind": "anonymous"}
+    query |= {name: value for name, value in services.items() if name.endswith("authority")}
+    if services.get("blob_storage_scheme") == "http":
+        query["enable_tls"] = "false"
+    uri = f"abfs://{account}.blob{_AZURE_DOMAIN}/?{urlencode(query)}"
+    filesystem, _ = pafs.FileSystem.from_uri(uri)
+    return filesystem
+
+
+_STORES: dict[str, Callable[[str, Storage], pafs.FileSystem]] = {
+    "s3": _s3,
+    "gs": _gcs,
+    "az": _azure,
+}

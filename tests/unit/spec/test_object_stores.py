@@ -1,0 +1,72 @@
+"""How object stores are reached: for input and output each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from support.documents import document
+from support.refusals import accepted_at, refused_at, short
+from support.specs import job
+
+SIDES = ["read", "write"]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_what_is_left_out_comes_from_the_environment(side: str) -> None:
+    assert getattr(job().spec, side).storage == FROM_ENVIRONMENT == Storage()
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://minio.example",
+        "http://minio.storage:9000",
+        "http://127.0.0.1:10000/devstoreaccount1",
+        "https://account.blob.core.windows.net/",
+    ],
+)
+def test_each_side_has_its_own(side: str, endpoint: str) -> None:
+    given = {"endpoint": endpoint, "region": "eu-west-1", "anonymous": True}
+    spec = accepted_at(f"spec.{side}.storage", given, document()).spec
+    assert getattr(spec, side).storage.model_dump() == given
+    (other,) = set(SIDES) - {side}
+    assert getattr(spec, other).storage == FROM_ENVIRONMENT
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "minio:9000",
+        "s3://minio",
+        "https://",
+        "https://user:hunter2@minio",
+        "https://minio/?key=hunter2",
+        "https://minio#hunter2",
+    ],
+)
+def test_an_endpoint_is_an_address_without_credentials(side: str, endpoint: str) -> None:
+    found = refused_at(f"spec.{side}.storage", {"endpoint": endpoint})
+    assert found == (
+        f"spec.{side}.storage.endpoint: expected an http:// or https:// address without user and "
+        "password, got a text (not shown)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"key": "hunter2"}, "key: unknown field; there are endpoint, region, anonymous"),
+        ({"anonymus": True}, "anonymus: unknown field; did you mean 'anonymous'?"),
+        ({"anonymous": "yes"}, "anonymous: Input should be a valid boolean, got a text"),
+    ],
+    ids=short,
+)
+def test_nothing_else_is_a_setting(value: dict[str, Any], message: str) -> None:
+    found = refused_at("spec.read.storage", value)
+    assert found.startswith(f"spec.read.storage.{message}")
+    assert "hunter2" not in found

@@ -146,3 +146,15 @@ class SmallDevice:
         if len(batch["text"]) > 12:
             raise OutOfMemoryError("CUDA out of memory")
         return batch
+
+
+def brightness(batch: Batch) -> Batch:
+    return {**batch, "brightness": batch["image"].mean(axis=(1, 2, 3))}
+
+
+class Brightness:
+    """The same in an actor."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        means = [float(np.mean(image)) for image in batch["image"]]
+        return {**batch, "brightness": np.array(means)}

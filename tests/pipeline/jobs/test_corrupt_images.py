@@ -1,0 +1,51 @@
+"""Ten thousand images with 37 among them that cannot be decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from support.corrupt_images import CORRUPT, DAMAGES, IMAGES, SIDE, ten_thousand_images
+from support.documents import document
+from support.job_runs import errors_of, run_job
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+
+def test_exactly_the_corrupt_ones_are_among_the_errors(tmp_path: Path) -> None:
+    corrupt = ten_thousand_images(tmp_path / "in")
+    options = {"size": [SIDE, SIDE], "include_paths": True}
+    job = document(
+        "corrupt",
+        read={"format": "images", "paths": [str(tmp_path / "in")], "options": options},
+        steps=[
+            {"name": "brightness", "python": {"callable": "own_code:brightness"}},
+            {"name": "slim", "dropColumns": ["image"]},
+        ],
+        write={"format": "parquet", "path": str(tmp_path / "out")},
+        errors={"maxPercent": 1},
+    )
+    run = run_job(job)
+    assert run.report.message is None
+    assert run.counts == (IMAGES, IMAGES - CORRUPT, CORRUPT, 0)
+    prefix = str(tmp_path / "in") + "/"
+    errors = errors_of(tmp_path / "out")
+    assert sorted(error["path"].removeprefix(prefix) for error in errors) == corrupt
+    assert {error["step"] for error in errors} == {"read"}
+    written = {row["path"].removeprefix(prefix) for row in rows_of(tmp_path / "out")}
+    assert len(written) == IMAGES - CORRUPT
+    assert not written & set(corrupt)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_each_damage_is_one(tmp_path: Path, name: str) -> None:
+    """That Pillow refuses it, so that the test above means what it says."""
+    from skimage import data as photos
+
+    path = tmp_path / "image.jpg"
+    path.write_bytes(DAMAGES[name](photos.astronaut()[:SIDE, :SIDE]))
+    with pytest.raises((OSError, SyntaxError, Image.DecompressionBombError)):
+        Image.open(path).load()

@@ -1,0 +1,73 @@
+"""An input much larger than the object store streams through it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+STORE = 100 << 20
+SIDE = 512
+IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
+"""So many that their pixels are more than four times what the store holds."""
+
+RUN = """
+import sys, yaml, ray
+from batchinference.pipeline.job import JobRun
+from batchinference.pipeline.supervise import StopRequest
+from batchinference.plan import plan_for_machine
+from batchinference.spec import parse
+
+ray.init(num_cpus=3, object_store_memory=int(sys.argv[2]), include_dashboard=False,
+         log_to_driver=False)
+job = parse(yaml.safe_load(open(sys.argv[1])))
+report = JobRun(job, plan_for_machine(job.spec, gpus=0), lambda report: None, StopRequest()).run()
+print(report.serialized().decode())
+"""
+
+
+def images(directory: Path) -> Path:
+    """Small files with large pictures in them."""
+    directory.mkdir()
+    for number in range(IMAGES):
+        colour = (number % 256, number // 256, 128)
+        Image.new("RGB", (SIDE, SIDE), colour).save(directory / f"{number:04d}.jpg")
+    return directory
+
+
+def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
+    job = {
+        "apiVersion": "batchinference.dev/v1alpha1",
+        "kind": "BatchInference",
+        "metadata": {"name": "streaming"},
+        "spec": {
+            "read": {"format": "images", "paths": [str(images(tmp_path / "in"))]},
+            "steps": [
+                {"name": "mean", "python": {"callable": "own_code:Brightness"}, "batchSize": 16},
+                {"name": "slim", "dropColumns": ["image"]},
+            ],
+            "write": {"format": "parquet", "path": str(tmp_path / "out")},
+        },
+    }
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(job))
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN, file, str(STORE)],
+        cwd=own_code.parent,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    report = json.loads(ended.stdout[ended.stdout.index("{") :])
+    assert report["state"] == "succeeded", report
+    assert report["counts"]["written"] == IMAGES
+    assert np.prod([IMAGES, SIDE, SIDE, 3]) > 4 * STORE
+    assert report["memory"]["spilledBytes"] <= STORE // 2
+    # a process of Ray and NumPy takes about 200 MiB, and sees the whole store
+    assert report["memory"]["peakWorkerBytes"] < (450 << 20) + STORE

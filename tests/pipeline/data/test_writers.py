@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import csv
 import datetime as dt
 import gzip
 import io
 import json
 import math
+import pickle
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,14 @@ from batchinference.pipeline.blocks import concat, to_column
 from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.writers import Writer, base, writer_for
 from batchinference.pipeline.writers.base import plain
-from batchinference.spec.write import WriteJson, WriteParquet
+from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 
 COMPRESSIONS = ["snappy", "zstd", "gzip", "lz4", "none"]
 
 
 def encoded(writer: Writer, table: pa.Table) -> bytes:
-    """The one file that a writer makes of a table."""
-    ((_, content),) = writer.files(table)
+    """The one file that a writer makes of a table, in another process as like as not."""
+    ((_, content),) = pickle.loads(pickle.dumps(writer)).files(table)
     return bytes(content)
 
 
@@ -69,6 +71,21 @@ def test_parquet_gives_back_rows_and_types(compression: str) -> None:
     assert file.read().equals(everything())
     used = {file.metadata.row_group(0).column(at).compression for at in range(3)}
     assert used == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_csv_gives_back_rows_with_lists_as_json(compression: str, delimiter: str) -> None:
+    options = {"compression": compression, "delimiter": delimiter}
+    write = WriteCsv(format="csv", path="/out", **options)
+    table = everything().select(["flag", "real", "text", "list", "struct"])
+    content = encoded(writer_for(write), table)
+    text = gzip.decompress(content) if compression == "gzip" else content
+    (one, two) = csv.DictReader(io.StringIO(text.decode()), delimiter=delimiter)
+    assert (one["flag"], one["real"], one["text"]) == ("true", "1.5", 'ü\n"\u2028')
+    assert json.loads(one["list"]) == [1, None]
+    assert json.loads(one["struct"]) == {"a": 1, "b": [{"c": "x"}]}
+    assert set(two.values()) == {""}
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -1,7 +1,8 @@
-"""Each job of docs/jobs.md runs as it stands."""
+"""Each job of these pages runs as it stands."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import subprocess
@@ -17,10 +18,13 @@ from support.documentation import blocks, jobs, name_of
 from support.documents import Document
 from support.outputs import rows_of
 
-PAGE = "docs/jobs.md"
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
-EXPECTED = {"reading": 3, "torch-model": 3, "steps": 2, "bad-rows": 2}
+EXPECTED = {
+    "docs/jobs.md": {"reading": 3, "torch-model": 3, "steps": 2, "bad-rows": 2},
+    "docs/steps.md": {"rows": 28, "legacy": 3},
+}
 """Rows that each job writes."""
+JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
 
 
 @pytest.fixture
@@ -39,16 +43,17 @@ def directory(tmp_path: Path) -> Path:
         (tmp_path / "texts" / topic).mkdir(parents=True)
         (tmp_path / "texts" / topic / "notes.txt").write_text(lines)
     (tmp_path / "events.jsonl").write_text('{"id": 1}\n{"id": \n{"id": 3}\n')
-    (tmp_path / "steps.py").write_text("\n".join(blocks(PAGE, "python")))
     return tmp_path
 
 
-def test_the_page_has_the_jobs_that_are_expected() -> None:
-    assert [name_of(job) for job in jobs(PAGE)] == list(EXPECTED)
+@pytest.mark.parametrize("page", EXPECTED)
+def test_a_page_has_the_jobs_that_are_expected(page: str) -> None:
+    assert [name_of(job) for job in jobs(page)] == list(EXPECTED[page])
 
 
-@pytest.mark.parametrize("job", jobs(PAGE), ids=name_of)
-def test_a_job_of_the_page_runs(job: Document, directory: Path) -> None:
+@pytest.mark.parametrize(("page", "job"), JOBS)
+def test_a_job_of_a_page_runs(page: str, job: Document, directory: Path) -> None:
+    (directory / "steps.py").write_text("\n".join(blocks(page, "python")))
     file = directory / "job.yaml"
     file.write_text(yaml.safe_dump(job))
     program = Path(sys.executable).parent / "batchinference"
@@ -56,10 +61,13 @@ def test_a_job_of_the_page_runs(job: Document, directory: Path) -> None:
         [program, "run", file], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert len(written(directory / job["spec"]["write"]["path"])) == EXPECTED[name_of(job)]
+    found = written(directory / job["spec"]["write"]["path"])
+    assert len(found) == EXPECTED[page][name_of(job)]
 
 
 def written(output: Path) -> list[Document]:
     packed = [gzip.decompress(file.read_bytes()) for file in output.glob("*.jsonl.gz")]
     lines = b"".join(packed).splitlines()
-    return rows_of(output) + [json.loads(line) for line in lines]
+    separated = (csv.DictReader(file.open()) for file in output.glob("*.csv"))
+    tables = [row for reader in separated for row in reader]
+    return rows_of(output) + [json.loads(line) for line in lines] + tables

@@ -15,11 +15,11 @@ from batchinference.pipeline.writers.json import to_json
 class CsvWriter:
     def __init__(self, compression: str, delimiter: str) -> None:
         self._gzip = compression == "gzip"
-        self._options = pac.WriteOptions(delimiter=delimiter)
+        self._delimiter = delimiter
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()
-        pac.write_csv(_flat(plain(table)), sink, self._options)
+        pac.write_csv(_flat(plain(table)), sink, pac.WriteOptions(delimiter=self._delimiter))
         content = sink.getvalue().to_pybytes()
         if self._gzip:
             yield ".csv.gz", gzip.compress(content, mtime=0)

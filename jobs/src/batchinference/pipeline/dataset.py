@@ -60,7 +60,8 @@ class Execution:
         arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
         if selector := _selector(self._plan, CPU_GROUP):
             arguments["label_selector"] = selector
-        dataset.write_datasink(CommitSink(commit, sizing.rows_per_file), ray_remote_args=arguments)
+        rows_per_task = max(sizing.rows_per_file, commit.cut.rows_per_file or 0)
+        dataset.write_datasink(CommitSink(commit, rows_per_task), ray_remote_args=arguments)
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""

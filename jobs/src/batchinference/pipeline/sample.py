@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
+import tarfile
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pyarrow.csv as pac
 import pyarrow.parquet as pq
+from PIL import Image
 
 from batchinference.pipeline.storage import Address, base_name
-from batchinference.spec.write import Write, WriteParquet
+from batchinference.spec.write import (
+    Write,
+    WriteCsv,
+    WriteImages,
+    WriteNumpy,
+    WriteParquet,
+    WriteWebdataset,
+)
+
+Row = dict[str, Any]
 
 
-def first_rows(write: Write, count: int) -> list[dict[str, Any]]:
+def first_rows(write: Write, count: int) -> list[Row]:
     """The first rows of an output, file by file in the order of their names."""
     output = Address(write.path, write.storage)
     paths = sorted(info.path for info in output.data_files())
@@ -22,11 +37,40 @@ def first_rows(write: Write, count: int) -> list[dict[str, Any]]:
     return list(itertools.islice(rows, count))
 
 
-def _rows(part: Address, write: Write) -> list[dict[str, Any]]:
+def _rows(part: Address, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
         with part.filesystem.open_input_file(part.path) as source:
-            rows: list[dict[str, Any]] = pq.ParquetFile(source).read().to_pylist()
-            return rows
+            yield from pq.ParquetFile(source).read().to_pylist()
+        return
     content = part.read()
-    text = gzip.decompress(content) if part.path.endswith(".gz") else content
-    return [json.loads(line) for line in text.splitlines()]
+    if part.path.endswith(".gz"):
+        content = gzip.decompress(content)
+    match write:
+        case WriteCsv():
+            options = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
+            yield from pac.read_csv(io.BytesIO(content), parse_options=options).to_pylist()
+        case WriteNumpy():
+            yield from _rows_of_arrays(content)
+        case WriteWebdataset():
+            yield from _rows_of_members(content)
+        case WriteImages():
+            with Image.open(io.BytesIO(content)) as image:
+                size = f"{image.width} x {image.height}, {image.mode}"
+            yield {"file": part.uri, "image": size}
+        case _:
+            yield from map(json.loads, content.split(b"\n")[:-1])
+
+
+def _rows_of_arrays(content: bytes) -> Iterator[Row]:
+    loaded = np.load(io.BytesIO(content), allow_pickle=False)
+    arrays = {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    for values in zip(*arrays.values(), strict=True):
+        yield {name: value.tolist() for name, value in zip(arrays, values, strict=True)}
+
+
+def _rows_of_members(content: bytes) -> Iterator[Row]:
+    """The names and sizes of the members of each row, without decoding them."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
+            sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
+            yield {"key": key, **sizes}

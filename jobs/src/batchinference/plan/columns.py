@@ -9,6 +9,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 from batchinference.spec.read import CsvOptions, ParquetOptions, VideoOptions
 from batchinference.spec.steps import Step
+from batchinference.spec.write import Write
 
 OWN_PREFIX = "_bi_"
 """Columns that begin so are the product's own."""
@@ -49,6 +50,25 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[P
         columns = _columns_after(step, columns)
     if columns == []:
         problems.append(Problem("spec.steps", "they drop every column: nothing is left to write"))
+        return problems
+    return problems + _check_write(spec.write, columns)
+
+
+def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
+    """What is wrong with the columns that the output names."""
+    problems = []
+    for field, named in write.column_fields.items():
+        twice = dict.fromkeys(column for column in named if named.count(column) > 1)
+        messages = [f"column '{column}' is named twice" for column in twice]
+        missing = [column for column in named if columns is not None and column not in columns]
+        messages += [_not_there(f"it names column '{column}'", column, columns or [])
+                     for column in missing]  # fmt: skip
+        problems += [Problem(f"spec.write.{field}", message) for message in messages]
+    chosen = write.columns_needed or columns
+    by = set(write.column_fields.get("partitionBy", ()))
+    if chosen and by.issuperset(chosen):
+        message = "every column becomes a directory: nothing is left to write"
+        problems.append(Problem("spec.write.partitionBy", message))
     return problems
 
 
@@ -88,7 +108,11 @@ def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
 
 
 def _missing(step: str, column: str, columns: list[str]) -> str:
+    return _not_there(f"step '{step}' reads column '{column}'", column, columns)
+
+
+def _not_there(what: str, column: str, columns: list[str]) -> str:
     nearest = difflib.get_close_matches(column, columns, n=1)
     hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
     there = ", ".join(columns) or "none"
-    return f"step '{step}' reads column '{column}', but the columns here are {there}{hint}"
+    return f"{what}, but the columns here are {there}{hint}"

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from batchinference.pipeline.writers.base import Writer
 from batchinference.pipeline.writers.csv import CsvWriter
+from batchinference.pipeline.writers.images import ImageWriter
 from batchinference.pipeline.writers.json import JsonWriter
+from batchinference.pipeline.writers.numpy import NumpyWriter
 from batchinference.pipeline.writers.parquet import ParquetWriter
-from batchinference.spec.write import Write, WriteCsv, WriteParquet
+from batchinference.pipeline.writers.webdataset import WebdatasetWriter
+from batchinference.spec.write import (
+    WriteCsv,
+    WriteFiles,
+    WriteImages,
+    WriteJson,
+    WriteNumpy,
+    WriteParquet,
+    WriteWebdataset,
+)
 
 
-def writer_for(write: Write) -> Writer:
+def writer_for(write: WriteFiles) -> Writer:
     """The writer of a format, with its options."""
-    if isinstance(write, WriteParquet):
-        return ParquetWriter(write.compression)
-    if isinstance(write, WriteCsv):
-        return CsvWriter(write.compression, write.delimiter)
-    return JsonWriter(write.compression)
+    match write:
+        case WriteParquet():
+            return ParquetWriter(write.compression)
+        case WriteJson():
+            return JsonWriter(write.compression)
+        case WriteCsv():
+            return CsvWriter(write.compression, write.delimiter)
+        case WriteNumpy():
+            return NumpyWriter()
+        case WriteWebdataset():
+            return WebdatasetWriter(write.key_column)
+        case WriteImages():
+            return ImageWriter(write.column, write.file_format, write.name_column)
 
 
 __all__ = ["Writer", "writer_for"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from ray.data.extensions import get_arrow_extension_tensor_types
+
+from batchinference.pipeline.failures import BadOutput
 
 MAX_BYTES = (1 << 31) - 1
 """Bytes of tensors that become one list array, which counts its elements in 32 bits."""
@@ -29,6 +32,27 @@ def plain(table: pa.Table) -> pa.Table:
             lists = pa.chunked_array([_lists(part) for part in parts], _list_type(field.type))
             table = table.set_column(index, field.name, lists)
     return table
+
+
+@contextmanager
+def naming(column: str) -> Iterator[None]:
+    """Let an error of a value name its column."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise BadOutput(f"write: a value of column '{column}': {error}") from error
+
+
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column as Python has them, tensors as NumPy arrays. Null is None."""
+    if not isinstance(column.type, get_arrow_extension_tensor_types()):
+        return list(column.to_pylist())
+    found: list[Any] = []
+    for chunk in column.chunks:
+        valid = chunk.is_valid().to_numpy(zero_copy_only=False)
+        there = iter(_values(chunk.filter(pa.array(valid))) if valid.any() else ())
+        found += [next(there) if known else None for known in valid]
+    return found
 
 
 def _parts(tensors: pa.ExtensionArray) -> Iterator[pa.ExtensionArray]:

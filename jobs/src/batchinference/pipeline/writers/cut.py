@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.failures import JobFailure
-from batchinference.spec.write import Write, WriteRows
+from batchinference.spec.write import Write, WriteColumns, WritePartitioned
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SCALARS = (
@@ -29,10 +29,10 @@ class Cut:
 
     @classmethod
     def of(cls, write: Write) -> Cut:
-        columns = tuple(write.columns) if write.columns else None
-        if not isinstance(write, WriteRows):
-            return cls(columns)
-        return cls(columns, tuple(write.partition_by or ()), write.rows_per_file)
+        needed = write.columns_needed
+        by = write.partition_by if isinstance(write, WritePartitioned) else None
+        most = write.rows_per_file if isinstance(write, WriteColumns) else None
+        return cls(tuple(needed) if needed else None, tuple(by or ()), most)
 
     def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The directory below the output (empty for the output itself), and the rows of a file."""

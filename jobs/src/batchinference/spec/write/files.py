@@ -1,0 +1,96 @@
+"""Files: one format a model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from batchinference.spec.base import DELIMITER, ColumnName
+from batchinference.spec.write.base import WritePartitioned, WriteRows
+
+
+class WriteParquet(WriteRows):
+    """Parquet files; tensors are written as plain lists."""
+
+    format: Literal["parquet"]
+    """The format of the output."""
+    compression: Literal["snappy", "zstd", "gzip", "lz4", "none"] = "snappy"
+    """Compression of the files."""
+
+
+class WriteJson(WriteRows):
+    """JSON Lines files."""
+
+    format: Literal["json"]
+    """The format of the output."""
+    compression: Literal["gzip", "none"] = "none"
+    """Compression of the files."""
+
+
+class WriteCsv(WriteRows):
+    """Files of separated values with a header line. Lists and tensors become JSON."""
+
+    format: Literal["csv"]
+    """The format of the output."""
+    compression: Literal["gzip", "none"] = "none"
+    """Compression of the files."""
+    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
+    """The character between two fields."""
+
+
+class WriteNumpy(WriteRows):
+    """NumPy arrays whose first axis is the row: `.npy` files of a single column, `.npz` files of
+    several, by their names."""
+
+    format: Literal["numpy"]
+    """The format of the output."""
+
+
+class WriteWebdataset(WriteRows):
+    """Tar files in WebDataset's form: a row is a run of members, one a column. A column whose name
+    is an extension or ends in one (`jpg`, `caption.txt`) is encoded by it, of those that
+    WebDataset decodes: txt, cls, json, npy, jpg, png, webp. Another gets the one of its type: png
+    for pixels, npy for other tensors, txt for text, cls for whole numbers, json for the rest."""
+
+    format: Literal["webdataset"]
+    """The format of the output."""
+    key_column: ColumnName | None = None
+    """The column of the rows' keys, which name their members. A number unless told otherwise."""
+
+    @property
+    def column_fields(self) -> dict[str, list[str]]:
+        return super().column_fields | {"keyColumn": self._key}
+
+    @property
+    def columns_needed(self) -> list[str] | None:
+        return [*self.columns, *self._key] if self.columns else None
+
+    @property
+    def _key(self) -> list[str]:
+        return [self.key_column] if self.key_column else []
+
+
+class WriteImages(WritePartitioned):
+    """Image files, one a row. A row whose column holds nothing makes none."""
+
+    format: Literal["images"]
+    """The format of the output."""
+    column: ColumnName = "image"
+    """The column of pixels (height x width, with 1, 3 or 4 channels) or of encoded images."""
+    file_format: Literal["png", "jpeg", "webp"] = "png"
+    """The format of the files. Bytes that are in it already are written as they are."""
+    name_column: ColumnName | None = None
+    """A column of names or paths. The names of the files end in the last part of its values."""
+
+    @property
+    def column_fields(self) -> dict[str, list[str]]:
+        return super().column_fields | {"column": [self.column], "nameColumn": self._name}
+
+    @property
+    def columns_needed(self) -> list[str] | None:
+        return [self.column, *self._name]
+
+    @property
+    def _name(self) -> list[str]:
+        return [self.name_column] if self.name_column else []

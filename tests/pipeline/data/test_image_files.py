@@ -1,0 +1,111 @@
+"""Image files: a row is a file, whose pixels come back through Pillow."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from ray.data.extensions import ArrowVariableShapedTensorArray
+
+from batchinference.pipeline.blocks import concat, to_column
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.sample import first_rows
+from batchinference.pipeline.writers import writer_for
+from batchinference.pipeline.writers.images import MAX_NAME, file_name
+from support.writing import write_of
+
+RNG = np.random.default_rng(0)
+
+
+def pixels(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, shape, dtype=np.uint8)
+
+
+def files(table: pa.Table, **fields: str) -> list[tuple[str, bytes]]:
+    writer = writer_for(write_of("images", **fields))
+    return [(ending, bytes(content)) for ending, content in writer.files(table)]
+
+
+def decoded(content: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (4, 5, 4)], ids=["gray", "rgb", "rgba"])
+@pytest.mark.parametrize("file_format", ["png", "webp"])
+def test_pixels_come_back(shape: tuple[int, ...], file_format: str) -> None:
+    images = np.stack([pixels(*shape), pixels(*shape)])
+    found = files(pa.table({"image": to_column(images)}), fileFormat=file_format)
+    assert [ending for ending, _ in found] == [f".{file_format}"] * 2
+    if file_format == "png":  # which loses nothing
+        assert all(np.array_equal(decoded(content), image)
+                   for (_, content), image in zip(found, images, strict=True))  # fmt: skip
+
+
+def test_one_channel_is_gray() -> None:
+    image = pixels(3, 2, 1)
+    ((_, content),) = files(pa.table({"image": to_column(image[None])}))
+    assert np.array_equal(decoded(content), image[:, :, 0])
+
+
+def test_images_of_several_sizes_come_back() -> None:
+    images = [pixels(2, 3, 3), pixels(5, 1, 3)]
+    column = ArrowVariableShapedTensorArray.from_numpy(images)
+    found = files(pa.table({"image": column}))
+    assert [decoded(content).shape for _, content in found] == [(2, 3, 3), (5, 1, 3)]
+
+
+def test_a_row_without_an_image_makes_no_file() -> None:
+    with_one = pa.table({"image": to_column(pixels(1, 2, 2, 3)), "n": [0]})
+    assert len(files(concat([with_one, pa.table({"n": [1]}), with_one]))) == 2
+
+
+def test_bytes_of_the_wanted_format_stay_and_others_are_encoded_again() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels(8, 8, 4)).save(buffer, "png")
+    png = buffer.getvalue()
+    table = pa.table({"image": [png]})
+    assert files(table) == [(".png", png)]
+    ((ending, jpeg),) = files(table, fileFormat="jpeg")
+    assert ending == ".jpg"
+    with Image.open(io.BytesIO(jpeg)) as image:
+        assert (image.format, image.mode) == ("JPEG", "RGB")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [to_column(np.zeros((1, 4, 4, 3), np.float32)), to_column(np.zeros((1, 4, 4, 7), np.uint8)),
+     pa.array(["text"]), pa.array([b"no image"])],
+    ids=["floats", "seven channels", "text", "other bytes"],
+)  # fmt: skip
+def test_what_is_no_image_is_named(column: pa.Array) -> None:
+    with pytest.raises(BadOutput, match=r"column 'image': .*no image"):
+        files(pa.table({"image": column}))
+
+
+def test_the_names_of_files_end_in_what_the_column_says() -> None:
+    column = to_column(pixels(3, 2, 2, 3))
+    table = pa.table({"image": column, "path": ["s3://in/cats/tom.jpg", None, "../../etc/x y"]})
+    endings = [ending for ending, _ in files(table, nameColumn="path")]
+    assert endings == ["-tom.png", ".png", "-x_y.png"]
+
+
+@given(st.text(max_size=300))
+def test_no_name_leaves_its_directory(name: str) -> None:
+    safe = file_name(name)
+    assert re.fullmatch(r"[A-Za-z0-9_-]*", safe)
+    assert len(safe) <= MAX_NAME
+
+
+def test_the_first_images_of_an_output_can_be_seen(tmp_path: Path) -> None:
+    ((ending, content),) = files(pa.table({"image": to_column(pixels(1, 4, 5, 3))}))
+    (tmp_path / f"part-0{ending}").write_bytes(content)
+    (row,) = first_rows(write_of("images", tmp_path), 5)
+    assert row == {"file": str(tmp_path / "part-0.png"), "image": "5 x 4, RGB"}

@@ -1,0 +1,17 @@
+"""What a job's `write` says, as a model, for the suites that begin behind the parser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from batchinference.spec.write import Write
+
+_WRITE: TypeAdapter[Write] = TypeAdapter(Write)
+
+
+def write_of(format_: str, path: Path | str = "/out", **fields: Any) -> Any:
+    """`fields` are named as in a job's file."""
+    return _WRITE.validate_python({"format": format_, "path": str(path), **fields})

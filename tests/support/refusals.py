@@ -97,6 +97,8 @@ def valid_documents() -> dict[str, Document]:
         **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
         "write parquet": writing("parquet", mode="error", compression="lz4"),
         "write json": writing("json", mode="overwrite", compression="gzip"),
+        "write webdataset": writing("webdataset", keyColumn="path"),
+        "write images": writing("images", column="image", fileFormat="webp", nameColumn="path"),
     }
 
 

@@ -52,7 +52,7 @@ def _steps() -> list[Document]:
         "embed",
         batchSize=64,
         replicas={"min": 2, "max": 8},
-        resources={"cpu": 2, "gpu": 1, "memory": "5Gi"},
+        resources={"cpu": 2, "gpu": 1, "memory": "5Gi", "acceleratorType": "T4"},
     )
     embedding["model"] |= {
         "task": "image-feature-extraction",
@@ -61,7 +61,7 @@ def _steps() -> list[Document]:
         "normalize": True,
         "options": {"use_fast": True},
     }
-    torch = model_step("score", resources={"cpu": 0.5})
+    torch = model_step("score", resources={"cpu": 0.5, "custom": {"XPU": 1}})
     torch["model"] = {
         "runtime": "torch",
         "factory": "own.models:build",
@@ -130,6 +130,16 @@ def _cluster() -> Document:
         "requests": {"cpu": 0.5, "memory": "512Mi"},
         "head": {"cpu": 1.5, "memory": "6Gi"},
         "workers": {"cpu": 4, "memory": "8Gi", "min": 1, "max": 4},
+        "profiles": {
+            "T4": {"nodeSelector": {"nvidia.com/gpu.product": "Tesla-T4"}},
+            "XPU": {
+                "resource": "vendor.example/xpu",
+                "device": "xpu",
+                "tolerations": [{"key": "xpu", "operator": "Exists"}],
+                "env": [{"name": "XPU_LEVEL", "value": "1"}],
+                "runtimeClassName": "xpu",
+            },
+        },
     }
 
 

@@ -64,17 +64,46 @@ def test_the_tables_as_people_see_them(invoke: Invoke, write_job: WriteJob) -> N
     result = invoke("plan", write_job(document(steps=steps)))
     assert result.exit_code == 0
     assert result.stdout == (
-        "STAGE  STEPS       RUNS AS     BATCH  CPU   GPU  GROUP\n"
-        "read   text        tasks       -      1     0    cpu\n"
-        "prose  prose       tasks       block  1     0    cpu\n"
-        "embed  embed,slim  1-4 actors  32     1     1    embed\n"
-        "judge  judge       1 actor     8      2.5   0    cpu\n"
-        "write  parquet     tasks       -      0.25  0    cpu\n"
+        "STAGE  STEPS       RUNS AS     BATCH  CPU   DEVICES  GROUP\n"
+        "read   text        tasks       -      1     -        cpu\n"
+        "prose  prose       tasks       block  1     -        cpu\n"
+        "embed  embed,slim  1-4 actors  32     1     1 GPU    embed\n"
+        "judge  judge       1 actor     8      2.5   -        cpu\n"
+        "write  parquet     tasks       -      0.25  -        cpu\n"
         "\n"
-        "GROUP  CPU  GPU  MEMORY  MIN  MAX\n"
-        "head   1    0    4Gi     1    1\n"
-        "cpu    4    0    4Gi     1    2\n"
-        "embed  1    1    8Gi     0    4\n"
+        "GROUP  CPU  DEVICES  MEMORY  MIN  MAX\n"
+        "head   1    -        4Gi     1    1\n"
+        "cpu    4    -        4Gi     1    2\n"
+        "embed  1    1 GPU    8Gi     0    4\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("resources", "shown"),
+    [
+        ({"cpu": 2}, "-"),
+        ({"gpu": 2}, "2 GPU"),
+        ({"gpu": 1, "acceleratorType": "T4"}, "1 GPU (T4)"),
+        ({"custom": {"NPU": 4}, "acceleratorType": "Ascend910B"}, "4 NPU (Ascend910B)"),
+        ({"gpu": 1, "custom": {"licence": 1}}, "1 GPU, 1 licence"),
+    ],
+    ids=str,
+)
+def test_the_devices_of_a_replica_and_of_its_pods(
+    planned: Planned, resources: Document, shown: str
+) -> None:
+    profiles: Document = {"T4": {}, "Ascend910B": {}, "licence": {}}
+    stages, groups = planned(model_step(resources=resources), profiles=profiles)
+    assert stages[1]["DEVICES"] == groups[-1]["DEVICES"] == shown
+
+
+def test_devices_without_a_profile_are_told_of(invoke: Invoke, write_job: WriteJob) -> None:
+    step = model_step(resources={"gpu": 1, "acceleratorType": "T4"})
+    result = invoke("plan", write_job(document(steps=[step])))
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        "a cluster would refuse this job: spec.steps[0].resources.acceleratorType: no profile says "
+        "what 'T4' is on this cluster: add cluster.profiles.T4 with"
     )
 
 
@@ -121,8 +150,8 @@ def test_the_pods_are_those_that_the_job_asks_for(planned: Planned) -> None:
         workers={"cpu": 3, "memory": "5Gi", "min": 1, "max": 9},
     )
     assert [list(group.values()) for group in groups] == [
-        ["head", "2", "0", "6Gi", "1", "1"],
-        ["cpu", "3", "0", "5Gi", "1", "9"],
+        ["head", "2", "-", "6Gi", "1", "1"],
+        ["cpu", "3", "-", "5Gi", "1", "9"],
     ]
 
 
@@ -138,7 +167,7 @@ def test_the_operators_defaults_count_where_they_are_given(
 ) -> None:
     (directory / "defaults.yaml").write_text("workers: {cpu: 6, min: 2, max: 3}")
     result = invoke("plan", write_job(document()), "--defaults", "defaults.yaml")
-    assert list(tables(result.stdout)[1][1].values()) == ["cpu", "6", "0", "4Gi", "2", "3"]
+    assert list(tables(result.stdout)[1][1].values()) == ["cpu", "6", "-", "4Gi", "2", "3"]
 
 
 def test_paths_that_a_cluster_would_refuse_are_named_beside_the_plan(

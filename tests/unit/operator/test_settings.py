@@ -156,5 +156,5 @@ def test_a_password_in_bad_defaults_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_defaults_that_are_no_yaml_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"defaults\.yaml is no YAML"):
+    with pytest.raises(ValueError, match=r"defaults\.yaml: not valid YAML: line 1"):
         with_defaults(tmp_path, "image: [").for_reconcile()

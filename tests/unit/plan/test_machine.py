@@ -10,8 +10,8 @@ from support.documents import Document, model_step, python_step
 from support.specs import filter_step, spec_of
 
 
-def plan(*steps: Document, gpus: int = 0) -> Plan:
-    return plan_for_machine(spec_of(steps=list(steps)), gpus)
+def plan(*steps: Document, gpus: int = 0, memory: float | None = None, **custom: float) -> Plan:
+    return plan_for_machine(spec_of(steps=list(steps)), gpus, custom, memory)
 
 
 def on_gpu(name: str, gpu: int = 1) -> Document:
@@ -53,6 +53,66 @@ def test_all_models_run_on_the_cpu_where_the_gpus_do_not_suffice_for_all() -> No
         "step 'two' runs on the CPU",
     ]
     assert all("needs 2 GPU(s)" in note and "has 1" in note for note in made.notes)
+
+
+def on_npu(name: str, count: int = 1, **others: int) -> Document:
+    return model_step(name, resources={"custom": {"NPU": count, **others}})
+
+
+def test_steps_run_on_devices_that_are_there() -> None:
+    made = plan(on_npu("one"), on_npu("two", 2), on_gpu("three"), gpus=1, NPU=3.0)
+    assert [stage.resources for stage in made.stages] == [{"NPU": 1}, {"NPU": 2}, {"GPU": 1}]
+    assert made.notes == ()
+
+
+def test_steps_run_on_the_cpu_where_their_devices_are_not_there() -> None:
+    made = plan(on_npu("one"), on_npu("two", 2), on_gpu("three"), gpus=1, NPU=2.0)
+    assert [stage.resources for stage in made.stages] == [{}, {}, {"GPU": 1}]
+    reason = "the job needs 3 NPU(s) at the same time and this machine has 2"
+    assert made.notes == (
+        f"step 'one' runs on the CPU: {reason}",
+        f"step 'two' runs on the CPU: {reason}",
+    )
+
+
+def test_what_is_no_device_is_done_without() -> None:
+    made = plan(on_npu("embed", licence=1), NPU=1)
+    assert made.stages[0].resources == {"NPU": 1}
+    assert made.notes == (
+        "step 'embed' runs without licence: the job needs 1 licence(s) at the same time and this "
+        "machine has 0",
+    )
+
+
+def test_a_machine_takes_the_type_of_accelerator_that_it_has() -> None:
+    step = model_step(resources={"gpu": 1, "acceleratorType": "T4"})
+    made = plan(step, gpus=1)
+    assert (made.stages[0].gpus, made.stages[0].accelerator, made.notes) == (1, None, ())
+
+
+GI = 2**30
+
+
+@pytest.mark.parametrize("memory", [12 * GI, 12 * GI + 1, 16.5 * GI])
+def test_memory_is_counted_where_a_replica_of_each_pool_fits(memory: float) -> None:
+    steps = [model_step(name, resources={"memory": size}) for name, size in SIZES.items()]
+    made = plan(*steps, model_step("plain"), memory=memory)
+    assert [stage.memory for stage in made.stages] == ["4Gi", "8Gi", None]
+    assert made.notes == ()
+
+
+SIZES = {"small": "4Gi", "large": "8Gi"}
+
+
+def test_memory_is_left_out_of_account_where_there_is_too_little_and_the_plan_says_so() -> None:
+    steps = [model_step(name, resources={"memory": size}) for name, size in SIZES.items()]
+    made = plan(*steps, memory=11.5 * GI)
+    assert [stage.memory for stage in made.stages] == [None, None]
+    reason = "the job needs 12.0 Gi at the same time and this machine has 11.5 Gi"
+    assert made.notes == (
+        f"step 'small' runs in what memory there is: {reason}",
+        f"step 'large' runs in what memory there is: {reason}",
+    )
 
 
 @pytest.mark.parametrize("gpus", [0, 1], ids=["on the CPU", "on the GPU"])

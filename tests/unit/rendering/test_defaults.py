@@ -33,6 +33,10 @@ BY_KEY: dict[str, dict[str, Pair]] = {
     "head": {"cpu": (1.5, 2.0), "memory": ("5Gi", "6Gi")},
     "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
     "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
+    "profiles": {
+        "T4": ({"resource": "own/t4", "env": [{"name": "A", "value": "own"}]},) * 2,
+        "XPU": ({"device": "xpu"}, {"device": "xpu"}),
+    },
 }
 """Objects and maps that are filled in key by key."""
 BY_NAME: dict[str, dict[str, Pair]] = {

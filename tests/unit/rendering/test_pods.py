@@ -79,7 +79,6 @@ def test_limits_are_what_the_plan_counts_with(rendered: Rendered) -> None:
         limits = container(rendered.workers[group.name]["template"])["resources"]["limits"]
         assert cpu_number(limits["cpu"]) == group.cpus
         assert limits["memory"] == group.memory
-        assert limits.get(GPU, "0") == str(group.gpus)
 
 
 def test_no_pod_asks_for_more_than_it_may_use(rendered: Rendered) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.groups import GROUP_LABEL
+from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering import ATTEMPT_LABEL
 from batchinference.rendering.objects import JOB_FILE
 from batchinference.rendering.rayjob import entrypoint
@@ -21,7 +21,6 @@ from support.specs import job
 MAX_RAY_JOB_NAME = 47
 """KubeRay takes no RayJob with a longer name."""
 LONGEST = "a" + "-b" * 19 + "c"
-STATED_ELSEWHERE = {"num-cpus", "num-gpus", "memory", "resources", "labels"}
 
 
 def test_the_driver_is_submitted_once_and_over_http(rendered: Rendered) -> None:
@@ -66,18 +65,28 @@ def test_each_worker_group_carries_its_name_for_ray_to_choose_by(rendered: Rende
         assert group["labels"] == {GROUP_LABEL: name}
 
 
+def test_the_head_tells_the_driver_that_this_cluster_scales(rendered: Rendered) -> None:
+    assert rendered.head["labels"] == {GROUP_LABEL: HEAD_GROUP}
+    assert HEAD_GROUP not in rendered.workers
+
+
 def test_ray_is_not_told_twice_what_a_pod_has(rendered: Rendered) -> None:
     """KubeRay takes either the start parameters or `resources`, and labels only as such."""
     for group in rendered.workers.values():
         assert "resources" not in group
-        assert group["rayStartParams"].keys() & STATED_ELSEWHERE == {"num-cpus"}
-        assert group["rayStartParams"]["num-cpus"].isdigit()
+        assert group["rayStartParams"].keys() <= {"num-cpus", "num-gpus", "resources"}
 
 
 def test_ray_counts_at_least_the_cpus_that_the_plan_counts(rendered: Rendered) -> None:
     for group in plan_for_cluster(rendered.job.spec).groups:
         counted = int(rendered.workers[group.name]["rayStartParams"]["num-cpus"])
         assert group.cpus <= counted < group.cpus + 1
+
+
+def test_ray_counts_the_gpus_that_the_plan_counts(rendered: Rendered) -> None:
+    for group in plan_for_cluster(rendered.job.spec).groups:
+        counted = rendered.workers[group.name]["rayStartParams"].get("num-gpus", "0")
+        assert counted == str(group.gpus)
 
 
 def test_there_is_a_worker_group_for_each_group_of_the_plan(rendered: Rendered) -> None:

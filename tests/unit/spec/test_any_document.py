@@ -21,6 +21,7 @@ DOCUMENTS = list(valid_documents().values())
 FREE = {
     *("inputs", "options", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"),
     *("sampling", "body", "headersFrom", "renameColumns", "constructorRefs"),
+    *("custom", "profiles"),
 }
 """Mappings in which the user names the keys; `options` of a model, not of what is read."""
 STRANGE: dict[str, Any] = {

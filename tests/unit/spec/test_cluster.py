@@ -153,7 +153,7 @@ def test_a_variable_has_one_value(fields: Document, message: str) -> None:
     assert found == f"spec.cluster.env[0]{message}"
 
 
-@pytest.mark.parametrize("memory", ["1", "512Mi", "8Gi", "1.5Gi", "2Ti", "100k", "1G", "64Ki"])
+@pytest.mark.parametrize("memory", ["536870912", "512Mi", "8Gi", "1.5Gi", "2Ti", "1000000k", "1G"])
 def test_a_quantity_of_memory(memory: str) -> None:
     assert settings(head={"memory": memory}).head.memory == memory
 

@@ -182,6 +182,7 @@ def test_defaults_are_shown() -> None:
         "spec.write.storage.anonymous": False,
         "spec.cluster.volumes[].readOnly": False,
         "spec.cluster.tolerations[].operator": "Equal",
+        "spec.cluster.profiles{}.tolerations[].operator": "Equal",
     }
 
 

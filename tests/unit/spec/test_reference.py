@@ -30,10 +30,10 @@ def fields(model: type[BaseModel], path: str) -> Iterator[str]:
 def inner_models(annotation: Any, mark: str = "") -> Iterator[tuple[type[BaseModel], str]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, mark
-    elif typing.get_origin(annotation) is not dict:
-        in_list = "[]" if typing.get_origin(annotation) is list else mark
+    else:
+        inside = {list: "[]", dict: ".NAME"}.get(typing.get_origin(annotation), mark)
         for argument in typing.get_args(annotation):
-            yield from inner_models(argument, in_list)
+            yield from inner_models(argument, inside)
 
 
 ALL = {*fields(BatchInferenceSpec, "spec"), *fields(BatchInferenceStatus, "status")}

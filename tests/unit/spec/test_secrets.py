@@ -19,6 +19,7 @@ ENV = "spec.cluster.env"
 PARTS = {
     "env": "spec.cluster.env",
     "value": "spec.cluster.env.0.value",
+    "profile": "spec.cluster.profiles.XPU.env",
     "constructorArgs": "spec.steps.3.python.constructorArgs",
     "callArgs": "spec.steps.3.python.callArgs",
     "factoryArgs": "spec.steps.2.model.factoryArgs",

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-import yaml
-from pydantic import ValidationError
 
 from batchinference import __version__
 from batchinference.cli import exits
@@ -22,17 +20,18 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
 from batchinference.rendering.paths import check_paths
 from batchinference.rendering.pods import head_size
+from batchinference.rendering.profiles import check_profiles
 from batchinference.spec import (
     KIND,
     BatchInference,
-    Problem,
     SpecError,
     load_documents,
     parse,
+    parse_cluster,
     parse_one,
 )
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.problems import problems_of
+from batchinference.spec.profiles import GPU
 
 
 def complain(file: str, error: SpecError) -> None:
@@ -94,13 +93,7 @@ def _with_job(file: str, defaults: Path | None, show: Callable[[BatchInference],
 
 def _load_defaults(file: Path | None) -> Cluster:
     """The operator's defaults, which have the pipeline's image where they name none."""
-    try:
-        given = (yaml.safe_load(read_text(str(file))) if file else None) or {}
-        own = Cluster.model_validate(given)
-    except ValidationError as error:
-        raise SpecError(problems_of(error, Cluster)) from None
-    except yaml.YAMLError as error:
-        raise SpecError([Problem("", f"not valid YAML: {' '.join(str(error).split())}")]) from None
+    own = parse_cluster(read_text(str(file))) if file else Cluster()
     image = own.image or f"batchinference/pipeline:{__version__}"
     return own.model_copy(update={"image": image})
 
@@ -108,25 +101,25 @@ def _load_defaults(file: Path | None) -> Cluster:
 def _print_plan(job: BatchInference) -> None:
     spec, plan = job.spec, plan_for_cluster(job.spec)
     _print_table([
-        ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "GPU", "GROUP"),
-        ("read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "0", CPU_GROUP),
+        ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "DEVICES", "GROUP"),
+        ("read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP),
         *(_stage_row(stage, plan.group_of(stage)) for stage in plan.stages),
-        ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "0", CPU_GROUP),
+        ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "-", CPU_GROUP),
     ])  # fmt: skip
     typer.echo("")
     cpus, memory = head_size(spec.cluster)
     _print_table([
-        ("GROUP", "CPU", "GPU", "MEMORY", "MIN", "MAX"),
-        ("head", f"{cpus:g}", "0", memory, "1", "1"),
+        ("GROUP", "CPU", "DEVICES", "MEMORY", "MIN", "MAX"),
+        ("head", f"{cpus:g}", "-", memory, "1", "1"),
         *(_group_row(group) for group in plan.groups),
     ])  # fmt: skip
-    for problem in check_paths(spec):
+    for problem in check_paths(spec) + check_profiles(spec):
         typer.echo(f"a cluster would refuse this job: {problem}", err=True)
 
 
 def _stage_row(stage: Stage, group: str) -> tuple[str, ...]:
     steps = ",".join(step.name for step in stage.steps)
-    return (stage.name, steps, _runs_as(stage), _batch(stage), f"{stage.cpus:g}", str(stage.gpus),
+    return (stage.name, steps, _runs_as(stage), _batch(stage), f"{stage.cpus:g}", _devices(stage),
             group)  # fmt: skip
 
 
@@ -146,8 +139,15 @@ def _batch(stage: Stage) -> str:
 
 
 def _group_row(group: WorkerGroup) -> tuple[str, ...]:
-    cpus, gpus = f"{group.cpus:g}", str(group.gpus)
-    return group.name, cpus, gpus, group.memory, str(group.min), str(group.max)
+    cpus, devices = f"{group.cpus:g}", _devices(group)
+    return group.name, cpus, devices, group.memory, str(group.min), str(group.max)
+
+
+def _devices(owner: Stage | WorkerGroup) -> str:
+    """What a replica or a pod has beside CPUs and memory: `1 GPU (T4)`."""
+    counts = {GPU: owner.gpus, **dict(owner.custom)}
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{shown} ({owner.accelerator})" if owner.accelerator else shown or "-"
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

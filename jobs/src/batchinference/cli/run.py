@@ -13,9 +13,9 @@ from batchinference.cli.check import complain
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
 from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
 from batchinference.spec import BatchInference, SpecError, parse_one
+from batchinference.spec.profiles import GPU
 from batchinference.spec.report import REPORT_FILE, JobState, Report
 
-ALL_GPUS = 1 << 20
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
 
@@ -33,7 +33,7 @@ def run_file(file: str, options: RunOptions) -> int:
     try:
         job = parse_one(read_text(file))
         if options.address is None:
-            plan = plan_for_machine(job.spec, ALL_GPUS)
+            plan = plan_for_machine(job.spec)
         else:
             plan = plan_for_cluster(job.spec)
     except SpecError as error:
@@ -66,18 +66,20 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
     from batchinference.cli.display import Display
     from batchinference.pipeline.engine import connected, embedded
     from batchinference.pipeline.job import JobRun
+    from batchinference.pipeline.nodes import check_nodes
     from batchinference.pipeline.supervise import stop_on_signals
 
     with Display() as display, stop_on_signals() as stop:
         publish = _publisher(display.show, options.report_directory)
         if options.address is not None:
             display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")
-            with connected(options.address):
+            with connected(options.address) as nodes:
+                check_nodes(plan, nodes)
                 report = JobRun(job, plan, publish, stop).run()
         else:
             display.say(f"{job.metadata.name}: starting Ray on this machine")
-            with embedded(cpus_needed(plan), str(directory), quiet=not options.verbose) as gpus:
-                plan = plan_for_machine(job.spec, gpus)
+            with embedded(cpus_needed(plan), str(directory), quiet=not options.verbose) as found:
+                plan = plan_for_machine(job.spec, int(found.get(GPU, 0)), found, found["memory"])
                 for note in plan.notes:
                     display.say(note)
                 report = JobRun(job, plan, publish, stop).run()

@@ -26,6 +26,7 @@ from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.quantities import memory_bytes
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, given all the same: Ray Data joins only operators with equal arguments,
@@ -116,6 +117,12 @@ def _cpus(stage: Stage, plan: Plan) -> float:
     return math.ceil(stage.cpus) if alone else stage.cpus
 
 
+def _memory(stage: Stage, plan: Plan) -> int | None:
+    """Memory of an actor in bytes: on a single machine alone, where it tells how many of them
+    there is room for. On a cluster it is that of the actor's own pod."""
+    return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
+
+
 def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
     selector = _selector(plan, plan.group_of(stage)) if plan.groups else None
     common: dict[str, Any] = {
@@ -135,6 +142,9 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
         batch_size=stage.batch_size,
         compute=ActorPoolStrategy(min_size=stage.replicas.min, max_size=stage.replicas.max),
         num_gpus=stage.gpus or None,
+        resources=dict(stage.custom) or None,
+        accelerator_type=stage.accelerator,
+        memory=_memory(stage, plan),
         max_task_retries=TASK_RETRIES,
         max_restarts=ACTOR_RESTARTS,
         **common,

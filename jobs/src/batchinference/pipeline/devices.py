@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.spec.profiles import GPU
+
+_BACKENDS = {"npu": "torch_npu"}
 
 
 @dataclass(frozen=True)
@@ -23,8 +30,37 @@ class Device:
         return self.kind if self.kind == "cpu" else f"{self.kind}:0"
 
 
-def device_of(*, cpus: float, gpus: int) -> Device:
-    """The device of a replica: its GPUs where it was given some, else the CPU with as many threads
-    as it has CPUs."""
+def device_of(
+    *,
+    cpus: float,
+    gpus: int = 0,
+    custom: Mapping[str, int] | None = None,
+    kinds: Mapping[str, str] | None = None,
+) -> Device:
+    """The device of a replica: its GPUs where it was given some, else a custom resource that is a
+    device, else the CPU with as many threads as it has CPUs.
+
+    `kinds` names the kind of the resources that are devices; GPUs are of the kind cuda unless it
+    says otherwise.
+    """
     threads = max(1, math.floor(cpus))
-    return Device("cuda", gpus, threads) if gpus else Device("cpu", 1, threads)
+    granted = {GPU: gpus, **(custom or {})}
+    for name, kind in {GPU: "cuda", **(kinds or {})}.items():
+        if granted.get(name):
+            return Device(kind, granted[name], threads)
+    return Device(threads=threads)
+
+
+def load_backend(kind: str) -> None:
+    """Import what PyTorch needs for a kind of device that is not its own. Raises ModelLoad where
+    that is missing."""
+    module = _BACKENDS.get(kind)
+    if module is None:
+        return
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ModelLoad(
+            f"this replica was given the device '{kind}', for which PyTorch needs the package "
+            f"{module} ({error}): build an image with the one that fits its PyTorch and its driver"
+        ) from error

@@ -17,10 +17,13 @@ from ray._private.internal_api import get_memory_info_reply, get_state_from_addr
 
 from batchinference.pipeline.failures import Interrupted, JobFailure, cause_of
 
+Resources = dict[str, float]
+
 
 @contextmanager
-def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[int]:
-    """Ray on this machine, with at least so many logical CPUs. Yields the number of GPUs.
+def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[Resources]:
+    """Ray on this machine, with at least so many logical CPUs. Yields the resources that it found,
+    by Ray's names of them: CPU, GPU, NPU, memory in bytes.
 
     Modules in `directory` can be imported by its workers. `quiet` keeps what Ray prints in a file.
     Raises JobFailure when Ray does not start.
@@ -34,7 +37,7 @@ def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[int]:
             log_to_driver=not quiet,
         )
         try:
-            yield int(ray.cluster_resources().get("GPU", 0))
+            yield ray.cluster_resources()
         finally:
             ray.shutdown()
 
@@ -76,11 +79,11 @@ def _init(**arguments: Any) -> None:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[None]:
-    """An existing Ray cluster. Raises JobFailure when there is none."""
+def connected(address: str) -> Iterator[list[dict[str, Any]]]:
+    """An existing Ray cluster. Yields its nodes. Raises JobFailure when there is none."""
     _init(address=address, log_to_driver=True)
     try:
-        yield
+        yield ray.nodes()
     finally:
         ray.shutdown()
 

@@ -55,7 +55,8 @@ class StageRunner:
     """Runs the steps of a stage over a table. Made once in each actor or worker process."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
-        device = device_of(cpus=stage.cpus, gpus=stage.gpus)
+        custom, kinds = dict(stage.custom), dict(stage.kinds)
+        device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
         self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
 
     def __call__(self, table: pa.Table) -> pa.Table:

@@ -1,7 +1,8 @@
 """Worker groups: the kinds of pods that a job's stages run on.
 
-Everything that asks for CPUs alone shares the group `cpu`. A pool that asks for GPUs or for memory
-gets pods of just its shape, one replica a pod; pools of the same shape share them.
+Everything that asks for CPUs alone shares the group `cpu`. A pool that asks for GPUs, for memory or
+for custom resources gets pods of just its shape, one replica a pod; pools of the same shape share
+them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import math
 from dataclasses import dataclass, replace
 
 from batchinference.plan.packing import pods_needed
-from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Custom, Stage
 from batchinference.spec.cluster import Workers
 from batchinference.spec.problems import Problem, SpecError
 
 CPU_GROUP = "cpu"
+HEAD_GROUP = "head"
+"""The head carries it where other nodes come when they are asked for."""
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes that names their worker group; tasks and actors choose nodes by it."""
 MAX_DEFAULT_CPUS = 8
@@ -24,8 +27,6 @@ DEFAULT_WORKERS = 1
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names and cuts those at 50 characters."""
-Shape = tuple[float, int, str]
-"""CPUs, GPUs and memory of a pod."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,21 @@ class WorkerGroup:
     memory: str
     min: int
     max: int
+    custom: Custom = ()
+    accelerator: str | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.cpus, self.gpus, self.memory, self.custom, self.accelerator
+
+
+Shape = tuple[float, int, str, Custom, str | None]
+"""CPUs, GPUs, memory, custom resources and type of accelerator of a pod."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:
     """Whether a stage runs on the shared group `cpu`."""
-    return stage.gpus == 0 and stage.memory is None
+    return stage.gpus == 0 and stage.memory is None and not stage.custom
 
 
 def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
@@ -68,25 +79,25 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
     if is_cpu_stage(stage):
         return CPU_GROUP
     return next(
-        group.name
-        for group in groups
-        if group.name != CPU_GROUP and (group.cpus, group.gpus, group.memory) == _shape(stage)
+        group.name for group in groups if group.name != CPU_GROUP and group.shape == _shape(stage)
     )
 
 
 def _shape(stage: Stage) -> Shape:
-    return stage.cpus, stage.gpus, stage.memory or DEFAULT_MEMORY
+    memory = stage.memory or DEFAULT_MEMORY
+    return stage.cpus, stage.gpus, memory, stage.custom, stage.accelerator
 
 
 def _group(stage: Stage) -> WorkerGroup:
-    replicas = stage.replicas.max if stage.replicas else 1
+    cpus, gpus, memory, custom, accelerator = _shape(stage)
+    most = stage.replicas.max if stage.replicas else 1
     name = stage.name[:MAX_GROUP_NAME].rstrip("-")
-    return WorkerGroup(name, *_shape(stage), min=0, max=replicas)
+    return WorkerGroup(name, cpus, gpus, memory, 0, most, custom, accelerator)
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     """`cpu` and `head` are taken, and cutting names may have made two alike."""
-    taken = {CPU_GROUP, "head", "headgroup"}
+    taken = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
         numbered = (f"{group.name[:15]}-{number}" for number in itertools.count(2))

@@ -5,14 +5,17 @@ The operator renders pods from the same plan by which the pipeline runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from batchinference.plan.columns import check_columns, input_columns
+from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import WorkerGroup, group_of, groups_of
+from batchinference.plan.machine import fitted
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import SpecError
-from batchinference.spec.steps import Replicas
+from batchinference.spec.profiles import GPU
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,19 @@ def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     return Plan(tuple(stages), tuple(groups_of(stages, spec.cluster.workers)))
 
 
-def plan_for_machine(spec: BatchInferenceSpec, gpus: int) -> Plan:
-    """The plan on one machine that has so many GPUs: no groups, and models on the CPU when the
-    GPUs do not suffice for all of them."""
-    stages = _checked_stages(spec)
-    wanted = sum(stage.gpus for stage in stages)
-    if wanted <= gpus:
-        return Plan(tuple(_one_at_least(stage) for stage in stages), ())
-    notes = tuple(
-        f"step '{stage.name}' runs on the CPU: the job needs {wanted} GPU(s) at the same time and "
-        f"this machine has {gpus}"
-        for stage in stages
-        if stage.gpus
-    )
-    on_cpu = (replace(_one_at_least(stage), gpus=0) for stage in stages)
-    return Plan(tuple(on_cpu), (), notes)
+def plan_for_machine(
+    spec: BatchInferenceSpec,
+    gpus: int = 0,
+    custom: Mapping[str, float] | None = None,
+    memory: float | None = None,
+) -> Plan:
+    """The plan on one machine that has so many GPUs and custom resources: no groups, and steps on
+    the CPU when the devices do not suffice for all of them.
+
+    `memory` is what Ray lets replicas have, in bytes; None leaves it out of account.
+    """
+    stages, notes = fitted(_checked_stages(spec), {**(custom or {}), GPU: gpus}, memory)
+    return Plan(tuple(stages), (), tuple(notes))
 
 
 def cpus_needed(plan: Plan) -> float:
@@ -61,11 +62,5 @@ def cpus_needed(plan: Plan) -> float:
 def _checked_stages(spec: BatchInferenceSpec) -> list[Stage]:
     if problems := check_columns(spec, input_columns(spec)):
         raise SpecError(problems)
-    return stages_of(spec.steps)
-
-
-def _one_at_least(stage: Stage) -> Stage:
-    """A machine grows its pools from one replica, whatever a cluster must start with."""
-    if stage.replicas is None:
-        return stage
-    return replace(stage, replicas=Replicas.model_construct(min=1, max=stage.replicas.max))
+    profiles = spec.cluster.profiles
+    return [with_devices(stage, profiles) for stage in stages_of(spec.steps)]

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from batchinference.plan.pruning import drop_early
-from batchinference.spec.steps import Replicas, Resources, Step
+from batchinference.spec.profiles import GPU
+from batchinference.spec.resources import Resources
+from batchinference.spec.steps import Replicas, Step
 
 MODEL_BATCH_SIZE = 32
 SEARCH_ROWS = 256
@@ -20,6 +22,8 @@ TASK_CPUS = 1.0
 WRITE_CPUS = 0.25
 """CPUs of a write task. It mostly waits for storage, and must never have to wait for a whole CPU
 until all reading is done: what is not written is not safe."""
+Custom = tuple[tuple[str, int], ...]
+"""Custom resources by Ray's names of them, and how many of each."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Stage:
     """One operator: its steps, and what each of its tasks or actors takes.
 
     `replicas` is None for tasks, which start wherever CPUs are free.
-    `batch_size` is in rows; None stands for a whole block.
+    `batch_size` is in rows; None stands for a whole block. `kinds` are the resources that are
+    devices, with PyTorch's name of the kind of each.
     """
 
     name: str
@@ -37,6 +42,14 @@ class Stage:
     memory: str | None = None
     batch_size: int | None = None
     replicas: Replicas | None = None
+    custom: Custom = ()
+    accelerator: str | None = None
+    kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """GPUs and custom resources of one replica, by Ray's names of them."""
+        return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
     def rows_per_block(self) -> int | None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
+from batchinference.spec.merge import filled
 from batchinference.spec.problems import Problem, SpecError, problems_of
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
     """The job with each cluster setting that it leaves out taken from the defaults.
 
-    Objects (head, workers, requests) and maps are filled in key by key, lists of named things
-    (env, volumes, imagePullSecrets) name by name; any other value of the job stands alone.
+    Objects (head, workers, requests) and maps (nodeSelector, profiles) are filled in key by key,
+    lists of named things (env, volumes, imagePullSecrets) name by name; any other value of the job
+    stands alone.
     Raises SpecError when the two do not go together.
     """
-    cluster = _filled(job.spec.cluster, defaults)
+    cluster = filled(job.spec.cluster, defaults)
     _check(cluster)
     return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
 
@@ -35,21 +33,3 @@ def _check(cluster: Cluster) -> None:
                     f"with the platform's defaults: {problem.message}")
             for problem in problems_of(error, Cluster)
         ]) from None  # fmt: skip
-
-
-def _filled(own: Model, defaults: Model) -> Model:
-    fields = type(own).model_fields
-    return own.model_copy(
-        update={name: _merged(getattr(own, name), getattr(defaults, name)) for name in fields}
-    )
-
-
-def _merged(own: Any, default: Any) -> Any:
-    if isinstance(own, BaseModel) and isinstance(default, BaseModel):
-        return _filled(own, default)
-    if isinstance(own, dict):
-        return default | own
-    if isinstance(own, list) and own and hasattr(own[0], "name"):
-        names = {item.name for item in own}
-        return [*(item for item in default if item.name not in names), *own]
-    return default if own in (None, []) else own

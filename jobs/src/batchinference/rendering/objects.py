@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from batchinference.rendering.names import Names
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
@@ -68,6 +69,11 @@ def job_file(job: BatchInference) -> str:
     }
     # ASCII alone: PyYAML loses some line breaks of Unicode that it writes as they are
     return yaml.safe_dump(document, sort_keys=False)
+
+
+def dump(model: BaseModel) -> dict[str, Any]:
+    """A part of the specification as Kubernetes takes it."""
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def token_secret(

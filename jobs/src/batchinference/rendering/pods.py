@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
+from batchinference.rendering.devices import add_devices
 from batchinference.rendering.names import ATTEMPT_LABEL, Names
+from batchinference.rendering.objects import dump
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Volume
 from batchinference.spec.problems import Problem, SpecError
 
-GPU = "nvidia.com/gpu"
 HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"
 JOB_DIRECTORY = "/etc/batchinference"
@@ -46,14 +47,9 @@ def head_size(cluster: Cluster) -> tuple[float, str]:
 def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
     """A pod of a worker group. It never talks to Kubernetes, so it gets no token for it."""
     resources = _resources(cluster, group.cpus, group.memory)
-    if group.gpus:
-        for side in resources.values():
-            side[GPU] = str(group.gpus)
     template = _template(cluster, names, "ray-worker", resources)
     template["spec"]["automountServiceAccountToken"] = False
-    if group.gpus:
-        tolerations = template["spec"].setdefault("tolerations", [])
-        tolerations.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
+    add_devices(template["spec"], group, cluster.profiles)
     return template
 
 
@@ -67,7 +63,7 @@ def _template(
         "name": container,
         "image": cluster.image,
         "resources": resources,
-        "env": [_dump(variable) for variable in cluster.env],
+        "env": [dump(variable) for variable in cluster.env],
         "volumeMounts": [_mount(volume) for volume in cluster.volumes],
         "securityContext": RESTRICTED,
     }
@@ -90,8 +86,8 @@ def _placement(cluster: Cluster) -> dict[str, Any]:
         "serviceAccountName": cluster.service_account_name,
         "priorityClassName": cluster.priority_class_name,
         "nodeSelector": cluster.node_selector,
-        "tolerations": [_dump(toleration) for toleration in cluster.tolerations],
-        "imagePullSecrets": [_dump(secret) for secret in cluster.image_pull_secrets],
+        "tolerations": [dump(toleration) for toleration in cluster.tolerations],
+        "imagePullSecrets": [dump(secret) for secret in cluster.image_pull_secrets],
     }
     return {name: value for name, value in settings.items() if value}
 
@@ -115,12 +111,7 @@ def _mount(volume: Volume) -> dict[str, Any]:
 
 
 def _volume(volume: Volume) -> dict[str, Any]:
-    source = _dump(volume)
+    source = dump(volume)
     for ours in ("name", "mountPath", "readOnly"):
         source.pop(ours, None)
     return {"name": volume.name, **source}
-
-
-def _dump(model: Any) -> dict[str, Any]:
-    dumped: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return dumped

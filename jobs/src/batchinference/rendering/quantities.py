@@ -2,27 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
-
-
-def memory_bytes(quantity: str) -> int:
-    """Bytes of a quantity such as 8Gi."""
-    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
-    if match is None or match.group(2) not in _UNITS:
-        raise ValueError(f"not a quantity of memory: {quantity}")
-    return int(float(match.group(1)) * _UNITS[match.group(2)])
+from batchinference.spec.quantities import memory_bytes
 
 
 def cpu_quantity(cpus: float) -> str:

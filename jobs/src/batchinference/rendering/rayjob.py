@@ -5,12 +5,12 @@ It is created once and never changed afterwards: Kueue writes into its spec.
 
 from __future__ import annotations
 
-import math
 import shlex
 from typing import Any
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
-from batchinference.plan.groups import GROUP_LABEL
+from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
+from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.names import ATTEMPT_LABEL, Names
 from batchinference.rendering.objects import JOB_FILE, Owner, metadata
 from batchinference.rendering.paths import check_paths
@@ -20,6 +20,7 @@ from batchinference.rendering.pods import (
     head_template,
     worker_template,
 )
+from batchinference.rendering.profiles import check_profiles
 from batchinference.spec.job import BatchInference
 from batchinference.spec.problems import SpecError
 
@@ -41,7 +42,7 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
 
     Raises SpecError when the job could not run on a cluster.
     """
-    if problems := check_paths(job.spec):
+    if problems := check_paths(job.spec) + check_profiles(job.spec):
         raise SpecError(problems)
     groups = plan_for_cluster(job.spec).groups
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
@@ -82,6 +83,7 @@ def _ray_cluster(
         "authOptions": {"mode": "token", "secretName": names.secret},
         "headGroupSpec": {
             "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104
+            "labels": {GROUP_LABEL: HEAD_GROUP},
             "template": head_template(cluster, names),
         },
         "workerGroupSpecs": [
@@ -91,7 +93,7 @@ def _ray_cluster(
                 "replicas": group.min,
                 "minReplicas": group.min,
                 "maxReplicas": group.max,
-                "rayStartParams": {"num-cpus": str(math.ceil(group.cpus))},
+                "rayStartParams": start_parameters(group),
                 "labels": {GROUP_LABEL: group.name},
                 "template": worker_template(cluster, names, group),
             }

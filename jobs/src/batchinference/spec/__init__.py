@@ -9,7 +9,7 @@ from batchinference.spec.job import (
     BatchInference,
     BatchInferenceSpec,
 )
-from batchinference.spec.parse import load_documents, parse, parse_one
+from batchinference.spec.parse import load_documents, parse, parse_cluster, parse_one
 from batchinference.spec.problems import Problem, SpecError
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "SpecError",
     "load_documents",
     "parse",
+    "parse_cluster",
     "parse_one",
 ]

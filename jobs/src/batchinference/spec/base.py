@@ -18,11 +18,13 @@ DELIMITER = r"^[\t -~]$"
 HTTP_URL = r"^https?://[^\s]+$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\s]+(/[^@?#\s]*)?$"
+ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+KUBERNETES_RESOURCE = "^[a-z0-9][-.a-z0-9]*/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+DEVICE_KIND = "^[a-z][a-z0-9]*$"
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
-Memory = Annotated[str, Field(pattern=MEMORY, max_length=16)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 
 

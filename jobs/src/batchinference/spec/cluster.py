@@ -8,58 +8,12 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import (
-    ABSOLUTE_PATH,
-    DNS_LABEL,
-    ENV_NAME,
-    Cpus,
-    Memory,
-    SpecModel,
-)
+from batchinference.spec.base import ABSOLUTE_PATH, DNS_LABEL, Cpus, SpecModel
+from batchinference.spec.pods import EnvVar, NodeSelector, ObjectName, Toleration
+from batchinference.spec.profiles import Profiles
+from batchinference.spec.quantities import Memory, MemoryRequest
 
-ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
-Key = Annotated[str, Field(min_length=1, max_length=253)]
-EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 Directory = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
-
-
-class KeyRef(SpecModel):
-    name: ObjectName
-    """The object's name."""
-    key: Key
-    """The key in it."""
-
-
-class EnvSource(SpecModel):
-    """Where the value comes from: exactly one of the two."""
-
-    secret_key_ref: KeyRef | None = None
-    """A key of a Secret."""
-    config_map_key_ref: KeyRef | None = None
-    """A key of a ConfigMap."""
-
-    @model_validator(mode="after")
-    def _check(self) -> EnvSource:
-        if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
-            raise PydanticCustomError(
-                "env_source", "give exactly one of secretKeyRef and configMapKeyRef", {}
-            )
-        return self
-
-
-class EnvVar(SpecModel):
-    name: EnvName
-    """The variable's name."""
-    value: Annotated[str, Field(max_length=4096)] | None = None
-    """Its value. Keep secrets in a Secret and name it in valueFrom."""
-    value_from: EnvSource | None = None
-    """A Secret or ConfigMap that holds the value."""
-
-    @model_validator(mode="after")
-    def _check(self) -> EnvVar:
-        if (self.value is None) == (self.value_from is None):
-            raise PydanticCustomError("env_value", "give exactly one of value and valueFrom", {})
-        return self
 
 
 class NamedRef(SpecModel):
@@ -112,39 +66,12 @@ class Volume(SpecModel):
         return self
 
 
-class Toleration(SpecModel):
-    """A toleration of every pod of the job."""
-
-    key: Annotated[str, Field(max_length=316)] | None = None
-    """The taint's key; every key when absent (with operator Exists)."""
-    operator: Literal["Exists", "Equal"] = "Equal"
-    """How key and value match."""
-    value: Annotated[str, Field(max_length=63)] | None = None
-    """The taint's value."""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect; every effect when absent."""
-    toleration_seconds: Annotated[int, Field(ge=0, le=10**9)] | None = None
-    """How long a NoExecute taint is tolerated."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Toleration:
-        # what the API server would say of every pod, long after the job was taken
-        if not self.key and self.operator != "Exists":
-            raise PydanticCustomError("toleration", "without a key, operator must be Exists", {})
-        if self.value and self.operator == "Exists":
-            raise PydanticCustomError("toleration", "'value' is for operator Equal", {})
-        if self.toleration_seconds is not None and self.effect != "NoExecute":
-            message = "'tolerationSeconds' is for effect NoExecute"
-            raise PydanticCustomError("toleration", message, {})
-        return self
-
-
 class Requests(SpecModel):
     """What a pod asks of the scheduler, where that is less than it may use."""
 
     cpu: Cpus | None = None
     """CPUs."""
-    memory: Memory | None = None
+    memory: MemoryRequest | None = None
     """Memory."""
 
 
@@ -196,13 +123,7 @@ class Cluster(SpecModel):
     """Environment variables of every pod."""
     volumes: Annotated[list[Volume], Field(max_length=16)] = []
     """Volumes of every pod."""
-    node_selector: Annotated[
-        dict[
-            Annotated[str, Field(max_length=316)],
-            Annotated[str, Field(max_length=63)],
-        ],
-        Field(max_length=32),
-    ] = {}
+    node_selector: NodeSelector = {}
     """Labels that a node must have."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     """Taints that the pods tolerate."""
@@ -214,7 +135,11 @@ class Cluster(SpecModel):
     head: Head = Head()
     """The head pod."""
     workers: Workers = Workers()
-    """The worker group for everything that needs no GPU."""
+    """The worker group for everything that needs no device."""
+    profiles: Profiles = {}
+    """What the steps' `acceleratorType` and `custom` resources are on this cluster, by their names,
+    and `GPU` for GPUs of any type. GPU (nvidia.com/gpu) and NPU (huawei.com/Ascend910) are known
+    already; a profile of that name changes them."""
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:

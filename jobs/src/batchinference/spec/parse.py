@@ -1,4 +1,4 @@
-"""From YAML text to BatchInference objects."""
+"""From YAML text to BatchInference objects, and to the settings of a platform."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import yaml
 from pydantic import ValidationError
 from yaml.error import MarkedYAMLError
 
+from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.problems import Problem, SpecError, problems_of, type_name
 
@@ -49,10 +50,7 @@ def load_documents(text: str) -> list[dict[str, Any]]:
 
     Raises SpecError when the text is no YAML or holds no BatchInference.
     """
-    try:
-        documents = [d for d in yaml.load_all(text, _Loader) if d is not None]
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError([Problem("", f"not valid YAML: {_reason(error)}")]) from None
+    documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
             shown = "a mapping without kind" if isinstance(document, dict) else type_name(document)
@@ -63,6 +61,14 @@ def load_documents(text: str) -> list[dict[str, Any]]:
         kinds = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
         raise SpecError([Problem("", f"no {KIND} here, only {kinds}")])
     return ours
+
+
+def _load(text: str) -> list[Any]:
+    """The documents of a YAML stream, without those that are empty."""
+    try:
+        return [d for d in yaml.load_all(text, _Loader) if d is not None]
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecError([Problem("", f"not valid YAML: {_reason(error)}")]) from None
 
 
 def _reason(error: Exception) -> str:
@@ -91,6 +97,21 @@ def parse_one(text: str) -> BatchInference:
         names = ", ".join(map(_name, documents))
         raise SpecError([Problem("", f"expected one {KIND}, found {len(documents)}: {names}")])
     return parse(documents[0])
+
+
+def parse_cluster(text: str) -> Cluster:
+    """Settings in the form of spec.cluster, such as a platform's defaults; an empty text has none.
+
+    Raises SpecError that names every fault.
+    """
+    documents = _load(text)
+    if len(documents) > 1:
+        problem = f"expected one document of cluster settings, found {len(documents)}"
+        raise SpecError([Problem("", problem)])
+    try:
+        return Cluster.model_validate(documents[0] if documents else {})
+    except ValidationError as error:
+        raise SpecError(problems_of(error, Cluster)) from None
 
 
 def _name(document: dict[str, Any]) -> str:

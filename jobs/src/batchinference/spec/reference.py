@@ -54,7 +54,9 @@ def _rows(schema: Schema, path: str, unions: list[tuple[str, Schema]]) -> list[s
         full = f"{path}.{name}"
         shown = f"**`{full}`**" if name in required else f"`{full}`"
         rows.append(f"| {shown} | {_type(child)} | {_default(child)} | {_meaning(child)} |")
-        for place, inner in ((full, child), (f"{full}[]", child.get("items", {}))):
+        below = {full: child, f"{full}[]": child.get("items", {}),
+                 f"{full}.NAME": child.get("additionalProperties", {})}  # fmt: skip
+        for place, inner in below.items():
             if "arms" in inner:
                 unions.append((place, inner))
             rows += _rows(inner, place, unions)

@@ -13,17 +13,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import (
-    DNS_LABEL,
-    ColumnName,
-    Cpus,
-    Memory,
-    SpecModel,
-)
+from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.read import Columns
+from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
@@ -84,17 +79,6 @@ class Replicas(SpecModel):
                 "replicas", "min ({min}) is above max ({max})", {"min": self.min, "max": self.max}
             )
         return self
-
-
-class Resources(SpecModel):
-    """What one replica gets."""
-
-    cpu: Cpus = 1.0
-    """CPUs; a replica computes with as many threads."""
-    gpu: Annotated[int, Field(ge=0, le=64)] = 0
-    """GPUs. A machine that has none runs the step on its CPU, a cluster waits for one."""
-    memory: Memory | None = None
-    """Memory of the replica's pod, as Kubernetes writes it (8Gi), its object store included."""
 
 
 class Step(SpecModel):
@@ -181,7 +165,8 @@ class Step(SpecModel):
 
     def _check_function(self, name: str) -> None:
         resources = self.resources or Resources()
-        asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory}
+        asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory,
+                 "custom": resources.custom}  # fmt: skip
         for field in (field for field, value in asked.items() if value):
             raise PydanticCustomError(
                 "step_function",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from batchinference.spec import SpecError, parse_cluster
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.problems import SpecError, problems_of
 from batchinference_operator.reconcile.reconcile import Settings
 
 MIN_KEY_BYTES = 16
@@ -50,10 +49,6 @@ class OperatorSettings(BaseSettings):
         if self.defaults_file is None:
             return Cluster()
         try:
-            return Cluster.model_validate(yaml.safe_load(self.defaults_file.read_text()) or {})
-        except ValidationError as error:
-            raise ValueError(
-                f"{self.defaults_file}: {SpecError(problems_of(error, Cluster))}"
-            ) from None
-        except yaml.YAMLError as error:
-            raise ValueError(f"{self.defaults_file} is no YAML: {error}") from None
+            return parse_cluster(self.defaults_file.read_text(encoding="utf-8"))
+        except SpecError as error:
+            raise ValueError(f"{self.defaults_file}: {error}") from None

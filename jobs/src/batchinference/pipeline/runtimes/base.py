@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from batchinference.pipeline.devices import Device
+from batchinference.pipeline.devices import Device, load_backend
+from batchinference.pipeline.failures import ModelLoad
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +27,20 @@ class Runtime(Protocol):
 
 
 def take(device: Device) -> torch.device:
-    """The device as torch has it. A replica on the CPU gets the threads of its CPUs."""
+    """The device as torch has it. A replica on the CPU gets the threads of its CPUs.
+
+    Raises ModelLoad where torch has no such device.
+    """
     import torch  # which runtimes that compute elsewhere do without
 
     if device.kind == "cpu" or (device.kind == "cuda" and not torch.cuda.is_available()):
         torch.set_num_threads(device.threads)
         return torch.device("cpu")
-    return torch.device(device.name)
+    load_backend(device.kind)
+    try:
+        return torch.device(device.name)
+    except RuntimeError:
+        raise ModelLoad(
+            f"PyTorch {torch.__version__} has no devices of the kind '{device.kind}', which a "
+            "profile names (cluster.profiles)"
+        ) from None

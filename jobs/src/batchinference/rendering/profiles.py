@@ -1,0 +1,57 @@
+"""Devices that a job asks for and that no profile says how to get on the cluster."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from batchinference.plan.devices import Profiles, profiles_of
+from batchinference.spec.accelerators import RAY_NAMES
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import Problem
+from batchinference.spec.profiles import known_profiles
+from batchinference.spec.resources import Resources
+from batchinference.spec.steps import Step
+
+
+def check_profiles(spec: BatchInferenceSpec) -> list[Problem]:
+    """What the steps of a job whose cluster settings are complete ask for in vain.
+
+    There is no guessing: labels of nodes differ from cloud to cloud, and a pod without one takes
+    any GPU, perhaps a dearer one.
+    """
+    return [
+        problem
+        for index, step in enumerate(spec.steps)
+        if step.resources
+        for problem in _check(f"spec.steps[{index}].resources", step, spec.cluster.profiles)
+    ]
+
+
+def _check(field: str, step: Step, profiles: Profiles) -> list[Problem]:
+    asked, known = step.resources or Resources(), known_profiles(profiles)
+    problems = [
+        Problem(f"{field}.custom.{name}", _unknown(name, list(known), "resource, device"))
+        for name in sorted(asked.custom.keys() - known.keys())
+    ]
+    accelerator = asked.accelerator_type
+    if accelerator is not None and accelerator not in profiles:
+        names = [*profiles, *RAY_NAMES]
+        problems.append(
+            Problem(f"{field}.acceleratorType", _unknown(accelerator, names, "nodeSelector"))
+        )
+    custom = tuple(asked.custom.items())
+    found = profiles_of(asked.gpu, custom, accelerator, profiles)
+    kinds = {name: profile.device for name, profile in found.items() if profile.device}
+    if len(kinds) > 1:
+        message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
+        problems.append(Problem(field, message))
+    return problems
+
+
+def _unknown(name: str, names: list[str], fields: str) -> str:
+    near = get_close_matches(name, [other for other in names if other != name], n=1)
+    return (
+        f"no profile says what '{name}' is on this cluster: add cluster.profiles.{name} with "
+        f"{fields}, or ask who runs the operator for one in its defaults"
+        + (f"; did you mean '{near[0]}'?" if near else "")
+    )

@@ -1,0 +1,46 @@
+"""Names by which Ray counts accelerators and other resources of its nodes."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ACCELERATOR
+
+RAY_NAMES = (
+    *("K80", "P4", "P100", "V100", "T4", "A10G", "L4", "L40S", "RTX-PRO-6000"),
+    *("A100", "A100-40G", "A100-80G", "H20", "H100", "H200"),
+    *("B200", "B300", "GB200", "GB300"),
+    *("AMD-Instinct-MI100", "AMD-Instinct-MI210", "AMD-Instinct-MI250X-MI250"),
+    *("AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"),
+    *("Intel-GPU-Max-1100", "Intel-GPU-Max-1550", "Intel-GAUDI"),
+    *("Ascend910B", "Ascend910B4", "MXC500", "MXC550", "FURIOSA_RNGD"),
+    *("MOBILINT_ARIES", "MOBILINT_REGULUS", "aws-neuron-core"),
+    *("TPU-V2", "TPU-V3", "TPU-V4", "TPU-V5P", "TPU-V5LITEPOD", "TPU-V6E", "TPU-V7X"),
+    *("Apple-Silicon", "M1", "M1-Pro", "M1-Max", "M1-Ultra"),
+    *("M2", "M2-Pro", "M2-Max", "M2-Ultra", "M3", "M3-Pro", "M3-Max"),
+)
+"""`ray.util.accelerators` of Ray 2.60. Ray finds others as well, such as `Ascend910B2`, and gives
+them the name that their driver has."""
+
+
+def misspelt(name: str) -> str | None:
+    """The name of Ray's that differs from this one in upper and lower case alone. Ray tells them
+    apart, and would wait for a node that never comes."""
+    if name in RAY_NAMES:
+        return None
+    return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)
+
+
+def _resource_name(name: str) -> str:
+    if not re.fullmatch(ACCELERATOR, name):
+        words = "expected letters, digits, '-', '_' and '.', a letter or digit at both ends"
+        raise PydanticCustomError("resource_name", words, {})
+    return name
+
+
+ResourceName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_resource_name)]
+"""A key of a map, for which a CRD has no pattern."""

@@ -1,0 +1,85 @@
+"""A Ray cluster that could never run a job is refused before the job waits for it for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.nodes import check_nodes
+from batchinference.plan import plan_for_cluster
+from support.documents import Document, model_step, python_step
+from support.specs import spec_of
+
+GROUP = "batchinference.dev/group"
+
+
+def node(group: str | None = None, alive: bool = True, **resources: float) -> dict[str, Any]:
+    """As `ray.nodes()` shows it."""
+    labels = {"ray.io/node-id": "a"} | ({GROUP: group} if group else {})
+    return {"Alive": alive, "Labels": labels, "Resources": {"CPU": 8.0, **resources}}
+
+
+def check(step: Document, *nodes: dict[str, Any]) -> None:
+    check_nodes(plan_for_cluster(spec_of(steps=[step])), list(nodes))
+
+
+def refusal(step: Document, *nodes: dict[str, Any]) -> str:
+    with pytest.raises(JobFailure) as refused:
+        check(step, *nodes)
+    return refused.value.message
+
+
+ON_GPU = model_step(resources={"gpu": 1, "cpu": 2, "acceleratorType": "T4"})
+ON_NPU = model_step(resources={"custom": {"NPU": 2}})
+T4 = {"GPU": 1.0, "accelerator_type:T4": 1.0}
+
+
+def test_nodes_for_every_group_are_enough() -> None:
+    check(ON_GPU, node("cpu"), node("embed", **T4), node())
+    check(ON_NPU, node("cpu"), node("embed", NPU=8.0))
+    check(model_step(), node("cpu"))
+
+
+def test_nodes_without_labels_are_refused_with_the_label_that_is_missing() -> None:
+    assert refusal(model_step(), node(), node()) == (
+        "this Ray cluster would never run the job: no node has the label "
+        "batchinference.dev/group=cpu (ray start --labels), with 1 CPU"
+    )
+
+
+def test_each_group_without_nodes_is_named_with_what_they_need() -> None:
+    found = refusal(ON_GPU, node())
+    assert f"{GROUP}=cpu (ray start --labels), with 1 CPU; " in found
+    assert f"{GROUP}=embed (ray start --labels), with 2 CPU, 1 GPU, 1 accelerator_type:T4" in found
+
+
+@pytest.mark.parametrize(
+    "there",
+    [{}, {"GPU": 1.0}, {**T4, "CPU": 1.0}, {"GPU": 4.0, "accelerator_type:A100": 1.0}],
+    ids=["no GPU", "a GPU of an unknown type", "too few CPUs", "GPUs of another type"],
+)
+def test_nodes_that_are_too_small_for_a_replica_are_refused(there: dict[str, float]) -> None:
+    assert refusal(ON_GPU, node("cpu"), node("embed", **there)) == (
+        "this Ray cluster would never run the job: no node with the label "
+        "batchinference.dev/group=embed has 2 CPU, 1 GPU, 1 accelerator_type:T4"
+    )
+
+
+def test_one_node_must_hold_all_of_a_replica() -> None:
+    found = refusal(ON_NPU, node("cpu"), node("embed", NPU=1.0), node("embed", NPU=1.0))
+    assert "has 1 CPU, 2 NPU" in found
+
+
+def test_the_widest_cpu_step_needs_a_node() -> None:
+    step = python_step("wide", "m:function", resources={"cpu": 12})
+    assert refusal(step, node("cpu")).endswith(f"no node with the label {GROUP}=cpu has 12 CPU")
+
+
+def test_nodes_that_have_gone_do_not_count() -> None:
+    assert "no node has the label" in refusal(model_step(), node("cpu", alive=False))
+
+
+def test_a_cluster_that_scales_brings_its_nodes_when_they_are_asked_for() -> None:
+    check(ON_GPU, node("head", CPU=0.0))

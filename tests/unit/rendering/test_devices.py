@@ -1,0 +1,165 @@
+"""Devices of worker groups, as Ray, KubeRay and Kubernetes are told of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from typing import Any
+
+import pytest
+
+from batchinference.plan import plan_for_cluster
+from batchinference.spec import SpecError
+from support.documents import Document, model_step
+from support.rendered import Object, Rendered, render
+from support.specs import job
+
+
+def rendered_step(resources: Document, **cluster: Any) -> Rendered:
+    return render(job(steps=[model_step(resources=resources)], cluster=cluster))
+
+
+def pod_of(resources: Document, **cluster: Any) -> Object:
+    pod: Object = rendered_step(resources, **cluster).workers["embed"]["template"]["spec"]
+    return pod
+
+
+def limits_of(pod: Object) -> Object:
+    limits: Object = pod["containers"][0]["resources"]["limits"]
+    return {name: count for name, count in limits.items() if "/" in name}
+
+
+def test_rays_autoscaler_reads_what_a_replica_asks_for(rendered: Rendered) -> None:
+    """Else it would never start a node of the group."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
+
+    for group in plan_for_cluster(rendered.job.spec).groups:
+        read = _node_type_from_group_spec(rendered.workers[group.name], is_head=False)
+        read["resources"].pop("memory")
+        asked = {"CPU": math.ceil(group.cpus), **dict(group.custom)}
+        asked |= {"GPU": group.gpus} if group.gpus else {}
+        asked |= {f"accelerator_type:{group.accelerator}": 1} if group.accelerator else {}
+        assert read["resources"] == asked
+        assert read["labels"] == {"batchinference.dev/group": group.name}
+
+
+def test_kuberay_and_its_shell_read_the_custom_resources() -> None:
+    made = rendered_step({"custom": {"NPU": 2}, "acceleratorType": "A"}, profiles={"A": {}})
+    written = made.workers["embed"]["rayStartParams"]["resources"]
+    expected = {"NPU": 2, "accelerator_type:A": 1}
+    assert json.loads(written.strip("'\"` ")) == expected  # as KubeRay's getResourcesMap does
+    (_, argument) = shlex.split(f"--resources={written}")[0].split("=", 1)
+    assert json.loads(argument) == expected
+
+
+def test_npus_need_no_profile() -> None:
+    pod = pod_of({"custom": {"NPU": 2}})
+    resources = pod["containers"][0]["resources"]
+    assert resources["limits"]["huawei.com/Ascend910"] == "2"
+    assert resources["requests"]["huawei.com/Ascend910"] == "2"
+    assert pod["tolerations"] == [
+        {"key": "huawei.com/Ascend910", "operator": "Exists", "effect": "NoSchedule"}
+    ]
+
+
+def test_a_custom_resource_without_a_resource_of_kubernetes_is_counted_by_ray_alone() -> None:
+    profiles = {"licence": {"nodeSelector": {"licensed": "yes"}}}
+    made = rendered_step({"custom": {"licence": 1}}, profiles=profiles)
+    pod = made.workers["embed"]["template"]["spec"]
+    assert limits_of(pod) == {}
+    assert "tolerations" not in pod
+    assert pod["nodeSelector"] == {"licensed": "yes"}
+    assert made.workers["embed"]["rayStartParams"]["resources"] == "'{\"licence\": 1}'"
+
+
+@pytest.mark.parametrize(
+    ("profiles", "resource"),
+    [
+        ({}, "nvidia.com/gpu"),
+        ({"GPU": {"resource": "amd.com/gpu"}}, "amd.com/gpu"),
+        ({"T4": {"resource": "nvidia.com/mig-1g.5gb"}}, "nvidia.com/mig-1g.5gb"),
+        ({"GPU": {"resource": "amd.com/gpu"}, "T4": {"resource": "a/gpu"}}, "a/gpu"),
+    ],
+    ids=["built in", "for all GPUs", "for a type", "for both"],
+)
+def test_the_resource_of_gpus(profiles: Document, resource: str) -> None:
+    asked = {"gpu": 3, "acceleratorType": "T4"}
+    made = rendered_step(asked, profiles={"T4": {}, **profiles})
+    group = made.workers["embed"]
+    assert limits_of(group["template"]["spec"]) == {resource: "3"}
+    assert group["rayStartParams"]["num-gpus"] == "3"
+
+
+def test_a_profile_adds_to_the_settings_of_the_cluster_in_pods_of_its_group_alone() -> None:
+    made = rendered_step(
+        {"gpu": 1, "acceleratorType": "T4"},
+        nodeSelector={"pool": "batch", "zone": "a"},
+        tolerations=[{"key": "batch"}],
+        env=[{"name": "A", "value": "cluster"}, {"name": "B", "value": "cluster"}],
+        profiles={
+            "T4": {
+                "nodeSelector": {"pool": "t4"},
+                "tolerations": [{"key": "t4"}],
+                "env": [{"name": "B", "value": "profile"}],
+                "runtimeClassName": "nvidia",
+            }
+        },
+    )
+    pod = made.workers["embed"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"pool": "t4", "zone": "a"}
+    assert [one["key"] for one in pod["tolerations"]] == ["batch", "t4", "nvidia.com/gpu"]
+    assert [(one["name"], one["value"]) for one in pod["containers"][0]["env"]] == [
+        ("A", "cluster"),
+        ("B", "profile"),
+    ]
+    assert pod["runtimeClassName"] == "nvidia"
+    for other in (made.pods[0]["spec"], made.workers["cpu"]["template"]["spec"]):
+        assert other["nodeSelector"] == {"pool": "batch", "zone": "a"}
+        assert [one["key"] for one in other["tolerations"]] == ["batch"]
+        assert [one["value"] for one in other["containers"][0]["env"]] == ["cluster", "cluster"]
+        assert "runtimeClassName" not in other
+
+
+def refusal(resources: Document, **cluster: Any) -> str:
+    with pytest.raises(SpecError) as refused:
+        rendered_step(resources, **cluster)
+    return str(refused.value)
+
+
+def test_a_type_of_accelerator_without_a_profile_is_refused_with_the_way_out() -> None:
+    assert refusal({"gpu": 1, "acceleratorType": "T4"}) == (
+        "spec.steps[0].resources.acceleratorType: no profile says what 'T4' is on this cluster: "
+        "add cluster.profiles.T4 with nodeSelector, or ask who runs the operator for one in its "
+        "defaults"
+    )
+
+
+def test_a_custom_resource_without_a_profile_is_refused_with_the_way_out() -> None:
+    assert refusal({"custom": {"XPU": 1}}, profiles={"XPUs": {}}) == (
+        "spec.steps[0].resources.custom.XPU: no profile says what 'XPU' is on this cluster: "
+        "add cluster.profiles.XPU with resource, device, or ask who runs the operator for one in "
+        "its defaults; did you mean 'XPUs'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("A100-80GB", "A100-80G"), ("Ascend910C", "Ascend910B")]
+)
+def test_a_name_like_one_of_rays_is_taken_for_a_slip(name: str, near: str) -> None:
+    assert refusal({"gpu": 1, "acceleratorType": name}).endswith(f"did you mean '{near}'?")
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    found = refusal({"gpu": 1, "acceleratorType": "T4", "custom": {"a": 1, "b": 1}})
+    assert [line.split(": ")[0] for line in found.splitlines()] == [
+        "spec.steps[0].resources.custom.a",
+        "spec.steps[0].resources.custom.b",
+        "spec.steps[0].resources.acceleratorType",
+    ]
+
+
+def test_a_replica_computes_on_one_kind_of_device() -> None:
+    assert refusal({"gpu": 1, "custom": {"NPU": 1}}) == (
+        "spec.steps[0].resources: a replica computes on one kind of device, not on GPU and NPU"
+    )

@@ -1,0 +1,52 @@
+"""A platform's settings: YAML in the form of spec.cluster, read alike wherever it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchinference.spec import SpecError, parse_cluster
+from batchinference.spec.cluster import Cluster
+
+
+def refused(text: str) -> str:
+    with pytest.raises(SpecError) as refusal:
+        parse_cluster(text)
+    return str(refusal.value)
+
+
+def test_settings_are_those_of_a_cluster() -> None:
+    text = "image: platform:1\nprofiles: {T4: {nodeSelector: {gpu: t4}}}\n"
+    settings = parse_cluster(text)
+    assert settings.image == "platform:1"
+    assert settings.profiles["T4"].node_selector == {"gpu": "t4"}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "---\n", "null"], ids=repr)
+def test_a_text_without_settings_has_none(text: str) -> None:
+    assert parse_cluster(text) == Cluster()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("imge: a", "imge: unknown field; did you mean 'image'?"),
+        ("workers: {max: 0}", "workers.max: Input should be greater than or equal to 1, got 0"),
+        ("profiles: {T4: {device: NPU}}", "profiles.T4.device: expected a kind of device as"),
+        ("- image", "expected a mapping, got a list"),
+        ("false", "expected a mapping, got false"),
+        ("[]", "expected a mapping, got a list"),
+        ("a: [", "not valid YAML: line 1, column 5: "),
+        ("image: a\nimage: b", "not valid YAML: line 2, column 1: the key 'image' is given twice"),
+        ("image: a\n---\nimage: b", "expected one document of cluster settings, found 2"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+    assert refused(text).startswith(message)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    assert len(refused("imge: a\nhead: {cpu: 0}").splitlines()) == 2
+
+
+def test_what_is_no_yaml_is_not_shown() -> None:
+    assert "hunter2" not in refused("env: [{name: PASSWORD, value: 'hunter2}]")

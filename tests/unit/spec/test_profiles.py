@@ -1,0 +1,78 @@
+"""Profiles: what devices are on a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.profiles import Profile, known_profiles
+from support.documents import Document, document
+from support.refusals import refused, short
+
+
+def with_profile(profile: Any, name: str = "XPU") -> Document:
+    return document(cluster={"profiles": {name: profile}})
+
+
+def profile(**fields: Any) -> Profile:
+    return parse(with_profile(fields)).spec.cluster.profiles["XPU"]
+
+
+def test_a_profile_may_be_empty() -> None:
+    assert profile() == Profile()
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "nvidia.com/gpu",
+        "nvidia.com/mig-1g.5gb",
+        "huawei.com/Ascend910",
+        "a/b",
+        "gpu.intel.com/i915",
+    ],
+)
+def test_a_resource_as_device_plugins_name_them(resource: str) -> None:
+    assert profile(resource=resource).resource == resource
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"resource": "NPU"}, ".resource: expected a resource as its device plugin names it"),
+        ({"resource": "huawei.com/"}, ".resource: expected a resource as its device plugin"),
+        ({"resource": "a/b\n"}, ".resource: expected a resource as its device plugin names it"),
+        ({"device": "npu:0"}, ".device: expected a kind of device as PyTorch names it, such as"),
+        ({"device": "NPU"}, ".device: expected a kind of device as PyTorch names it, such as"),
+        ({"kind": "npu"}, ".kind: unknown field; there are resource, device, nodeSelector"),
+        ({"runtimeClass": "a"}, ".runtimeClass: unknown field; did you mean 'runtimeClassName'?"),
+        ({"tolerations": [{}]}, ".tolerations[0]: without a key, operator must be Exists"),
+        ({"env": [{"name": "A"}]}, ".env[0]: give exactly one of value and valueFrom"),
+        ("huawei.com/Ascend910", ": expected a mapping, got 'huawei.com/Ascend910'"),
+    ],
+    ids=short,
+)
+def test_what_is_no_profile(fields: Any, message: str) -> None:
+    assert refused(with_profile(fields)).startswith(f"spec.cluster.profiles.XPU{message}")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 64])
+def test_a_profile_is_named_as_ray_names_resources(name: str) -> None:
+    assert refused(with_profile({}, name)).startswith("spec.cluster.profiles.")
+
+
+def test_gpus_and_npus_are_known_already() -> None:
+    known = known_profiles({})
+    assert {name: (one.resource, one.device) for name, one in known.items()} == {
+        "GPU": ("nvidia.com/gpu", "cuda"),
+        "NPU": ("huawei.com/Ascend910", "npu"),
+    }
+
+
+def test_a_profile_of_ones_own_changes_what_it_says_of_a_known_one() -> None:
+    known = known_profiles({"GPU": Profile(resource="amd.com/gpu"), "XPU": Profile(device="xpu")})
+    assert (known["GPU"].resource, known["GPU"].device) == ("amd.com/gpu", "cuda")
+    assert known["NPU"].resource == "huawei.com/Ascend910"
+    assert known["XPU"] == Profile(device="xpu")

@@ -1,0 +1,114 @@
+"""What a replica is given: memory that suffices, types of accelerators, resources by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.accelerators import RAY_NAMES, misspelt
+from batchinference.spec.resources import Resources
+from support.documents import Document, document, model_step, python_step
+from support.refusals import refused, short
+
+FIELD = "spec.steps[0].resources"
+
+
+def asking(**resources: Any) -> Document:
+    return document(steps=[model_step(resources=resources)])
+
+
+def given(**resources: Any) -> Resources:
+    found = parse(asking(**resources)).spec.steps[0].resources
+    assert found is not None
+    return found
+
+
+def test_the_names_of_accelerators_are_those_of_ray() -> None:
+    from ray.util.accelerators import accelerators
+
+    rays = {name: value for name, value in vars(accelerators).items() if name.isupper()}
+    assert len(set(RAY_NAMES)) == len(RAY_NAMES)
+    assert set(RAY_NAMES) == set(rays.values())
+
+
+@pytest.mark.parametrize("name", ["T4", "A100-80G", "Ascend910B", "Ascend910B2", "own.kind_7"])
+@pytest.mark.parametrize("devices", [{"gpu": 1}, {"custom": {"NPU": 2}}], ids=str)
+def test_a_type_of_accelerator_is_one_of_rays_or_one_that_a_platform_names(
+    name: str, devices: Document
+) -> None:
+    assert given(acceleratorType=name, **devices).accelerator_type == name
+
+
+@pytest.mark.parametrize(("written", "known"), [("t4", "T4"), ("ASCEND910b", "Ascend910B")])
+def test_a_type_that_differs_from_rays_in_case_alone_is_a_slip(written: str, known: str) -> None:
+    assert misspelt(known) is None
+    assert refused(asking(gpu=1, acceleratorType=written)).startswith(
+        f"{FIELD}: Ray knows no acceleratorType '{written}'; did you mean '{known}'?"
+    )
+
+
+def test_a_type_without_devices_says_nothing() -> None:
+    assert refused(asking(cpu=2, acceleratorType="T4")).startswith(
+        f"{FIELD}: 'acceleratorType' says which devices: ask for some with gpu or custom"
+    )
+
+
+@pytest.mark.parametrize("name", ["", "-T4", "T4 ", "T4:1", "é", "T" * 64])
+def test_what_is_no_type_of_accelerator(name: str) -> None:
+    assert refused(asking(gpu=1, acceleratorType=name)).startswith(f"{FIELD}.acceleratorType: ")
+
+
+@pytest.mark.parametrize("name", ["NPU", "neuron_cores", "cv-gpu", "TPU-v4-16-head", "a", "A" * 63])
+def test_custom_resources_are_counted_by_their_names(name: str) -> None:
+    assert given(custom={name: 3}).custom == {name: 3}
+
+
+@pytest.mark.parametrize(
+    ("custom", "message"),
+    [
+        ({"NPU": 0}, ".custom.NPU: Input should be greater than or equal to 1, got 0"),
+        ({"NPU": 0.5}, ".custom.NPU: Input should be a valid integer"),
+        ({"NPU": "1"}, ".custom.NPU: Input should be a valid integer, got '1'"),
+        ({"NPU": 10001}, ".custom.NPU: Input should be less than or equal to 10000"),
+        (["NPU"], ".custom: expected a mapping, got a list"),
+        ({"a b": 1}, ".custom.a b: as a key: expected letters, digits, '-', '_' and '.'"),
+        ({"NPU\n": 1}, ".custom.'NPU\\n': as a key: expected letters, digits"),
+        ({"N" * 64: 1}, f".custom.{'N' * 60}...: as a key: String should have at most 63"),
+        ({str(n): 1 for n in range(9)}, ".custom: Dictionary should have at most 8 items"),
+        ({"GPU": 1}, ": 'GPU' is no custom resource: there is the field 'gpu'"),
+        ({"memory": 1}, ": 'memory' is no custom resource: there is the field 'memory'"),
+    ],
+    ids=short,
+)
+def test_what_is_no_custom_resource(custom: Any, message: str) -> None:
+    assert refused(asking(custom=custom)).startswith(FIELD + message)
+
+
+def test_custom_resources_are_for_a_class() -> None:
+    step = python_step("own", "module:function", resources={"custom": {"NPU": 1}})
+    assert "'custom' is for a class, and 'module:function' is a function" in refused(
+        document(steps=[step])
+    )
+
+
+@pytest.mark.parametrize("memory", ["0", "1", "1k", "64Ki", "500M", "511.9Mi"])
+def test_less_memory_than_ray_itself_needs_is_refused(memory: str) -> None:
+    words = f"expected at least 512Mi (Ray itself needs that much), got '{memory}'"
+    assert refused(asking(memory=memory)) == f"{FIELD}.memory: {words}"
+    for part in ("head", "workers"):
+        document_ = document(cluster={part: {"memory": memory}})
+        assert refused(document_) == f"spec.cluster.{part}.memory: {words}"
+
+
+@pytest.mark.parametrize("memory", ["0", "1", "64", "1k", "1023Ki"])
+def test_a_request_for_next_to_no_memory_lacks_its_unit(memory: str) -> None:
+    assert refused(document(cluster={"requests": {"memory": memory}})) == (
+        f"spec.cluster.requests.memory: expected at least 1Mi (a unit is missing), got '{memory}'"
+    )
+
+
+@pytest.mark.parametrize("memory", ["1Mi", "64Mi", "1024Ki"])
+def test_a_request_may_be_small(memory: str) -> None:
+    parse(document(cluster={"requests": {"memory": memory}}))

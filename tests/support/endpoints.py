@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import numpy as np
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes import load_runtime
+from batchinference.spec.models import HttpModel
 from support.documents import Document
 
 URL = "https://llm.example/v1"
@@ -62,3 +68,20 @@ def full_models() -> dict[str, Document]:
         "embeddings": chat(api="embeddings", sampling={"dimensions": 64}),
         "json": json_endpoint(resultPath="predictions.0", resultType="number"),
     }
+
+
+async def ask(model: Document, **columns: list[Any]) -> list[Any]:
+    """What the runtime makes of a batch of rows, asked from a thread as an actor does it."""
+    return await asyncio.to_thread(ask_and_wait, model, **columns)
+
+
+def ask_and_wait(model: Document, **columns: list[Any]) -> list[Any]:
+    runtime = load_runtime(HttpModel.model_validate(model), Device())
+    return list(runtime({name: objects(values) for name, values in columns.items()}))
+
+
+def objects(values: list[Any]) -> np.ndarray:
+    """A column as a batch has it where rows have no one shape."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

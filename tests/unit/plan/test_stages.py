@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from batchinference.plan.pruning import drop_early
-from batchinference.plan.stages import MODEL_BATCH_SIZE, TASK_CPUS, Stage, stages_of
+from batchinference.plan.stages import TASK_CPUS, Stage, stages_of
+from batchinference.spec.models.base import MODEL_BATCH_SIZE
 from batchinference.spec.steps import Replicas
 from support.documents import Document, model_step, python_step
+from support.endpoints import chat
 from support.specs import drop_step, filter_step, label_step, select_step, steps_of
 from support.variations import full_document
 
@@ -103,6 +105,8 @@ def test_the_stages_hold_all_steps_in_their_order() -> None:
     ("step", "size"),
     [
         pytest.param(model_step(), MODEL_BATCH_SIZE, id="model"),
+        pytest.param(model_step(model=chat(concurrency=4)), 32, id="endpoint"),
+        pytest.param(model_step(model=chat(concurrency=40)), 320, id="busy endpoint"),
         pytest.param(model_step(batchSize=7), 7, id="model that says"),
         pytest.param(python_step(), None, id="class: a whole block"),
         pytest.param(python_step(batchSize=7), 7, id="class that says"),

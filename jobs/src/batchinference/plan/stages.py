@@ -14,7 +14,6 @@ from batchinference.spec.profiles import GPU
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Replicas, Step
 
-MODEL_BATCH_SIZE = 32
 SEARCH_ROWS = 256
 """The most rows of a batch that `batchSize: auto` tries."""
 TASK_CPUS = 1.0
@@ -88,7 +87,7 @@ def _stage(step: Step) -> Stage:
 def _batch_size(step: Step) -> int | None:
     if step.batch_size == "auto":
         return SEARCH_ROWS
-    return step.batch_size or (MODEL_BATCH_SIZE if step.model else None)
+    return step.batch_size or (step.model.default_batch_size if step.model else None)
 
 
 def _joins(stage: Stage, previous: Stage) -> bool:

@@ -121,7 +121,8 @@ class Step(SpecModel):
     repartition: Repartition | None = None
     """Cut the rows into other blocks."""
     batch_size: BatchSize | None = None
-    """Rows a batch, for model and python. 32 for a model; for python, as many as a block holds.
+    """Rows a batch, for model and python. 32 for a model, 8 times its concurrency for one of
+    runtime http; for python, as many as a block holds.
     `auto` searches for the fastest while the first batches run. Whenever memory runs out, the
     replica goes on with half as many."""
     replicas: Replicas | None = None

@@ -6,25 +6,22 @@ import asyncio
 import email.utils
 import json
 import time
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import aiohttp
-import tenacity
 
 from batchinference.pipeline.endpoint.errors import BadAnswer, NoAnswer, RequestFailed, TooFast
 from batchinference.pipeline.endpoint.forms import Form
-from batchinference.pipeline.endpoint.health import Health
 from batchinference.pipeline.endpoint.keys import Keys
 from batchinference.pipeline.endpoint.pace import Pace
+from batchinference.pipeline.endpoint.retries import FIRST_WAIT, Retries
 from batchinference.pipeline.failures import JobFailure
 from batchinference.spec.models import HttpModel
 
-FIRST_WAIT = 0.5
-LONGEST_WAIT = 60.0
-"""Seconds of the waits before the second and before late tries; half of each is left to chance."""
 LONGEST_PAUSE = 900.0
-"""Seconds that an endpoint may ask to wait: nothing moves meanwhile, GPUs of other steps too."""
+"""Seconds that an endpoint may ask to wait. The job holds all that it has meanwhile."""
 SHOWN = 300
 """Characters of an answer that a message repeats."""
 _AGAIN = {408, 409, 425}
@@ -39,7 +36,7 @@ class Endpoint:
     def __init__(self, model: HttpModel, keys: Keys, form: Form) -> None:
         self._model, self._keys, self._form = model, keys, form
         self._pace = Pace(model.requests_per_second)
-        self._health = Health()
+        self._retries = Retries(model.retries, self._pace)
         self._slots = asyncio.Semaphore(model.concurrency)
         self._session = aiohttp.ClientSession(
             headers=keys.headers,
@@ -57,31 +54,7 @@ class Endpoint:
         Raises RequestFailed where the row cannot have one, ConnectionError where the endpoint is
         down, and JobFailure where it would refuse every row.
         """
-        began = time.monotonic()
-        retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._model.retries + 1),
-            wait=tenacity.wait_combine(
-                tenacity.wait_exponential(FIRST_WAIT / 2, LONGEST_WAIT / 2),
-                tenacity.wait_random_exponential(FIRST_WAIT / 2, LONGEST_WAIT / 2),
-            ),
-            retry=tenacity.retry_if_exception_type((BadAnswer, NoAnswer, TooFast)),
-            reraise=True,
-        )
-        try:
-            return await retrying(self._try, body)
-        except (BadAnswer, NoAnswer, TooFast) as error:
-            raise self._health.verdict(error, began) from None
-
-    async def _try(self, body: dict[str, Any]) -> Any:
-        """One try. Being told to wait is none while other rows get through."""
-        while True:
-            began = time.monotonic()
-            try:
-                return await self._request(body)
-            except TooFast as asked:
-                self._pace.pause(asked.wait)
-                if not self._health.answered_since(began):
-                    raise
+        return await self._retries.ask(partial(self._request, body))
 
     async def _request(self, body: dict[str, Any]) -> Any:
         async with self._slots:
@@ -113,7 +86,6 @@ class Endpoint:
             raise BadAnswer(message)
         if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
-        self._health.answered()
         raise RequestFailed(message)
 
     def _answer(self, content: bytes) -> Any:
@@ -121,9 +93,10 @@ class Endpoint:
             answer = json.loads(content)
         except ValueError:
             raise BadAnswer("the endpoint's answer is no JSON") from None
-        result = self._form.answer(answer)
-        self._health.answered()
-        return result
+        try:
+            return self._form.answer(answer)
+        except (RequestFailed, BadAnswer) as error:
+            raise type(error)(self._keys.hide(str(error))) from None
 
 
 def _asked_wait(header: str | None) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from batchinference.pipeline.endpoint.errors import BadAnswer, RequestFailed, TooFast, TryAgain
 
 DOWN_AFTER = 10
@@ -11,29 +9,29 @@ DOWN_AFTER = 10
 
 
 class Health:
-    """What is known of an endpoint, from all that one replica asked."""
+    """What is known of an endpoint, from all that one replica asked it. Times are the loop's."""
 
     def __init__(self) -> None:
         self._answered = float("-inf")
         self._failed_on = 0
 
-    def answered(self) -> None:
+    def answered(self, now: float) -> None:
         """It answered a row, if only to say what is wrong with it."""
-        self._answered = time.monotonic()
+        self._answered = now
         self._failed_on = 0
 
     def answered_since(self, moment: float) -> bool:
-        """Whether it answered any row since then (of time.monotonic)."""
+        """Whether it answered any row since then."""
         return self._answered >= moment
 
     def verdict(self, error: TryAgain, began: float) -> Exception:
         """What a row comes to whose tries, the first at `began`, are used up.
 
-        RequestFailed stands for the row alone. ConnectionError ends the job: going on would only
-        write errors of rows that have none, and another attempt may find the endpoint well.
-        - Where nobody answered, it is the row's fault if other rows were answered meanwhile.
-        - A bad answer is the row's fault, until many rows after another get nothing better.
-        - A row is never to blame for what comes too fast.
+        RequestFailed stands for the row alone. ConnectionError ends the job: going on would write
+        errors of rows that have none, and another attempt may find the endpoint well.
+        - Where nobody answered, the row is to blame if other rows were answered meanwhile.
+        - For a bad answer it is, until many rows one after another got nothing better.
+        - For what comes too fast, no row is.
         """
         self._failed_on += 1
         if isinstance(error, BadAnswer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 
 class Pace:
@@ -16,8 +15,9 @@ class Pace:
 
     async def wait(self) -> None:
         """Returns when the next request may begin."""
+        clock = asyncio.get_running_loop().time
         while True:
-            now = time.monotonic()
+            now = clock()
             turn = max(self._next, now)
             self._next = turn + self._interval
             if turn > now:
@@ -27,5 +27,6 @@ class Pace:
 
     def pause(self, seconds: float) -> None:
         """No request begins in the next `seconds`."""
-        self._paused_until = max(self._paused_until, time.monotonic() + seconds)
+        until = asyncio.get_running_loop().time() + seconds
+        self._paused_until = max(self._paused_until, until)
         self._next = max(self._next, self._paused_until)

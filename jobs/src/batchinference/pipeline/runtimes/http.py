@@ -48,8 +48,12 @@ class HttpRuntime:
 
     async def _ask(self, row: Mapping[str, Any]) -> Any:
         try:
-            return await self._endpoint.ask(self._form.request(row))
-        except (RequestFailed, ValueError, TypeError) as error:
+            body = self._form.request(row)
+        except Exception as error:  # noqa: BLE001 - whatever its values make impossible
+            return error
+        try:
+            return await self._endpoint.ask(body)
+        except RequestFailed as error:
             return error
 
 

@@ -17,6 +17,7 @@ Label = Annotated[str, Field(min_length=1, max_length=256)]
 TopK = Annotated[int, Field(ge=1, le=100000)]
 OutputName = Annotated[str, Field(min_length=1, max_length=256)]
 Dtype = Literal["float32", "float16", "bfloat16"]
+MODEL_BATCH_SIZE = 32
 
 
 class RuntimeModel(SpecModel):
@@ -35,6 +36,11 @@ class RuntimeModel(SpecModel):
     def factory_or_none(self) -> str | None:
         """The user's function that makes the model, for a runtime that takes one."""
         return getattr(self, "factory", None)
+
+    @property
+    def default_batch_size(self) -> int:
+        """Rows a batch, unless the step says otherwise."""
+        return MODEL_BATCH_SIZE
 
 
 def check_factory(model: RuntimeModel, arguments: Arguments) -> None:

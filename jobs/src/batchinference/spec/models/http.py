@@ -139,6 +139,11 @@ class HttpModel(RuntimeModel):
         """The address that requests go to."""
         return self.url if self.api == "json" else self.url.rstrip("/") + PATHS[self.api]
 
+    @property
+    def default_batch_size(self) -> int:
+        """Several rows for each request in flight: a batch lasts as long as its slowest row."""
+        return 8 * self.concurrency
+
     @model_validator(mode="after")
     def _check(self) -> HttpModel:
         for field, apis in _FIELDS.items():

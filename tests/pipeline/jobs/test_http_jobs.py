@@ -1,0 +1,92 @@
+"""Jobs whose model is an endpoint: every row has its answer or its error, or the job says why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from batchinference.spec.report import JobState
+from support.documents import Document
+from support.endpoints import chat
+from support.faulty import Faults, spoiling
+from support.http_servers import Answer, Server, served
+from support.job_runs import errors_of, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+TEXTS = [f"row {number}" for number in range(200)]
+
+
+async def shout(request: web.Request) -> web.Response:
+    """Answers in capitals, and refuses one row."""
+    text = json.loads(await request.text())["messages"][0]["content"]
+    if text == "row 77":
+        return web.json_response({"error": "no"}, status=422)
+    return web.json_response({"choices": [{"message": {"content": text.upper()}}]})
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[Server]:
+    """A server with a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    opened = served(answer)
+    try:
+        yield asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result()
+        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Document:
+    source = write_lines(directory / "in", {"a.txt": TEXTS[:120], "b.txt": TEXTS[120:]})
+    model = chat(url=url, retries=retries, **fields)
+    step = {"name": "ask", "model": model, "batchSize": 100, "replicas": {"max": 2}}
+    return job_document(
+        "asking", source, directory / "out", steps=[step], errors={"maxPercent": 50.0}
+    )
+
+
+def test_each_row_has_its_own_answer_or_error_whatever_goes_wrong(tmp_path: Path) -> None:
+    faults = Faults(share=0.3, in_a_row=1)
+    with serving(shout) as server, serving(spoiling(server.url, faults)) as proxy:
+        run = run_job(asking(tmp_path, proxy.url, timeoutSeconds=1))
+    assert run.report.state == JobState.SUCCEEDED, run.report.message
+    assert run.counts == (200, 199, 1, 0)
+    answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / "out")}
+    assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}
+    (error,) = errors_of(tmp_path / "out")
+    assert (error["row"], error["step"]) == (77, "ask")
+    assert error["error"] == 'RequestFailed: the endpoint answered 422: {"error": "no"}'
+    assert faults.met.total() > 30
+
+
+def test_an_endpoint_that_is_down_ends_the_job_and_blames_no_row(tmp_path: Path) -> None:
+    with serving(shout) as server:
+        url = server.url
+    run = run_job(asking(tmp_path, url, retries=1))
+    assert run.report.state == JobState.FAILED
+    assert "step 'ask' cannot go on: ConnectionError: the endpoint cannot be reached" in str(
+        run.report.message
+    )
+    assert errors_of(tmp_path / "out") == []
+
+
+def test_a_key_that_is_missing_ends_the_job_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LLM_KEY", raising=False)
+    run = run_job(asking(tmp_path, "http://127.0.0.1:9", apiKeyEnv="LLM_KEY"))
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, "ModelLoad")
+    assert "the environment variable LLM_KEY" in str(run.report.message)

@@ -83,8 +83,17 @@ def _steps() -> list[Document]:
         {"name": "rename", "renameColumns": {"score": "rating"}},
         {"name": "each", "explode": {"column": "rating"}},
         {"name": "cut", "repartition": {"rowsPerBlock": 1000}},
+        _nearest(),
         _legacy(),
     ]
+
+
+def _nearest() -> Document:
+    nearest = {
+        **{"path": "s3://out/index/", "indexColumn": "embedding", "columns": ["path"]},
+        **{"column": "rating", "k": 3, "output": "matches"},
+    }
+    return {"name": "near", "nearest": nearest, "batchSize": 512, "resources": {"cpu": 2}}
 
 
 def _legacy() -> Document:

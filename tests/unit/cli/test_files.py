@@ -11,7 +11,7 @@ from batchinference.cli.files import directory_of, read_text, with_absolute_path
 from batchinference.spec import BatchInference, SpecError
 from support.documents import model_step, python_step
 from support.runtimes import full_model
-from support.specs import filter_step, job
+from support.specs import filter_step, job, nearest_step
 
 HERE = Path("/jobs/mine")
 
@@ -51,6 +51,13 @@ def test_input(path: str, expected: str) -> None:
 def test_output_and_errors(path: str, expected: str) -> None:
     made = absolute(write={"format": "parquet", "path": path}, errors={"path": path})
     assert (made.spec.write.path, made.spec.errors.path) == (expected, expected)
+
+
+@pytest.mark.parametrize(("path", "expected"), PATHS)
+def test_an_output_to_search(path: str, expected: str) -> None:
+    (step,) = absolute(steps=[nearest_step(path)]).spec.steps
+    assert step.nearest
+    assert step.nearest.path == expected
 
 
 def test_the_home_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

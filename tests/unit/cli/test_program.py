@@ -20,7 +20,7 @@ from support.specs import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-COMMANDS = ["run", "validate", "plan", "render"]
+COMMANDS = ["run", "validate", "plan", "render", "search"]
 SECONDS = 0.5
 HEAVY = {"ray", "torch", "transformers", "pyarrow", "numpy", "PIL", "huggingface_hub"}
 
@@ -48,7 +48,7 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     assert "FILE" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "validate"])
+@pytest.mark.parametrize("command", ["run", "validate", "search"])
 def test_help_says_what_the_exit_codes_mean(invoke: Invoke, command: str) -> None:
     assert "Exit codes: 0" in invoke(command, "--help").stdout
 

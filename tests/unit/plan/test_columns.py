@@ -10,7 +10,7 @@ from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import check_columns, input_columns
 from batchinference.spec import SpecError
 from support.documents import Document, document, model_step, python_step
-from support.specs import drop_step, filter_step, label_step, select_step, spec_of
+from support.specs import drop_step, filter_step, label_step, nearest_step, select_step, spec_of
 
 IMAGES = {"format": "images", "paths": ["s3://in/"]}
 
@@ -62,8 +62,9 @@ def test_columns_of_the_input(given: Document, columns: list[str] | None) -> Non
         filter_step("step", "len(col('label')) > 0"),
         select_step("text", "label", name="step"),
         drop_step("label", name="step"),
+        {**nearest_step(column="label"), "name": "step"},
     ],
-    ids=["filter", "filter with col()", "select", "drop"],
+    ids=["filter", "filter with col()", "select", "drop", "nearest"],
 )
 def test_a_step_that_reads_a_missing_column_is_named(step: Document) -> None:
     assert problems(step, columns=["text", "lable"]) == [
@@ -91,6 +92,11 @@ def test_every_missing_column_of_every_step_is_named() -> None:
     ("steps", "columns"),
     [
         pytest.param([model_step(), filter_step("k", "len(embedding) > 0")], ["text"], id="model"),
+        pytest.param(
+            [nearest_step(column="text"), filter_step("k", "len(matches) > 0")],
+            ["text"],
+            id="nearest",
+        ),
         pytest.param(
             [label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"], id="label"
         ),

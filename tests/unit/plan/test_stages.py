@@ -12,7 +12,7 @@ from batchinference.spec.models.base import MODEL_BATCH_SIZE
 from batchinference.spec.steps import Replicas
 from support.documents import Document, model_step, python_step
 from support.endpoints import chat
-from support.specs import drop_step, filter_step, label_step, select_step, steps_of
+from support.specs import drop_step, filter_step, label_step, nearest_step, select_step, steps_of
 from support.variations import full_document
 
 FUNCTION = "module:function"
@@ -46,6 +46,13 @@ def test_a_function_that_asks_for_other_cpus_runs_by_itself() -> None:
     wide = python_step("f", FUNCTION, resources={"cpu": 2})
     assert names(filter_step("a"), wide, filter_step("b")) == [["a"], ["f"], ["b"]]
     assert [stage.cpus for stage in stages(filter_step("a"), wide)] == [1, 2]
+
+
+def test_a_search_runs_wherever_a_cpu_is_free() -> None:
+    assert names(model_step(), nearest_step(), filter_step("b")) == [["embed"], ["near", "b"]]
+    wide = {**nearest_step(), "resources": {"cpu": 2}}
+    assert names(wide, filter_step("b")) == [["near"], ["b"]]
+    assert stages(wide)[0].replicas is None
 
 
 def test_functions_that_ask_for_the_same_cpus_run_together() -> None:

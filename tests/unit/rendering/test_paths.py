@@ -11,7 +11,7 @@ from batchinference.spec import SpecError
 from support.documents import Document, model_step
 from support.rendered import render
 from support.runtimes import full_model
-from support.specs import job, spec_of
+from support.specs import job, nearest_step, spec_of
 
 WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 CLAIM = {"persistentVolumeClaim": {"claimName": "c"}}
@@ -73,6 +73,18 @@ def test_a_model_at_a_relative_path_is_refused(source: str) -> None:
     assert problems(**transformers(source)) == [
         f"spec.steps[0].model.source: '{source}' is a relative path, which no pod has: {WAY_OUT}"
     ]
+
+
+@pytest.mark.parametrize("path", ["out", "./out", "~/out"])
+def test_an_output_to_search_at_a_relative_path_is_refused(path: str) -> None:
+    assert problems(steps=[nearest_step(path)]) == [
+        f"spec.steps[0].nearest.path: '{path}' is a relative path, which no pod has: {WAY_OUT}"
+    ]
+
+
+@pytest.mark.parametrize("path", ["/data/out", "s3://bucket/out"])
+def test_an_output_to_search_may_be_anywhere_that_pods_see(path: str) -> None:
+    assert problems(steps=[nearest_step(path)]) == []
 
 
 @pytest.mark.parametrize("source", ["org/model", "model", "/models/clip", "file:///models/clip"])

@@ -172,6 +172,7 @@ def test_defaults_are_shown() -> None:
     defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
     assert defaults == {
         "spec.read.options.include_paths": False,
+        "spec.steps[].nearest.k": 5,
         "spec.steps[].python.method": "mapBatches",
         "spec.read.storage.anonymous": False,
         "spec.steps[].replicas.min": 1,

@@ -22,11 +22,12 @@ KINDS: dict[str, Any] = {
     "renameColumns": {"a": "b"},
     "explode": {"column": "a"},
     "repartition": {"rowsPerBlock": 100},
+    "nearest": {"path": "s3://out/index/", "column": "a", "output": "b"},
 }
 """What a step may hold, and a valid example of each."""
 FOR_POOLS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
 POOLED = ["model", "python"]
-PLAIN = [kind for kind in KINDS if kind not in POOLED]
+PLAIN = [kind for kind in KINDS if kind not in [*POOLED, "nearest"]]
 STEP = "spec.steps[0]"
 
 
@@ -112,6 +113,41 @@ def test_a_function_has_no_replicas(fields: Document, field: str) -> None:
         f"{STEP}: '{field}' is for a class, and 'module:function' is a function, which runs "
         "wherever a CPU is free (a class has a name in CapWords)"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"replicas": {"max": 2}}, "replicas"),
+        ({"resources": {"gpu": 1}}, "gpu"),
+        ({"resources": {"memory": "1Gi"}}, "memory"),
+    ],
+)
+def test_nearest_has_no_replicas(fields: Document, field: str) -> None:
+    assert refused(one(nearest=KINDS["nearest"], **fields)) == (
+        f"{STEP}: '{field}' is for a class, and a nearest step runs wherever a CPU is free"
+    )
+
+
+def test_nearest_has_batches_and_cpus() -> None:
+    assert only(one(nearest=KINDS["nearest"], batchSize=8, resources={"cpu": 2}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": 0}, ".k: Input should be greater than or equal to 1, got 0"),
+        ({"k": 1001}, ".k: Input should be less than or equal to 1000, got 1001"),
+        ({"column": REMOVED}, ".column: required, but missing"),
+        ({"path": "ftp://a/b"}, ".path: the scheme 'ftp://' is not supported"),
+        ({"columns": []}, ".columns: List should have at least 1 item"),
+        ({"columns": ["a", "similarity"]}, ": 'similarity' is what a match is told by itself"),
+    ],
+)
+def test_a_search_that_cannot_be(fields: Document, message: str) -> None:
+    held = {**KINDS["nearest"], **fields}
+    nearest = {name: value for name, value in held.items() if value is not REMOVED}
+    assert refused(one(nearest=nearest)).startswith(f"{STEP}.nearest{message}")
 
 
 def test_a_function_has_batches_and_cpus() -> None:

@@ -100,7 +100,7 @@ class Display:
         for number, row in enumerate(first_rows(job.spec.write, rows)):
             self.say(f"row {number}:")
             for name, value in row.items():
-                self.say(f"  {name}: {_short(value)}")
+                self.say(f"  {name}: {short(value)}")
 
 
 def _progress(report: Report) -> list[str]:
@@ -138,10 +138,11 @@ def _speed(report: Report) -> str:
     return f"{rate:.1f} rows/s" if rate else ""
 
 
-def _short(value: Any) -> str:
+def short(value: Any, width: int = SHOWN_WIDTH) -> str:
+    """A value in one line of about so many characters."""
     if isinstance(value, list):
         head = ", ".join(f"{item:.4f}" if isinstance(item, float) else str(item)[:20]
                          for item in value[:4])  # fmt: skip
         return f"[{head}, ...] ({len(value)} values)" if len(value) > 4 else f"[{head}]"
     text = str(value)
-    return text if len(text) <= SHOWN_WIDTH else text[:SHOWN_WIDTH] + "..."
+    return text if len(text) <= width else text[:width] + "..."

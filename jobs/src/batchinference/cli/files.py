@@ -34,12 +34,15 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     errors = spec.errors
     if errors.path:
         errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})
-    steps = [_with_absolute_source(step, directory) for step in spec.steps]
+    steps = [_with_absolute_places(step, directory) for step in spec.steps]
     update = {"read": read, "write": write, "errors": errors, "steps": steps}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
 
 
-def _with_absolute_source(step: Step, directory: Path) -> Step:
+def _with_absolute_places(step: Step, directory: Path) -> Step:
+    if step.nearest is not None:
+        path = _absolute(step.nearest.path, directory)
+        return step.model_copy(update={"nearest": step.nearest.model_copy(update={"path": path})})
     source = step.model.source_or_none if step.model else None
     if step.model is None or source is None or not _is_path(step.model, source, directory):
         return step

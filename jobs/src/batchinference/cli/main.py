@@ -1,4 +1,4 @@
-"""`batchinference`: run, validate, plan and render a BatchInference file.
+"""`batchinference`: run, validate, plan and render a BatchInference file, search its output.
 
 Nothing heavy is imported here: commands import what they need, so that checking a file is quick.
 """
@@ -91,6 +91,41 @@ def render(file: File, defaults: Defaults = None) -> None:
     from batchinference.cli.check import render_file
 
     raise typer.Exit(render_file(file, defaults))
+
+
+@app.command()
+def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A finished job's write.path.")],
+    text: Annotated[str | None, typer.Option(help="Find rows like this text.")] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Find rows like this image.")
+    ] = None,
+    row: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROW",
+            help="Find rows like this one of the output: its number, or COLUMN=VALUE.",
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("-k", min=1, max=10000, help="How many rows.")] = 5,
+    column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The column that holds the embeddings.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Only rows for which this is true, as in filters."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+) -> None:
+    """Find the rows of an output whose embeddings are most similar to a text, an image or a row.
+
+    Exit codes: 0 done, 1 the job's model failed, 2 the output or the query is wrong.
+    """
+    from batchinference.cli.search import SearchOptions, search_output
+
+    given = {"text": text, "image": image, "row": row}
+    options = SearchOptions(given, count, column, where, as_json)
+    raise typer.Exit(search_output(output, options))
 
 
 def main() -> None:

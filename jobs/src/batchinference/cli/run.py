@@ -39,7 +39,7 @@ def run_file(file: str, options: RunOptions) -> int:
     except SpecError as error:
         complain(file, error)
         return exits.BAD_INPUT
-    if not _pipeline_is_installed():
+    if not pipeline_is_installed():
         return exits.BAD_INPUT
     from batchinference.pipeline.failures import JobFailure
 
@@ -48,11 +48,12 @@ def run_file(file: str, options: RunOptions) -> int:
         report = _run(with_absolute_paths(job, directory), plan, directory, options)
     except JobFailure as failure:  # without Ray there is no run to report on
         typer.echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return _exit_code(failure.reason)
-    return exits.SUCCESS if report.state == JobState.SUCCEEDED else _exit_code(report.reason)
+        return exit_code(failure.reason)
+    return exits.SUCCESS if report.state == JobState.SUCCEEDED else exit_code(report.reason)
 
 
-def _pipeline_is_installed() -> bool:
+def pipeline_is_installed() -> bool:
+    """Whether jobs can be run here; where not, what to install is said."""
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
@@ -103,5 +104,6 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
     return publish
 
 
-def _exit_code(reason: str | None) -> int:
+def exit_code(reason: str | None) -> int:
+    """What the program ends with after a failure."""
     return _EXITS.get(reason or "", exits.JOB_FAILED)

@@ -4,6 +4,7 @@
     _SUCCESS                       put last: the output is complete
     _batchinference/
       job.json                     whose output this is
+      spec.json                    what was asked for, without secrets
       report.json                  how it went
       errors/part-KEY-*.parquet    bad rows, unless errors.path says otherwise
       input.parquet                the frozen list of input files
@@ -80,6 +81,10 @@ class Layout:
     @property
     def job(self) -> Address:
         return self.state / "job.json"
+
+    @property
+    def spec(self) -> Address:
+        return self.state / "spec.json"
 
     @property
     def report(self) -> Address:

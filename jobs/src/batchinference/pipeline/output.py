@@ -194,6 +194,7 @@ def _clear(layout: Layout, owner: _Owner) -> None:
     for name in ("manifests", "errors"):
         (layout.state / name).delete_directory()
     layout.report.delete()
+    layout.spec.delete()
     layout.input.delete()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -20,9 +21,11 @@ from batchinference.pipeline.sizing import (
     sample,
     sizing_of,
 )
+from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
+from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
 
 
@@ -55,15 +58,19 @@ def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
     if attempt is None:
         return None
     layout.input.write(frozen.serialized())
+    layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Prepared(frozen, reader, count, sizing_of(frozen, spec.read, count), attempt)
 
 
 def check_step(step: Step) -> None:
-    """Raise ModelLoad when a step's model or code is plainly not there; nothing is loaded."""
+    """Raise ModelLoad when a step's model or code is plainly not there, and BadInput when the
+    output that it searches is not; nothing is loaded."""
     if step.model is not None:
         _check_model(step.name, step.model)
     elif step.python is not None:
         _check_module(step.name, step.python.callable)
+    elif step.nearest is not None:
+        NearestRows(step.name, step.nearest)
 
 
 def _check_model(step: str, model: Model) -> None:

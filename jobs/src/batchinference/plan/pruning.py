@@ -48,6 +48,8 @@ def columns_read(step: Step) -> set[str]:
         return {"path"}
     if step.explode is not None:
         return {step.explode.column}
+    if step.nearest is not None:
+        return {step.nearest.column}
     return set(step.select_columns or step.drop_columns or step.rename_columns or [])
 
 
@@ -57,4 +59,6 @@ def columns_added(step: Step) -> list[str]:
         return [step.model.output]
     if step.label_from_path is not None:
         return [step.label_from_path.column]
+    if step.nearest is not None:
+        return [step.nearest.output]
     return list((step.rename_columns or {}).values())

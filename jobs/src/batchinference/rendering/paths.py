@@ -28,6 +28,8 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
         source = step.model.source_or_none if step.model else None
         if step.model and source and _is_relative_source(step.model, source):
             problems.append(_relative(f"spec.steps[{index}].model.source", source))
+        if step.nearest and is_local(step.nearest.path) and not _absolute(step.nearest.path):
+            problems.append(_relative(f"spec.steps[{index}].nearest.path", step.nearest.path))
     outputs = [("spec.write.path", spec.write.path), ("spec.errors.path", spec.errors.path)]
     for field, output in outputs:
         if output is not None and is_local(output) and not _mounted(output, spec):

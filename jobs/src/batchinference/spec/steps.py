@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
+from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.read import Columns
 from batchinference.spec.resources import Resources
@@ -83,7 +84,7 @@ class Replicas(SpecModel):
 
 class Step(SpecModel):
     """One step. It holds exactly one of: model, python, filter, labelFromPath, selectColumns,
-    dropColumns, renameColumns, explode, repartition."""
+    dropColumns, renameColumns, explode, repartition, nearest."""
 
     KINDS: ClassVar[tuple[str, ...]] = (
         "model",
@@ -95,6 +96,7 @@ class Step(SpecModel):
         "rename_columns",
         "explode",
         "repartition",
+        "nearest",
     )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
@@ -120,15 +122,17 @@ class Step(SpecModel):
     """Make a row of each element of a list."""
     repartition: Repartition | None = None
     """Cut the rows into other blocks."""
+    nearest: Nearest | None = None
+    """Find the most similar rows of a finished output."""
     batch_size: BatchSize | None = None
-    """Rows a batch, for model and python. 32 for a model, 8 times its concurrency for one of
-    runtime http; for python, as many as a block holds.
+    """Rows a batch, for model, python and nearest. 32 for a model, 8 times its concurrency for one
+    of runtime http; else as many as a block holds.
     `auto` searches for the fastest while the first batches run. Whenever memory runs out, the
     replica goes on with half as many."""
     replicas: Replicas | None = None
     """Replicas of a model or a python class. One unless told otherwise."""
     resources: Resources | None = None
-    """Resources of one replica of a model or python step."""
+    """Resources of one replica of a model or python step, and the CPUs of a nearest step."""
 
     @property
     def kind(self) -> str:
@@ -147,10 +151,15 @@ class Step(SpecModel):
                     "given": " and ".join(given) or "none of them",
                 },
             )
-        if self.kind not in ("model", "python"):
+        if self.kind not in ("model", "python", "nearest"):
             self._check_no_pool(given[0])
+        elif self.nearest:
+            self._check_tasks("a nearest step runs wherever a CPU is free")
         elif self.python and not self.python.is_class:
-            self._check_function(self.python.callable)
+            self._check_tasks(
+                f"'{self.python.callable}' is a function, which runs wherever a CPU is free (a "
+                "class has a name in CapWords)"
+            )
         if self.rename_columns is not None:
             _check_names(self.rename_columns)
         return self
@@ -164,16 +173,13 @@ class Step(SpecModel):
                     {"name": to_alias(name), "kind": kind},
                 )
 
-    def _check_function(self, name: str) -> None:
+    def _check_tasks(self, what: str) -> None:
         resources = self.resources or Resources()
         asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory,
                  "custom": resources.custom}  # fmt: skip
         for field in (field for field, value in asked.items() if value):
             raise PydanticCustomError(
-                "step_function",
-                "'{field}' is for a class, and '{name}' is a function, which runs wherever a "
-                "CPU is free (a class has a name in CapWords)",
-                {"field": field, "name": name},
+                "step_tasks", "'{field}' is for a class, and {what}", {"field": field, "what": what}
             )
 
 

@@ -15,6 +15,7 @@ from batchinference.pipeline.steps.columns import (
 )
 from batchinference.pipeline.steps.explode import ExplodeList
 from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.steps.python import python_transform
 from batchinference.spec.steps import Step
 
@@ -26,6 +27,7 @@ _LOADERS: dict[str, Callable[[str, Any], Transform]] = {
     "drop_columns": DropColumns,
     "rename_columns": RenameColumns,
     "explode": ExplodeList,
+    "nearest": NearestRows,
 }
 """From a step's name, and what it holds of its kind."""
 

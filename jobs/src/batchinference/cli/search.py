@@ -1,0 +1,149 @@
+"""The command `search`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from batchinference.cli import exits
+from batchinference.cli.run import exit_code, pipeline_is_installed
+from batchinference.spec.expression import columns_of, parse_expression
+from batchinference.spec.uris import Uri
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from batchinference.pipeline.search.index import Index
+    from batchinference.pipeline.search.search import Choice
+
+WIDE = 10_000
+"""Characters of a line where there is no terminal to show it."""
+SHOWN_WIDTH = 200
+"""Characters of a value: enough for the end of a path."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """`query` is what was given of text, image and row."""
+
+    query: dict[str, str | None]
+    count: int
+    column: str | None
+    where: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that was found. `columns` are its own, but for embeddings and tensors."""
+
+    rank: int
+    similarity: float
+    row: int
+    columns: dict[str, Any]
+
+
+def search_output(output: str, options: SearchOptions) -> int:
+    """Print the rows of an output that are nearest to the query; the exit code."""
+    if problem := _problem(output, options):
+        typer.echo(problem, err=True)
+        return exits.BAD_INPUT
+    if not pipeline_is_installed():
+        return exits.BAD_INPUT
+    from batchinference.pipeline.failures import JobFailure
+
+    try:
+        hits = _search(output, options)
+    except JobFailure as failure:
+        typer.echo(f"search: {failure.message}", err=True)
+        return exit_code(failure.reason)
+    _print_json(hits) if options.as_json else _print_table(hits)
+    return exits.SUCCESS
+
+
+def _problem(output: str, options: SearchOptions) -> str | None:
+    given = [f"--{name}" for name, value in options.query.items() if value is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        return f"search: give exactly one of --text, --image and --row, got {got}"
+    addresses = [address for address in (output, options.query["image"]) if address is not None]
+    try:
+        TypeAdapter(list[Uri]).validate_python(addresses)
+        if options.where is not None:
+            parse_expression(options.where)
+    except ValidationError as error:
+        (wrong, *_) = error.errors()
+        return f"search: '{wrong['input']}': {wrong['msg']}"
+    except ValueError as error:
+        return f"search: --where: {error}"
+    return None
+
+
+def _search(output: str, options: SearchOptions) -> list[Hit]:
+    from batchinference.pipeline.search.index import is_for_machines, open_index
+    from batchinference.pipeline.search.search import search
+    from batchinference.pipeline.storage import Address
+
+    index = open_index(Address(output), options.column)
+    choice = _choice(index, options.where)
+    found = search(index, _embedded(index, options.query), options.count, choice)
+    if found.passed_over:
+        typer.echo(f"search: {found.passed_over} row(s) have no embedding", err=True)
+    similarities, rows = found.of(0)
+    shown = [field.name for field in index.schema if not is_for_machines(field.type)]
+    columns = index.take(rows, shown).to_pylist() if shown else [{}] * len(rows)
+    hits = zip(similarities.tolist(), rows.tolist(), columns, strict=True)
+    return [Hit(rank, *hit) for rank, hit in enumerate(hits, start=1)]
+
+
+def _embedded(index: Index, given: dict[str, str | None]) -> np.ndarray:
+    from batchinference.pipeline.search import query
+    from batchinference.pipeline.storage import Address
+
+    if (text := given["text"]) is not None:
+        return query.of_text(index, text)
+    if (image := given["image"]) is not None:
+        return query.of_image(index, Address(image))
+    return query.of_row(index, given["row"] or "")
+
+
+def _choice(index: Index, where: str | None) -> Choice | None:
+    if where is None:
+        return None
+    from batchinference.pipeline.failures import BadInput, JobFailure
+    from batchinference.pipeline.search.search import Choice
+    from batchinference.pipeline.steps.filter import Filter
+
+    rows = Filter("--where", where)
+    try:
+        rows.mask(index.schema.empty_table())  # so that a wrong one is told before all is read
+    except JobFailure as failure:
+        raise BadInput(failure.message.replace("step '--where'", "--where")) from None
+    return Choice(sorted(columns_of(parse_expression(where))), rows.mask)
+
+
+def _print_json(hits: list[Hit]) -> None:
+    from batchinference.pipeline.writers.json import to_json
+
+    for hit in hits:
+        typer.echo(to_json(vars(hit)))
+
+
+def _print_table(hits: list[Hit]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    from batchinference.cli.display import short
+
+    names = list(hits[0].columns) if hits else []
+    table = Table(*("RANK", "SIMILARITY", "ROW"), *map(escape, names), box=None, pad_edge=False)
+    for hit in hits:
+        own = (str(hit.rank), f"{hit.similarity:.4f}", str(hit.row))
+        table.add_row(*own, *(Text(short(hit.columns[name], SHOWN_WIDTH)) for name in names))
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)

@@ -1,0 +1,211 @@
+"""A finished output as something to search: which column holds embeddings, and its rows in order.
+
+A row is known by its number in the output: from 0, file by file in the order of their names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+
+from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
+from batchinference.pipeline.storage import Address
+from batchinference.spec.job import BatchInferenceSpec
+
+FORMATS = ("parquet", "json")
+INSPECTED_FILES = 16
+"""Files whose types are looked at: a column may be empty in some of them."""
+FOOTER_THREADS = 16
+TAKEN_ROWS = 1024
+"""Rows of a batch where whole rows are read, which may be large."""
+Piece = TypeVar("Piece")
+
+
+@dataclass(frozen=True)
+class Index:
+    """The rows of an output, of which `column` holds the embeddings."""
+
+    output: Address
+    spec: BatchInferenceSpec
+    dataset: pads.FileSystemDataset
+    column: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.dataset.schema
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The number of each file's first row, and of all rows at the end."""
+        with self._reading(), ThreadPoolExecutor(FOOTER_THREADS) as pool:
+            counts = list(pool.map(pads.FileFragment.count_rows, self._files()))
+        return np.cumsum([0, *counts])
+
+    @cached_property
+    def width(self) -> int | None:
+        """How many numbers the first embedding has; None where there is none."""
+        for _, batch in self.batches([self.column], TAKEN_ROWS):
+            if there := batch.column(0).drop_null():
+                return len(there[0])
+        return None
+
+    def batches(self, columns: list[str], rows: int) -> Iterator[tuple[int, pa.Table]]:
+        """All rows in their order, at most so many at a time, with the number of the first.
+
+        One row group is in memory and the next one on its way. Arrow's own scan of a whole data
+        set reads ahead without end when its batches are taken more slowly than they come.
+        """
+        first = 0
+        for table in _one_ahead(partial(self._read, columns), self._pieces()):
+            for start in range(0, table.num_rows, rows):
+                yield first + start, table.slice(start, rows)
+            first += table.num_rows
+
+    def take(self, rows: np.ndarray, columns: list[str]) -> pa.Table:
+        """The rows of these numbers (int64), in this order. Only files that hold one are read."""
+        wanted, places = np.unique(rows, return_inverse=True)
+        files = np.searchsorted(self.starts, wanted, side="right") - 1
+        parts = [self.schema.empty_table().select(columns)]
+        for number, file in enumerate(self._files()):
+            inside = pa.array(wanted[files == number] - self.starts[number])
+            if len(inside):
+                with self._reading():
+                    scan = {"columns": columns, "batch_size": TAKEN_ROWS, "batch_readahead": 1}
+                    parts.append(self._alone(file).take(inside, **scan))
+        return pa.concat_tables(parts).take(pa.array(places))
+
+    def _files(self) -> Iterator[pads.FileFragment]:
+        """Made anew each time, because a fragment keeps the footer that it has read."""
+        data = self.dataset
+        for file in data.get_fragments():
+            yield data.format.make_fragment(file.path, data.filesystem, file.partition_expression)
+
+    def _pieces(self) -> Iterator[pads.FileFragment]:
+        """Files, or where they have them row groups."""
+        for file in self._files():
+            with self._reading():
+                whole = not isinstance(file, pads.ParquetFileFragment)
+                pieces = [file] if whole else file.split_by_row_group()
+            yield from pieces
+
+    def _read(self, columns: list[str], piece: pads.FileFragment) -> pa.Table:
+        with self._reading():
+            return self._alone(piece).to_table(columns=columns)
+
+    def _alone(self, piece: pads.FileFragment) -> pads.FileSystemDataset:
+        """A piece with the columns and types that all have in common."""
+        data = self.dataset
+        return pads.FileSystemDataset([piece], data.schema, data.format, data.filesystem)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise JobFailure(f"'{self.output.uri}' cannot be read: {error}") from error
+
+
+def _one_ahead(read: Callable[[Piece], pa.Table], pieces: Iterator[Piece]) -> Iterator[pa.Table]:
+    """What is read of each piece, while the one behind it is being read."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = [pool.submit(read, piece) for piece in itertools.islice(pieces, 1)]
+        while coming:
+            table = coming.pop().result()
+            coming += [pool.submit(read, piece) for piece in itertools.islice(pieces, 1)]
+            yield table
+
+
+def open_index(output: Address, column: str | None = None) -> Index:
+    """The output of a finished job, to be searched by `column`, or by its only column of
+    embeddings.
+
+    Raises BadInput when there is no such output or no such column.
+    """
+    try:
+        spec = _spec_of(output)
+        dataset = _dataset(output, spec.write.format)
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
+    if not dataset.files:
+        raise BadInput(f"'{output.uri}' holds no rows")
+    return Index(output, spec, dataset, _embedding_column(output, dataset.schema, column))
+
+
+def _spec_of(output: Address) -> BatchInferenceSpec:
+    """The specification of the finished job whose output this is; where several have added to it,
+    of the first."""
+    if not output.exists():
+        raise BadInput(f"'{output.uri}' does not exist")
+    whole = Layout("", output, output / STATE_DIRECTORY, output)  # no more of it is asked
+    layouts = [layout for layout in (whole, *whole.appended()) if layout.spec.exists()]
+    if not layouts:
+        raise BadInput(f"'{output.uri}' is no output of a BatchInference: it holds no "
+                       f"'{STATE_DIRECTORY}/spec.json'")  # fmt: skip
+    for layout in layouts:
+        if not layout.success.exists():
+            raise BadInput(f"'{output.uri}' is not finished: there is no '{layout.success.uri}'")
+    try:
+        return BatchInferenceSpec.model_validate(json.loads(layouts[0].spec.read()))
+    except ValueError:  # pydantic's error is one as well
+        raise BadInput(
+            f"'{layouts[0].spec.uri}' is damaged, or was written by another version of the program"
+        ) from None
+
+
+def _dataset(output: Address, file_format: str) -> pads.FileSystemDataset:
+    if file_format not in FORMATS:
+        raise BadInput(
+            f"'{output.uri}' is written as {file_format}: only {' and '.join(FORMATS)} can be "
+            "searched"
+        )
+    factory = pads.FileSystemDatasetFactory(
+        output.filesystem,
+        pafs.FileSelector(output.path, recursive=True),
+        pads.ParquetFileFormat() if file_format == "parquet" else pads.JsonFileFormat(),
+        pads.FileSystemFactoryOptions(
+            partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
+        ),
+    )
+    return factory.finish(factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES))
+
+
+def is_embedding(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists of floating-point numbers."""
+    return _is_list(kind) and pa.types.is_floating(kind.value_type)
+
+
+def is_for_machines(kind: pa.DataType) -> bool:
+    """Whether a column holds embeddings or tensors, which tell a person nothing."""
+    return is_embedding(kind) or (_is_list(kind) and _is_list(kind.value_type))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(kind) for is_kind in lists)
+
+
+def _embedding_column(output: Address, schema: pa.Schema, column: str | None) -> str:
+    there = [field.name for field in schema if is_embedding(field.type)]
+    named = ", ".join(there)
+    if not there:
+        columns = ", ".join(schema.names)
+        raise BadInput(f"'{output.uri}' holds no embeddings (lists of numbers): its columns are "
+                       f"{columns}")  # fmt: skip
+    if column is not None and column not in there:
+        kind = f"is {schema.field(column).type}" if column in schema.names else "is not there"
+        raise BadInput(f"column '{column}' of '{output.uri}' {kind}; embeddings are in {named}")
+    if column is None and len(there) > 1:
+        raise BadInput(f"'{output.uri}' holds embeddings in {named}: name one of these columns")
+    return column or there[0]

@@ -1,0 +1,207 @@
+"""What rows are compared with: a text or an image, embedded as the job did, or a row of its output.
+
+A text or an image goes through the reader's options and the model of the job, and through no other
+of its steps.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.devices import device_of
+from batchinference.pipeline.failures import BadInput, JobFailure, ModelLoad
+from batchinference.pipeline.search.index import Index
+from batchinference.pipeline.search.search import matrix_of
+from batchinference.pipeline.storage import Address
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
+from batchinference.spec.read import ImageOptions, ReadImages
+from batchinference.spec.steps import Step
+
+SCAN_ROWS = 16384
+SHOWN = 5
+_TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
+_KEPT = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
+QUERY = "query"
+"""The column that takes the query's text or image."""
+
+
+def of_text(index: Index, text: str) -> np.ndarray:
+    """The text's embedding, 1 x width."""
+    return _embed(step_for(index, "text"), pa.table({QUERY: [text]}))
+
+
+def of_image(index: Index, file: Address) -> np.ndarray:
+    """The embedding of the image in a file, 1 x width."""
+    return _embed(step_for(index, "image"), _image(index.spec, file))
+
+
+def of_row(index: Index, row: str) -> np.ndarray:
+    """The embedding, 1 x width, of a row that is named by its number or as COLUMN=VALUE."""
+    number = int(row) if row.isdecimal() else _row_where(index, row)
+    if number >= index.starts[-1]:
+        raise BadInput(f"there is no row {number}: '{index.output.uri}' has {index.starts[-1]} "
+                       "rows, counted from 0")  # fmt: skip
+    column = index.take(np.array([number]), [index.column]).column(0)
+    return _direction(column, f"row {number} of '{index.output.uri}'")
+
+
+def step_for(index: Index, kind: str) -> Step:
+    """The job's step that made the embeddings, set to embed a `text` or an `image`.
+
+    Raises BadInput when there is no such step, or none that a query can go through alone.
+    """
+    step = _step_of(index)
+    made_of = _kind(index.spec, step.model) if step.model else None
+    if step.model is None or made_of is None:
+        raise BadInput(
+            f"step '{step.name}' made the embeddings in column '{index.column}' of more than a "
+            "text or an image: search with --row"
+        )
+    if made_of == kind:
+        _refuse_prepared(index, step)
+        inputs = dict.fromkeys(step.model.inputs, QUERY)
+        return step.model_copy(update={"model": step.model.model_copy(update={"inputs": inputs})})
+    return step.model_copy(update={"model": _other_side(step.model, made_of, kind)})
+
+
+def _kind(spec: BatchInferenceSpec, model: Model) -> str | None:
+    """Whether a model embeds texts or images; None for neither, or more."""
+    ((name, column), *others) = model.inputs.items()
+    if others:
+        return None
+    if name in ("text", "image"):
+        return name
+    if isinstance(spec.read, ReadImages) and column == "image":
+        return "image"
+    return "text" if model.runtime == "http" else None
+
+
+def _other_side(model: Model, made_of: str, kind: str) -> Model:
+    """The same model for the other kind of input, without what was meant for the job's own kind.
+
+    Raises BadInput when it has no other side.
+    """
+    other = {"inputs": {kind: QUERY}, "output": model.output}
+    kept = model.model_dump(include=_KEPT, by_alias=True, exclude_unset=True)
+    if isinstance(model, SentenceTransformersModel):
+        return SentenceTransformersModel.model_validate({**kept, **other})
+    if not isinstance(model, TransformersModel) or not _has_two_towers(model):
+        raise BadInput(
+            f"--{kind} needs a model of texts and images, such as CLIP, and the job's model takes "
+            f"one {made_of} a row"
+        )
+    return TransformersModel.model_validate({**kept, **other, "task": _TASKS[kind]})
+
+
+def _has_two_towers(model: TransformersModel) -> bool:
+    from transformers import AutoConfig
+
+    from batchinference.pipeline.runtimes.sources import resolve
+
+    try:
+        config = AutoConfig.from_pretrained(resolve(model.source))
+    except (OSError, ValueError) as error:
+        raise ModelLoad(f"the job's model cannot be loaded: {error}") from error
+    return hasattr(config, "text_config") and hasattr(config, "vision_config")
+
+
+def _step_of(index: Index) -> Step:
+    """The last step that made the column, which may have been renamed since."""
+    column = index.column
+    for step in reversed(index.spec.steps):
+        if step.model is not None and step.model.output == column:
+            return step
+        renamed = {new: old for old, new in (step.rename_columns or {}).items()}
+        column = renamed.get(column, column)
+    raise BadInput(
+        f"no model of the job made column '{index.column}', so that a query cannot be embedded "
+        "alike: search with --row"
+    )
+
+
+def _refuse_prepared(index: Index, embed: Step) -> None:
+    """Raise BadInput when what the model takes may itself come of a step: the query does not."""
+    given = set(embed.model.inputs.values()) if embed.model else set()
+    for step in index.spec.steps[: index.spec.steps.index(embed)]:
+        if step.python is not None or (step.model is not None and step.model.output in given):
+            raise BadInput(
+                f"step '{step.name}' prepares what step '{embed.name}' embeds, and a query does "
+                "not go through it: search with --row"
+            )
+
+
+def _image(spec: BatchInferenceSpec, file: Address) -> pa.Table:
+    from batchinference.pipeline.readers.base import BadRow
+    from batchinference.pipeline.readers.images import ImageReader
+
+    given = spec.read.options
+    options = given if isinstance(given, ImageOptions) else ImageOptions()
+    try:
+        (row,) = ImageReader(options).read(file)
+    except OSError as error:
+        raise BadInput(f"'{file.uri}' cannot be read: {error}") from error
+    if isinstance(row, BadRow):
+        raise BadInput(f"'{file.uri}' cannot be read as an image: {row.error}")
+    return row.rename_columns([QUERY])
+
+
+def _embed(step: Step, query: pa.Table) -> np.ndarray:
+    from batchinference.pipeline.steps.base import Changed
+    from batchinference.pipeline.steps.model import ModelTransform
+    from batchinference.pipeline.writers.base import plain
+
+    transform = ModelTransform(step, device_of(cpus=os.cpu_count() or 1, gpus=0))
+    try:
+        embedded = transform(query)
+    except JobFailure:
+        raise
+    except Exception as error:
+        raise JobFailure(f"the query cannot be embedded: {error}") from error
+    if isinstance(embedded, Changed):
+        raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
+    return _direction(plain(embedded.drop_columns(QUERY)).column(0), "the query")
+
+
+def _direction(column: pa.ChunkedArray, what: str) -> np.ndarray:
+    """The one embedding of a column. Raises BadInput when nothing can be like it."""
+    from batchinference.pipeline.search.cosine import is_usable, lengths_of
+
+    if column.null_count == 0:
+        matrix = matrix_of(column, len(column[0]))
+        if is_usable(lengths_of(matrix)).all():
+            return matrix
+    raise BadInput(f"{what} has no embedding, or one of zeros: nothing is like it")
+
+
+def _row_where(index: Index, row: str) -> int:
+    """The number of the one row whose column has a value, given as COLUMN=VALUE."""
+    name, equals, value = row.partition("=")
+    if not equals or name not in index.schema.names:
+        raise BadInput(
+            f"--row takes the number of a row or COLUMN=VALUE, got '{row}'; the columns are "
+            f"{', '.join(index.schema.names)}"
+        )
+    wanted = _value(name, value, index.schema.field(name).type)
+    found: list[int] = []
+    for first, batch in index.batches([name], SCAN_ROWS):
+        same = pc.fill_null(pc.equal(batch.column(name), wanted), False).to_numpy()
+        found += (first + np.flatnonzero(same)).tolist()
+        if len(found) > SHOWN:
+            break
+    if len(found) != 1:
+        many = ", ".join(map(str, found[:SHOWN])) + ("..." if len(found) > SHOWN else "")
+        which = f"rows {many}: choose one by its number" if found else "no row"
+        raise BadInput(f"{row} is true for {which}")
+    return found[0]
+
+
+def _value(name: str, text: str, kind: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadInput(f"--row: '{text}' is no {kind}, which column '{name}' holds") from None

@@ -1,0 +1,102 @@
+"""The nearest rows of an index: one pass over its embeddings, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.search.cosine import NOBODY, TopK
+from batchinference.pipeline.search.index import Index
+
+BLOCK_BYTES = 16 << 20
+"""Numbers of a block, and of its products with all queries, as float32."""
+MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 256, 16384
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which rows may be found at all: `mask` is true for them, computed of `columns`."""
+
+    columns: list[str]
+    mask: Callable[[pa.Table], pa.ChunkedArray]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The k best rows for each of m queries: m x k, best first, as in TopK."""
+
+    similarities: np.ndarray
+    rows: np.ndarray
+    passed_over: int
+    """Rows that have no embedding, or one of zeros or of what is no number."""
+
+    def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
+        """Similarities and row numbers of one query, without places that are empty."""
+        there = self.rows[query] != NOBODY
+        return self.similarities[query][there], self.rows[query][there]
+
+
+def search(index: Index, queries: np.ndarray, k: int, choice: Choice | None = None) -> Found:
+    """The rows most similar to each query (m x width).
+
+    Raises BadInput when the index has embeddings of another width.
+    """
+    best = TopK(queries, k)
+    count, width = queries.shape
+    block_rows = max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, BLOCK_BYTES // (4 * max(width, count))))
+    columns = list(dict.fromkeys([index.column, *(choice.columns if choice else [])]))
+    nulls = 0
+    for first, batch in index.batches(columns, block_rows):
+        rows, column = _chosen(first, batch, choice), batch.column(index.column)
+        if len(rows) < batch.num_rows:
+            column = column.take(pa.array(rows - first))
+        there = column.is_valid().to_numpy()
+        nulls += len(there) - int(there.sum())
+        best.add(_matrix(index, column, rows[there], width), rows[there])
+    return Found(best.similarities, best.rows, nulls + best.passed_over)
+
+
+def _chosen(first: int, batch: pa.Table, choice: Choice | None) -> np.ndarray:
+    """The numbers of the rows of a batch that may be found."""
+    if choice is None:
+        return np.arange(first, first + batch.num_rows)
+    chosen: np.ndarray = pc.fill_null(choice.mask(batch), False).to_numpy()
+    return first + np.flatnonzero(chosen)
+
+
+def _matrix(index: Index, column: pa.ChunkedArray, rows: np.ndarray, width: int) -> np.ndarray:
+    try:
+        return matrix_of(column, width)
+    except WrongWidth as wrong:
+        raise BadInput(
+            f"row {rows[wrong.place]} of '{index.output.uri}' has {wrong.width} numbers in column "
+            f"'{index.column}' where the query has {width}: they do not come of the same model"
+        ) from None
+
+
+class WrongWidth(ValueError):
+    """A list that is not as long as it must be, and its place among those that are not null."""
+
+    def __init__(self, place: int, width: int, wanted: int) -> None:
+        super().__init__(f"{width} numbers where there must be {wanted}")
+        self.place = place
+        self.width = width
+
+
+def matrix_of(column: pa.ChunkedArray, width: int) -> np.ndarray:
+    """The lists that are not null as rows x width. A number that is null becomes NaN.
+
+    Raises WrongWidth.
+    """
+    lists = column.drop_null().combine_chunks()
+    lengths = pc.list_value_length(lists).to_numpy()
+    wrong = np.flatnonzero(lengths != width)
+    if len(wrong):
+        raise WrongWidth(int(wrong[0]), int(lengths[wrong[0]]), width)
+    numbers: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
+    return numbers.reshape(len(lists), width)

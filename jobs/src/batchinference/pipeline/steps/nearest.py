@@ -1,0 +1,103 @@
+"""The nearest step: each row's most similar rows in a finished output.
+
+Each batch takes one pass over that output, of which no more than a few blocks are in memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.search.cosine import NOBODY, is_usable, lengths_of
+from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
+from batchinference.pipeline.search.search import matrix_of, search
+from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.writers.base import plain
+from batchinference.spec.nearest import SIMILARITY, Nearest
+
+
+class NearestRows:
+    """Adds the column of matches. Raises BadInput when there is nothing to be searched."""
+
+    def __init__(self, step: str, nearest: Nearest) -> None:
+        self._step = step
+        self._nearest = nearest
+        try:
+            self._index = open_index(Address(nearest.path), nearest.index_column)
+            self._columns = _columns_of(self._index, nearest)
+            self._width = _width_of(self._index)
+        except BadInput as failure:
+            raise BadInput(f"step '{step}': {failure.message}") from None
+
+    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+        column = self._nearest.column
+        require(self._step, [column], batch)
+        embeddings = plain(batch.select([column])).column(0)
+        if not is_embedding(embeddings.type):
+            raise JobFailure(
+                f"step '{self._step}' compares embeddings, and column '{column}' is "
+                f"{embeddings.type}"
+            )
+        lengths = pc.list_value_length(embeddings).to_numpy(zero_copy_only=False)
+        fits = np.isnan(lengths) | (lengths == self._width)  # NaN is that of null
+        well = np.flatnonzero(fits)
+        failed = {int(row): self._mismatch(int(lengths[row])) for row in np.flatnonzero(~fits)}
+        if failed:
+            batch, embeddings = batch.take(well), embeddings.take(well)
+        table = with_column(batch, self._nearest.output, self._matches(embeddings))
+        return Changed(table, well, failed) if failed else table
+
+    def _mismatch(self, width: int) -> Exception:
+        return ValueError(
+            f"an embedding of {width} numbers, and those of '{self._nearest.path}' have "
+            f"{self._width}"
+        )
+
+    def _matches(self, embeddings: pa.ChunkedArray) -> pa.Array:
+        """For each row a list of matches."""
+        there = embeddings.is_valid().to_numpy()
+        matrix = matrix_of(embeddings, self._width)
+        usable = is_usable(lengths_of(matrix))
+        there[there] = usable
+        found = np.empty((0, self._nearest.k), dtype=np.int64)
+        similarities = found.astype(np.float32)
+        if usable.any():
+            best = search(self._index, matrix[usable], self._nearest.k)
+            found, similarities = best.rows, best.similarities
+        counts = np.zeros(len(there), dtype=np.int64)
+        counts[there] = (found != NOBODY).sum(axis=1)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        rows = self._index.take(found[found != NOBODY], self._columns)
+        values = [pa.array(similarities[found != NOBODY], pa.float32()), *rows.combine_chunks()]
+        structs = pa.StructArray.from_arrays(
+            [_one(column) for column in values], [SIMILARITY, *self._columns]
+        )
+        return pa.ListArray.from_arrays(offsets, structs, mask=pa.array(~there))
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _columns_of(index: Index, nearest: Nearest) -> list[str]:
+    there = index.schema.names
+    if nearest.columns is not None:
+        if missing := sorted(set(nearest.columns) - set(there)):
+            raise BadInput(
+                f"'{nearest.path}' has no column '{missing[0]}', only {', '.join(there)}"
+            )
+        return nearest.columns
+    columns = [field.name for field in index.schema if not is_for_machines(field.type)]
+    if SIMILARITY in columns:
+        raise BadInput(f"'{nearest.path}' has a column '{SIMILARITY}' of its own: choose 'columns'")
+    return columns
+
+
+def _width_of(index: Index) -> int:
+    if index.width is None:
+        raise BadInput(f"no row of '{index.output.uri}' has an embedding")
+    return index.width

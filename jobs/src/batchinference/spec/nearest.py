@@ -1,0 +1,42 @@
+"""Search for each row among the rows of a finished output."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.read import Columns
+from batchinference.spec.uris import Uri
+
+SIMILARITY = "similarity"
+
+
+class Nearest(SpecModel):
+    """The rows of a finished output that are most similar to each row, by the cosine of their
+    embeddings."""
+
+    path: Uri
+    """The output: the `write.path` of a job that has ended well, in parquet or json."""
+    index_column: ColumnName | None = None
+    """Its column of embeddings. Needed when it has several such columns."""
+    columns: Columns | None = None
+    """Its columns to bring along; all but embeddings and tensors unless told otherwise."""
+    column: ColumnName
+    """The column of this job that holds embeddings of the same model."""
+    k: Annotated[int, Field(ge=1, le=1000)] = 5
+    """How many rows to find."""
+    output: ColumnName
+    """The column that takes what was found: a list, the most similar first, of structs of
+    `similarity` (-1 to 1) and those columns. Null for a row without an embedding."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Nearest:
+        if SIMILARITY in (self.columns or []):
+            raise PydanticCustomError(
+                "nearest_columns", "'{name}' is what a match is told by itself: leave it out of "
+                "'columns'", {"name": SIMILARITY},
+            )  # fmt: skip
+        return self

@@ -1,0 +1,154 @@
+"""The nearest step: each row's most similar rows of a finished output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.blocks import to_table
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.prepare import check_step
+from batchinference.pipeline.steps import Changed, load_step
+from batchinference.spec.steps import Step
+from support.finished import embedded, finished_output, vectors
+
+WIDTH = 6
+INDEX = vectors(40, WIDTH)
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A finished output of 40 rows in two files."""
+    files = [
+        embedded(INDEX[part], path=[f"{n}.txt" for n in part], pixels=[[[n]] for n in part])
+        for part in (range(15), range(15, 40))
+    ]
+    return finished_output(tmp_path_factory.mktemp("index") / "out", *files)
+
+
+def step(index: str, **fields: Any) -> Step:
+    nearest = {"path": index, "column": "vector", "output": "matches", **fields}
+    return Step.model_validate({"name": "near", "nearest": nearest})
+
+
+def run(index: str, batch: pa.Table, **fields: Any) -> pa.Table | Changed:
+    return load_step(step(index, **fields), Device())(batch)
+
+
+def matches(index: str, batch: pa.Table, **fields: Any) -> list[list[Row] | None]:
+    table = run(index, batch, **fields)
+    assert isinstance(table, pa.Table)
+    found: list[list[Row] | None] = table.column("matches").to_pylist()
+    return found
+
+
+def queries(matrix: np.ndarray, **columns: Any) -> pa.Table:
+    return embedded(matrix, **columns).rename_columns([*columns, "vector"])
+
+
+def expected(query: np.ndarray, k: int) -> list[Row]:
+    similarities = INDEX @ query / np.linalg.norm(INDEX, axis=1) / np.linalg.norm(query)
+    return [
+        {"similarity": pytest.approx(similarities[row], abs=1e-5), "path": f"{row}.txt"}
+        for row in np.argsort(-similarities)[:k]
+    ]
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_each_row_gets_its_nearest_rows(index: str, k: int) -> None:
+    matrix = vectors(9, WIDTH, seed=1)
+    assert matches(index, queries(matrix), k=k) == [expected(query, k) for query in matrix]
+
+
+def test_the_other_columns_stay(index: str) -> None:
+    batch = queries(vectors(3, WIDTH), n=[1, 2, 3])
+    table = run(index, batch)
+    assert isinstance(table, pa.Table)
+    assert table.column_names == ["n", "vector", "matches"]
+    assert table.select(["n", "vector"]).equals(batch)
+
+
+def test_a_tensor_column_is_embeddings_as_well(index: str) -> None:
+    matrix = vectors(4, WIDTH, seed=2)
+    batch = to_table({"vector": matrix})
+    assert matches(index, batch) == [expected(query, 5) for query in matrix]
+
+
+def test_columns_are_chosen(index: str) -> None:
+    table = run(index, queries(vectors(1, WIDTH)), columns=["pixels", "path"], k=1)
+    assert isinstance(table, pa.Table)
+    kind = table.schema.field("matches").type
+    assert str(kind.value_type).startswith("struct<similarity: float, pixels: list<")
+    assert kind == run_of_no_match(index).schema.field("matches").type
+
+
+def run_of_no_match(index: str) -> pa.Table:
+    nothing = pa.table({"vector": pa.array([None], pa.list_(pa.float32()))})
+    table = run(index, nothing, columns=["pixels", "path"], k=1)
+    assert isinstance(table, pa.Table)
+    return table
+
+
+def test_a_row_without_an_embedding_has_no_matches(index: str) -> None:
+    lists = [None, INDEX[3], [0.0] * WIDTH, [None] * WIDTH, INDEX[20]]
+    batch = pa.table({"vector": pa.array(lists, pa.list_(pa.float32()))})
+    found = matches(index, batch, k=1)
+    assert [row and row[0]["path"] for row in found] == [None, "3.txt", None, None, "20.txt"]
+
+
+def test_a_row_with_an_embedding_of_another_width_fails_alone(index: str) -> None:
+    lists = pa.array([INDEX[0], [1.0, 2.0], None, [], INDEX[2]], pa.list_(pa.float32()))
+    changed = run(index, pa.table({"n": range(5), "vector": lists}), k=1)
+    assert isinstance(changed, Changed)
+    assert changed.parents.tolist() == [0, 2, 4]
+    assert changed.table.column("n").to_pylist() == [0, 2, 4]
+    paths = [row and row[0]["path"] for row in changed.table.column("matches").to_pylist()]
+    assert paths == ["0.txt", None, "2.txt"]
+    assert sorted(changed.failed) == [1, 3]
+    assert str(changed.failed[1]) == (
+        f"an embedding of 2 numbers, and those of '{index}' have {WIDTH}"
+    )
+
+
+def test_a_batch_of_which_all_rows_fail(index: str) -> None:
+    changed = run(index, pa.table({"vector": pa.array([[1.0], [2.0]])}))
+    assert isinstance(changed, Changed)
+    assert (changed.table.num_rows, sorted(changed.failed)) == (0, [0, 1])
+    assert changed.table.schema.field("matches").type.value_type.names == ["similarity", "path"]
+
+
+def test_an_index_smaller_than_k_gives_all_its_rows(tmp_path: Path) -> None:
+    small = finished_output(tmp_path / "out", embedded(INDEX[:2], n=[0, 1]))
+    found = matches(small, queries(INDEX[:1]), k=10)
+    assert [[match["n"] for match in row or []] for row in found] == [[0, 1]]
+
+
+def test_a_column_that_holds_no_embeddings_ends_the_job(index: str) -> None:
+    with pytest.raises(JobFailure, match="compares embeddings, and column 'vector' is string"):
+        run(index, pa.table({"vector": ["a"]}))
+    with pytest.raises(JobFailure, match="reads column 'vector', but the columns here are text"):
+        run(index, pa.table({"text": ["a"]}))
+
+
+def test_what_cannot_be_searched_is_refused_before_the_job_begins(
+    index: str, tmp_path: Path
+) -> None:
+    check_step(step(index))
+    with pytest.raises(BadInput, match=r"^step 'near': '.*nowhere' does not exist$"):
+        check_step(step(str(tmp_path / "nowhere")))
+    with pytest.raises(BadInput, match=r"^step 'near': column 'path' of '.*' is string"):
+        check_step(step(index, indexColumn="path"))
+    with pytest.raises(BadInput, match=r"^step 'near': '.*' has no column 'size', only path, pix"):
+        check_step(step(index, columns=["path", "size"]))
+    out = finished_output(tmp_path / "similar", embedded(INDEX[:2], similarity=[1, 2]))
+    with pytest.raises(BadInput, match=r"has a column 'similarity' of its own: choose 'columns'"):
+        check_step(step(out))
+    nothing = pa.table({"embedding": pa.array([None], pa.list_(pa.float32()))})
+    with pytest.raises(BadInput, match=r"no row of '.*empty' has an embedding"):
+        check_step(step(finished_output(tmp_path / "empty", nothing)))

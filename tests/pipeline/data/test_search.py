@@ -1,0 +1,223 @@
+"""Searching a finished output: its files, its columns, its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.search.index import Index, open_index
+from batchinference.pipeline.search.query import of_row
+from batchinference.pipeline.search.search import Choice, search
+from batchinference.pipeline.storage import Address
+from support.finished import embedded, finished_output, vectors
+
+WIDTH = 8
+ROWS = vectors(60, WIDTH)
+FILES = [
+    embedded(part, path=[f"s3://in/{n}.jpg" for n in range(start, start + len(part))])
+    for start, part in ((0, ROWS[:25]), (25, ROWS[25:26]), (26, ROWS[26:]))
+]
+WRITES = {
+    "parquet": {"format": "parquet"},
+    "json": {"format": "json"},
+    "packed json": {"format": "json", "compression": "gzip"},
+}
+
+
+def index_of(directory: Path | str, column: str | None = None) -> Index:
+    return open_index(Address(str(directory)), column)
+
+
+def nearest(query: np.ndarray, rows: np.ndarray = ROWS) -> list[int]:
+    """Row numbers, the most similar first."""
+    similarities = rows @ query / np.linalg.norm(rows, axis=1)
+    return np.argsort(-similarities).tolist()
+
+
+@pytest.fixture(scope="module", params=WRITES.values(), ids=WRITES.keys())
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    directory = tmp_path_factory.mktemp("out") / "out"
+    return index_of(finished_output(directory, *FILES, write=request.param))
+
+
+def test_rows_of_all_files_are_found(index: Index) -> None:
+    queries = vectors(3, WIDTH, seed=1)
+    found = search(index, queries, 7)
+    for number, query in enumerate(queries):
+        similarities, rows = found.of(number)
+        assert rows.tolist() == nearest(query)[:7]
+        lengths = np.linalg.norm(ROWS[rows], axis=1) * np.linalg.norm(query)
+        assert similarities == pytest.approx(ROWS[rows] @ query / lengths, abs=1e-5)
+
+
+def test_a_row_has_its_number_in_the_output(index: Index) -> None:
+    rows = np.array([59, 0, 25, 24, 26, 0])
+    taken = index.take(rows, ["path"]).column("path").to_pylist()
+    assert taken == [f"s3://in/{row}.jpg" for row in rows]
+    assert index.starts.tolist() == [0, 25, 26, 60]
+
+
+def test_a_row_finds_itself_first(index: Index) -> None:
+    for row in ("25", "path=s3://in/25.jpg"):
+        similarities, rows = search(index, of_row(index, row), 2).of(0)
+        assert rows[0] == 25
+        assert similarities[0] == pytest.approx(1, abs=1e-6)
+
+
+def test_only_chosen_rows_are_found(index: Index) -> None:
+    choice = Choice(["path"], lambda batch: pc.match_substring(batch.column("path"), "/3"))
+    rows = search(index, ROWS[:1], 20, choice).of(0)[1].tolist()
+    chosen = [3, *range(30, 40)]
+    assert rows == [row for row in nearest(ROWS[0]) if row in chosen]
+
+
+def test_fewer_rows_than_asked_for_are_all_there_are(index: Index) -> None:
+    assert sorted(search(index, ROWS[:1], 1000).of(0)[1]) == list(range(60))
+
+
+@pytest.mark.parametrize("list_type", [pa.list_, pa.large_list], ids=["list", "large_list"])
+@pytest.mark.parametrize("numbers", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_any_list_of_floats_is_an_embedding(
+    tmp_path: Path, list_type: Any, numbers: pa.DataType
+) -> None:
+    values = [row.astype(numbers.to_pandas_dtype()) for row in ROWS[:5]]
+    table = pa.table({"vector": pa.array(values, list_type(numbers)), "n": range(5)})
+    index = index_of(finished_output(tmp_path / "out", table))
+    assert index.column == "vector"
+    assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [0]
+
+
+def test_rows_without_an_embedding_are_passed_over(tmp_path: Path) -> None:
+    lists = pa.array([None, [0.0, 0.0], [None, 1.0], [1.0, 2.0]], pa.list_(pa.float32()))
+    index = index_of(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
+    found = search(index, np.ones((1, 2)), 4)
+    assert found.of(0)[1].tolist() == [3]
+    assert found.passed_over == 3
+    with pytest.raises(BadInput, match=r"^row 0 of '.*out' has no embedding, or one of zeros"):
+        of_row(index, "0")
+
+
+def test_an_empty_first_file_does_not_hide_the_columns(tmp_path: Path) -> None:
+    nothing = pa.table({"note": pa.nulls(2), "embedding": pa.nulls(2)})
+    filled = embedded(ROWS[:2], note=["a", "b"])
+    index = index_of(finished_output(tmp_path / "out", nothing, filled))
+    assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [2]
+    assert index.take(np.array([2, 0]), ["note"]).to_pylist() == [{"note": "a"}, {"note": None}]
+
+
+def test_partitions_are_columns_and_what_begins_with_an_underscore_is_not_searched(
+    tmp_path: Path,
+) -> None:
+    out = Path(finished_output(tmp_path / "out", embedded(ROWS[:3], n=range(3))))
+    for place in ("class=cat", "class=dog", "_batchinference/errors"):
+        (out / place).mkdir(parents=True)
+        (out / place / "part.parquet").write_bytes((out / "part-0000.parquet").read_bytes())
+    (out / "part-0000.parquet").unlink()
+    index = index_of(out)
+    taken = index.take(search(index, ROWS[1:2], 2).of(0)[1], ["class", "n"])
+    assert taken.to_pylist() == [{"class": "cat", "n": 1}, {"class": "dog", "n": 1}]
+    assert index.starts.tolist() == [0, 3, 6]
+
+
+def test_one_of_several_columns_must_be_named(tmp_path: Path) -> None:
+    lists = pa.array([[1.0], [2.0]])
+    table = pa.table({"a": lists, "b": lists, "text": ["x", "y"]})
+    out = finished_output(tmp_path / "out", table)
+    assert index_of(out, "b").column == "b"
+    with pytest.raises(BadInput, match="holds embeddings in a, b: name one of these columns"):
+        index_of(out)
+    with pytest.raises(BadInput, match=r"column 'text' of '.*' is string; embeddings are in a, b"):
+        index_of(out, "text")
+    with pytest.raises(BadInput, match=r"column 'c' of '.*' is not there; embeddings are in a, b"):
+        index_of(out, "c")
+
+
+def test_an_output_without_embeddings_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"tokens": [[1, 2]], "pixels": [[[0.5]]], "text": ["x"]})
+    with pytest.raises(BadInput, match=r"holds no embeddings .*columns are tokens, pixels, text"):
+        index_of(finished_output(tmp_path / "out", table))
+
+
+def test_an_output_that_is_not_there_or_not_finished_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere' does not exist"):
+        index_of(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="is no output of a BatchInference"):
+        index_of(tmp_path)
+    out = Path(finished_output(tmp_path / "out", FILES[0]))
+    (out / "_SUCCESS").unlink()
+    with pytest.raises(BadInput, match=r"is not finished: there is no '.*_SUCCESS'"):
+        index_of(out)
+    with pytest.raises(BadInput, match="holds no rows"):
+        index_of(finished_output(tmp_path / "empty"))
+
+
+def test_an_output_that_is_being_added_to_is_not_finished(tmp_path: Path) -> None:
+    out = finished_output(tmp_path / "out", FILES[0])
+    assert len(index_of(out).dataset.files) == 1
+    added = finished_output(out, FILES[1], write={"mode": "append"})
+    assert added == out
+    assert index_of(out).spec.write.mode == "error"
+    (success,) = Path(out).glob("_batchinference/append-*/_SUCCESS")
+    success.unlink()
+    with pytest.raises(BadInput, match=r"is not finished: there is no '.*append-.*/_SUCCESS'"):
+        index_of(out)
+
+
+def test_an_output_of_another_format_is_refused(tmp_path: Path) -> None:
+    out = finished_output(tmp_path / "out", FILES[0], write={"format": "csv"})
+    with pytest.raises(BadInput, match="is written as csv: only parquet and json can be searched"):
+        index_of(out)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"read": 1}'], ids=["cut", "list", "other"])
+def test_a_specification_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> None:
+    out = Path(finished_output(tmp_path / "out", FILES[0]))
+    (out / "_batchinference" / "spec.json").write_text(content)
+    with pytest.raises(BadInput, match=r"spec.json' is damaged, or was written by another version"):
+        index_of(out)
+
+
+def test_embeddings_of_another_width_are_refused(tmp_path: Path) -> None:
+    lists = pa.array([None, [1.0, 2.0], [1.0, 2.0, 3.0]], pa.list_(pa.float32()))
+    index = index_of(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
+    message = "row 2 of '.*' has 3 numbers in column 'embedding' where the query has 2"
+    with pytest.raises(BadInput, match=message):
+        search(index, np.ones((1, 2)), 1)
+
+
+def test_a_damaged_file_is_named_with_its_output(tmp_path: Path) -> None:
+    out = Path(finished_output(tmp_path / "out", FILES[0], FILES[1]))
+    index = index_of(out)
+    (out / "part-0001.parquet").write_bytes(b"PAR1 nonsense PAR1")
+    with pytest.raises(JobFailure, match=r"out' cannot be read: .*part-0001"):
+        search(index, ROWS[:1], 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("60", "there is no row 60: '.*' has 60 rows, counted from 0"),
+        ("colour=red", "--row takes .*COLUMN=VALUE, got 'colour=red'; the columns are path, emb"),
+        ("-1", "--row takes the number of a row or COLUMN=VALUE, got '-1'"),
+        ("path=nowhere", "path=nowhere is true for no row"),
+        ("embedding=1", "--row: '1' is no list.*, which column 'embedding' holds"),
+    ],
+)
+def test_a_row_that_is_not_there_is_refused(index: Index, row: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        of_row(index, row)
+
+
+def test_a_value_that_many_rows_have_names_none_of_them(tmp_path: Path) -> None:
+    table = embedded(ROWS, n=[row % 9 for row in range(60)])
+    index = index_of(finished_output(tmp_path / "out", table))
+    with pytest.raises(BadInput, match=r"n=3 is true for rows 3, 12, 21, 30, 39\.\.\.: choose one"):
+        of_row(index, "n=3")
+    with pytest.raises(BadInput, match="--row: 'three' is no int64, which column 'n' holds"):
+        of_row(index, "n=three")

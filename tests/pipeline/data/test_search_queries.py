@@ -1,0 +1,162 @@
+"""Texts and images as queries: embedded as the job embedded its rows, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import BadInput, ModelLoad
+from batchinference.pipeline.readers.images import ImageReader
+from batchinference.pipeline.search.index import Index, open_index
+from batchinference.pipeline.search.query import of_image, of_text
+from batchinference.pipeline.search.search import search
+from batchinference.pipeline.steps.model import ModelTransform
+from batchinference.pipeline.storage import Address
+from batchinference.spec.read import ImageOptions
+from batchinference.spec.steps import Step
+from support.documents import Document, python_step
+from support.finished import embedded, finished_output, vectors
+
+TEXTS = ["the cat sleeps on the sofa", "stock markets fell sharply", "a recipe for apple pie"]
+
+
+def step(task: str, source: str, column: str, **fields: Any) -> Document:
+    kind = "image" if task.startswith("image") else "text"
+    model = {"runtime": "transformers", "task": task, "source": source, **fields}
+    return {"name": "embed", "model": {**model, "inputs": {kind: column}, "output": "embedding"}}
+
+
+def output_of(directory: Path, table: pa.Table, *steps: Document, **spec: Any) -> Index:
+    """What the last of these steps makes of a table, as the output of a job of all of them."""
+    done = ModelTransform(Step.model_validate(steps[-1]), Device())(table)
+    assert isinstance(done, pa.Table)
+    out = finished_output(directory, done.select(["n", "embedding"]), steps=list(steps), **spec)
+    return open_index(Address(out))
+
+
+def texts() -> pa.Table:
+    return pa.table({"line": TEXTS, "n": range(len(TEXTS))})
+
+
+@pytest.mark.parametrize("fields", [{}, {"pooling": "cls", "normalize": True}], ids=["mean", "cls"])
+def test_a_text_of_the_job_is_found_with_similarity_1(
+    tmp_path: Path, minilm: str, fields: Document
+) -> None:
+    index = output_of(
+        tmp_path / "out", texts(), step("feature-extraction", minilm, "line", **fields)
+    )
+    for number, text in enumerate(TEXTS):
+        similarities, rows = search(index, of_text(index, text), 1).of(0)
+        assert rows.tolist() == [number]
+        assert similarities[0] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_text_finds_what_means_the_same(tmp_path: Path, minilm: str) -> None:
+    index = output_of(tmp_path / "out", texts(), step("feature-extraction", minilm, "line"))
+    for number, text in enumerate(["a kitten on the couch", "shares lost value", "baking cake"]):
+        assert search(index, of_text(index, text), 1).of(0)[1].tolist() == [number]
+
+
+def test_an_image_passes_through_the_options_of_the_reader(tmp_path: Path, vit: str) -> None:
+    files = []
+    for number, pixels in enumerate(abs(vectors(3 * 60 * 80 * 3, 1)).reshape(3, 60, 80, 3)):
+        files.append(tmp_path / f"{number}.png")
+        Image.fromarray((pixels * 80).astype(np.uint8)).save(files[-1])
+    options = {"size": [48, 48]}
+    reader = ImageReader(ImageOptions.model_validate(options))
+    table = concat([chunk for file in files for chunk in reader.read(Address(str(file)))])
+    table = table.append_column("n", pa.array(range(3)))
+    spec = {"read": {"format": "images", "paths": ["s3://in/"], "options": options}}
+    index = output_of(
+        tmp_path / "out", table, step("image-feature-extraction", vit, "image"), **spec
+    )
+    for number, file in enumerate(files):
+        similarities, rows = search(index, of_image(index, Address(str(file))), 2).of(0)
+        assert rows[0] == number
+        assert similarities[0] == pytest.approx(1, abs=1e-5)
+        assert similarities[1] < 1 - 1e-4
+
+
+def test_a_model_of_texts_takes_no_image_and_the_other_way_round(
+    tmp_path: Path, minilm: str, vit: str
+) -> None:
+    index = output_of(tmp_path / "texts", texts(), step("feature-extraction", minilm, "line"))
+    with pytest.raises(BadInput, match=r"--image needs a model of texts and images, .* one text a"):
+        of_image(index, Address("any.png"))
+    images = finished_output(
+        tmp_path / "images",
+        embedded(vectors(2, 4)),
+        steps=[step("image-feature-extraction", vit, "image")],
+    )
+    with pytest.raises(BadInput, match=r"--text needs a model of texts and images, .* one image a"):
+        of_text(open_index(Address(images)), "a cat")
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([], "no model of the job made column 'embedding'"),
+        (
+            [python_step("clean"), step("feature-extraction", "org/model", "line")],
+            "step 'clean' prepares what step 'embed' embeds",
+        ),
+        (
+            [
+                {**step("text-classification", "org/model", "text"), "name": "first"},
+                step("feature-extraction", "org/model", "embedding"),
+            ],
+            "step 'first' prepares what step 'embed' embeds",
+        ),
+        (
+            [{"name": "own", "model": {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"},
+                                       "output": "embedding"}}],
+            "step 'own' made the embeddings in column 'embedding' of more than a text or an image",
+        ),
+    ],
+    ids=["no model", "own code before it", "model before it", "another runtime"],
+)  # fmt: skip
+def test_what_the_model_alone_cannot_embed_is_refused(
+    tmp_path: Path, steps: list[Document], words: str
+) -> None:
+    index = open_index(
+        Address(finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps))
+    )
+    with pytest.raises(BadInput, match=f"{words}.*: search with --row$"):
+        of_text(index, "a text")
+
+
+def test_a_renamed_column_still_knows_its_model(tmp_path: Path, minilm: str) -> None:
+    rename = {"name": "rename", "renameColumns": {"first": "embedding"}}
+    embed = step("feature-extraction", minilm, "line")
+    embed["model"]["output"] = "first"
+    table = embedded(vectors(2, 384))
+    index = open_index(Address(finished_output(tmp_path / "out", table, steps=[embed, rename])))
+    assert of_text(index, "a text").shape == (1, 384)
+
+
+def test_a_file_that_is_no_image_is_refused(tmp_path: Path, vit: str) -> None:
+    steps = [step("image-feature-extraction", vit, "image")]
+    out = finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps)
+    index = open_index(Address(out))
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(BadInput, match=r"text.png' cannot be read as an image: "):
+        of_image(index, Address(str(tmp_path / "text.png")))
+    with pytest.raises(BadInput, match=r"nowhere.png' cannot be read: "):
+        of_image(index, Address(str(tmp_path / "nowhere.png")))
+
+
+def test_a_model_that_is_gone_is_told(tmp_path: Path) -> None:
+    steps = [step("feature-extraction", str(tmp_path / "gone"), "line")]
+    out = finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps)
+    index = open_index(Address(out))
+    with pytest.raises(ModelLoad, match=r"gone' not found"):
+        of_text(index, "a text")
+    with pytest.raises(ModelLoad, match=r"gone' not found"):
+        of_image(index, Address("any.png"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -81,13 +83,78 @@ def test_a_path_that_is_not_there_is_told_in_full(source: str) -> None:
         check(source, HUB)
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A Hub that has `org/model` at `main` alone, and nothing kept of it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        monkeypatch.setattr(
+            huggingface_hub.constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            address + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        there = self.path.startswith("/org/model/")
+        found = there and self.path.startswith("/org/model/resolve/main/config.json")
+        self.send_response(200 if found else 404)
+        if not found:
+            self.send_header("X-Error-Code", "RevisionNotFound" if there else "RepoNotFound")
+        self.send_header("ETag", '"etag"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("Content-Length", "2" if found else "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        if self.path.startswith("/org/model/resolve/main/config.json"):
+            self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @pytest.mark.parametrize("name", ["org/missing", "missing", "no/such/model", "bad name!"])
-def test_a_name_that_the_hub_does_not_have_is_told(offline: None, name: str) -> None:
+def test_a_name_that_the_hub_does_not_have_is_told(hub: None, name: str) -> None:
     with pytest.raises(ModelLoad) as failure:
         check(name, HUB)
     told = failure.value.message
     assert told.startswith(f"model '{name}' not found: no such folder here, and the Hub says: ")
     assert "\n" not in told
+
+
+def test_a_revision_of_a_model_of_the_hub_is_looked_for(hub: None) -> None:
+    check("org/model", ["config.json"])
+    check("org/model", ["config.json"], "main")
+    with pytest.raises(ModelLoad, match=r"'org/model' at revision 'v2' not found: .*Revision"):
+        check("org/model", ["config.json"], "v2")
+
+
+def test_a_hub_that_is_not_to_be_asked_is_told_with_the_way_out(
+    offline: None, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelLoad) as failure:
+        check("org/missing", HUB, "v2")
+    assert failure.value.message == (
+        "model 'org/missing' at revision 'v2' not found: no such folder here, and "
+        f"{tmp_path}/hub does not hold it. The Hub is not asked, because HF_HUB_OFFLINE is set: "
+        "put the model there with 'hf download org/missing'"
+    )
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/model", "/models/bert", "./bert"])
+def test_a_revision_is_for_models_of_the_hub(source: str) -> None:
+    with pytest.raises(ModelLoad, match=f"'revision' is for models of the Hub, and '{source}'"):
+        resolve(source, "main")
 
 
 @pytest.mark.parametrize("there", HUB)
@@ -100,7 +167,7 @@ def test_a_model_of_the_hub_is_told_by_one_of_its_files(
     (kept / "snapshots" / ("0" * 40)).mkdir(parents=True)
     (kept / "snapshots" / ("0" * 40) / there).write_text("{}")
     check("org/kept", HUB)
-    with pytest.raises(ModelLoad, match="'org/kept' not found: no such folder here, and the Hub"):
+    with pytest.raises(ModelLoad, match="'org/kept' not found: no such folder here, and"):
         check("org/kept", ["other.json"])
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
-from huggingface_hub import hf_hub_download
+from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.storage import Address
@@ -28,10 +29,16 @@ def is_path(source: str) -> bool:
     return marked or (is_local(source) and Path(source).exists())
 
 
-def resolve(source: str) -> str:
-    """A local path for a path or s3:// source; an id of the Hub as it is."""
-    named = is_local(source) and not is_path(source)
-    return source if named else resolve_place(source)
+def resolve(source: str, revision: str | None = None) -> str:
+    """A local path for a path or s3:// source; an id of the Hub as it is.
+
+    Raises ModelLoad for a `revision` of what is none of the Hub's.
+    """
+    if is_local(source) and not is_path(source):
+        return source
+    if revision is not None:
+        raise ModelLoad(f"'revision' is for models of the Hub, and '{source}' lies elsewhere")
+    return resolve_place(source)
 
 
 def resolve_place(source: str) -> str:
@@ -47,7 +54,7 @@ def resolve_place(source: str) -> str:
     return str(path)
 
 
-def check(source: str, hub_files: Sequence[str] = ()) -> None:
+def check(source: str, hub_files: Sequence[str] = (), revision: str | None = None) -> None:
     """Raise ModelLoad when a model is plainly not there, without fetching or loading it.
 
     A source may be the id of a model of the Hub where there are files that such a model has.
@@ -58,23 +65,32 @@ def check(source: str, hub_files: Sequence[str] = ()) -> None:
     elif is_path(source) or not hub_files:
         resolve_place(source)
     else:
-        _check_hub(source, hub_files)
+        _check_hub(source, hub_files, revision)
 
 
-def _check_hub(model_id: str, files: Sequence[str]) -> None:
+def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
     """Raise ModelLoad when the Hub has none of the files, in the words about the last one."""
     problem: Exception | None = None
     for file in files:
         try:
-            hf_hub_download(model_id, file)
+            hf_hub_download(model_id, file, revision=revision)
             return
         except (OSError, ValueError) as error:
             problem = error
-    first_line = str(problem).strip().partition("\n")[0]
+    wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
     raise ModelLoad(
-        f"model '{model_id}' not found: no such folder here, and the Hub says: "
-        f"{type(problem).__name__}: {first_line}"
+        f"model {wanted} not found: no such folder here, and {_told(model_id, problem)}"
     ) from problem
+
+
+def _told(model_id: str, problem: Exception | None) -> str:
+    if constants.HF_HUB_OFFLINE and isinstance(problem, LocalEntryNotFoundError):
+        return (
+            f"{constants.HF_HUB_CACHE} does not hold it. The Hub is not asked, because "
+            f"HF_HUB_OFFLINE is set: put the model there with 'hf download {model_id}'"
+        )
+    first_line = str(problem).strip().partition("\n")[0]
+    return f"the Hub says: {type(problem).__name__}: {first_line}"
 
 
 def _fetch(source: Address) -> Path:

@@ -33,6 +33,11 @@ class RuntimeModel(SpecModel):
         return getattr(self, "source", None)
 
     @property
+    def revision_or_none(self) -> str | None:
+        """Which of its states a model of the Hub is taken in."""
+        return getattr(self, "revision", None)
+
+    @property
     def factory_or_none(self) -> str | None:
         """The user's function that makes the model, for a runtime that takes one."""
         return getattr(self, "factory", None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import string
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,18 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> str:
     ResNetForImageClassification(config).save_pretrained(folder)
     ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=1.0).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The folder of a model of support.tiny_models, by its name."""
+    from support import tiny_models
+
+    @functools.cache
+    def made(name: str) -> str:
+        return tiny_models.write(name, tmp_path_factory.mktemp(name))
+
+    return made
 
 
 @pytest.fixture(scope="session")

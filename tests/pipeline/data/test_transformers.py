@@ -14,7 +14,7 @@ from PIL import Image
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.transformers import TransformersRuntime, pool
+from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime, pool
 from batchinference.spec.models import TransformersModel
 
 TEXTS = [
@@ -24,7 +24,7 @@ TEXTS = [
 TOLERANCE = 1e-5
 
 
-def runtime(task: str, source: str, **fields: Any) -> TransformersRuntime:
+def runtime(task: str, source: str, **fields: Any) -> EncoderRuntime:
     kind = "image" if "image" in task else "text"
     model = TransformersModel.model_validate(
         {
@@ -33,7 +33,7 @@ def runtime(task: str, source: str, **fields: Any) -> TransformersRuntime:
         }
     )
     loaded = load_runtime(model, Device())
-    assert isinstance(loaded, TransformersRuntime)
+    assert isinstance(loaded, EncoderRuntime)
     return loaded
 
 
@@ -71,7 +71,7 @@ def pixels(source: str, images: list[np.ndarray], **options: Any) -> torch.Tenso
     return torch.as_tensor(prepared["pixel_values"])
 
 
-def embed(loaded: TransformersRuntime, **inputs: list[Any]) -> np.ndarray:
+def embed(loaded: EncoderRuntime, **inputs: list[Any]) -> np.ndarray:
     result = loaded({name: objects(values) for name, values in inputs.items()})
     assert isinstance(result, np.ndarray)
     assert result.dtype == np.float32

@@ -29,39 +29,6 @@ def running(model: Document, /, **fields: Any) -> Document:
     return document(steps=[model_step(model=kept)])
 
 
-@pytest.mark.parametrize(
-    ("task", "column"),
-    [
-        ("feature-extraction", "text"),
-        ("text-classification", "text"),
-        ("image-classification", "image"),
-        ("image-feature-extraction", "image"),
-    ],
-)
-def test_a_task_takes_one_input(task: str, column: str) -> None:
-    assert parse(running(TRANSFORMERS, task=task, inputs={column: "mine"}))
-    wrong = [{"other": "mine"}, {column: "mine", "other": "more"}]
-    for inputs in wrong:
-        assert refused(running(TRANSFORMERS, task=task, inputs=inputs)) == (
-            f"{MODEL}: task '{task}' takes exactly one input: inputs: {{{column}: COLUMN}}"
-        )
-
-
-@pytest.mark.parametrize("task", ["feature-extraction", "image-feature-extraction"])
-@pytest.mark.parametrize("fields", [{"pooling": "cls"}, {"pooling": "mean"}, {"normalize": False}])
-def test_an_embedding_is_pooled_and_scaled(task: str, fields: Document) -> None:
-    column = "image" if "image" in task else "text"
-    assert parse(running(TRANSFORMERS, task=task, inputs={column: "mine"}, **fields))
-
-
-@pytest.mark.parametrize("task", ["text-classification", "image-classification"])
-@pytest.mark.parametrize(("field", "value"), [("pooling", "cls"), ("normalize", False)])
-def test_a_classification_has_nothing_to_pool(task: str, field: str, value: Any) -> None:
-    inputs = {task.split("-", maxsplit=1)[0]: "mine"}
-    message = refused(running(TRANSFORMERS, task=task, inputs=inputs, **{field: value}))
-    assert message == f"{MODEL}: '{field}' is for the feature-extraction tasks, not for '{task}'"
-
-
 def test_a_torch_module_comes_from_a_factory_or_a_file_or_both() -> None:
     factory = {"factory": "own.models:build", "factoryArgs": {"width": 4}}
     assert parse(running(TORCH))
@@ -122,9 +89,9 @@ def test_a_torch_module_takes_any_inputs() -> None:
         ({"pooling": "max"}, ".pooling: 'max' is not one of mean, cls"),
         ({"normalize": "yes"}, ".normalize: Input should be a valid boolean, got 'yes'"),
         ({"options": []}, ".options: expected a mapping, got a list"),
-        ({"batchSize": 8}, ".batchSize: unknown field; there are runtime, task, source, inputs"),
-        ({"factory": "a:b"}, ".factory: unknown field; there are runtime, task, source, inputs"),
-        ({"model": "a"}, ".model: unknown field; there are runtime, task, source, inputs"),
+        ({"batchSize": 8}, ".batchSize: unknown field; there are runtime, task, source, revision"),
+        ({"factory": "a:b"}, ".factory: unknown field; there are runtime, task, source, revision"),
+        ({"model": "a"}, ".model: unknown field; there are runtime, task, source, revision"),
     ],
     ids=short,
 )

@@ -75,14 +75,17 @@ def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
     return content
 
 
-def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The chat of a row, in OpenAI's form."""
-    messages: list[dict[str, Any]] = []
-    if model.system is not None:
-        messages.append({"role": "system", "content": fill(model.system, row)})
-    messages += [
+def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the chat of a row begins with: the system message and the examples."""
+    opening = [{"role": "system", "content": fill(model.system, row)}] if model.system else []
+    return opening + [
         {"role": message.role, "content": fill(message.content, row)} for message in model.messages
     ]
+
+
+def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The chat of a row, in OpenAI's form."""
+    messages = opening_of(model, row)
     content = content_of(model, row)
     pictures = [_image_part(row[name]) for name in model.images]
     if isinstance(content, list):

@@ -1,16 +1,16 @@
-"""Recordings, by soundfile; resampled by FFmpeg, through PyAV."""
+"""Recordings, by soundfile."""
 
 from __future__ import annotations
 
 import io
 
-import av
 import numpy as np
 import pyarrow as pa
 import soundfile
 from ray.data.extensions import ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.readers.whole_file import WholeFileReader
+from batchinference.pipeline.resampling import resampled
 from batchinference.spec.read import AudioOptions
 
 
@@ -30,7 +30,7 @@ class AudioReader(WholeFileReader):
         if self._mono:
             channels = channels.mean(axis=0, keepdims=True)
         if self._rate not in (None, rate):
-            channels = np.stack([_resampled(one, rate, self._rate) for one in channels])
+            channels = np.stack([resampled(one, rate, self._rate) for one in channels])
             rate = self._rate
         amplitude = channels[0] if self._mono else channels
         return [ArrowVariableShapedTensorArray.from_numpy([amplitude]), pa.array([rate])]
@@ -44,12 +44,3 @@ def _samples(content: bytes) -> tuple[np.ndarray, int]:
         if recording.format != "MP3" and len(samples) < recording.frames:
             raise ValueError(f"only {len(samples)} of {recording.frames} samples can be decoded")
         return samples.T, recording.samplerate
-
-
-def _resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
-    """One channel (float32) at another number of samples a second."""
-    frame = av.AudioFrame.from_ndarray(channel.reshape(1, -1), format="fltp", layout="mono")
-    frame.sample_rate = rate
-    resampler = av.AudioResampler(format="fltp", layout="mono", rate=wanted)
-    parts = [*resampler.resample(frame), *resampler.resample(None)]
-    return np.concatenate([part.to_ndarray()[0] for part in parts])

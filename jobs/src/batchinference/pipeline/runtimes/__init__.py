@@ -16,9 +16,10 @@ from batchinference.spec.models import Model
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a runtime is: a class of a module in this package. `library` is what it imports, and
-    `extra` the one of this package that installs it. A module that `checks` has a function of that
-    name, which finds what is wrong with a model without loading it."""
+    """Where a runtime is: a class of a module in this package, or a function that gives an object
+    of one. `library` is what it imports, and `extra` the one of this package that installs it. A
+    module that `checks` has a function of that name, which finds what is wrong with a model without
+    loading it."""
 
     module: str
     name: str
@@ -36,7 +37,7 @@ RUNTIMES = {
     ),
     "torch": Entry("torch", "TorchRuntime", "torch", "pipeline"),
     "torchvision": Entry("torchvision", "TorchvisionRuntime", "torchvision", "vision", checks=True),
-    "transformers": Entry("transformers", "TransformersRuntime", "transformers", "pipeline"),
+    "transformers": Entry("transformers", "load_transformers", "transformers", "pipeline"),
 }
 """The runtimes by their names in the specification. A module is imported when a model needs it."""
 

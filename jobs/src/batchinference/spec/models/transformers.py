@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName
-from batchinference.spec.models.base import Inputs, RuntimeModel, Source
+from batchinference.spec.models.base import (
+    Inputs,
+    Label,
+    Revision,
+    RuntimeModel,
+    Source,
+    TopK,
+)
+from batchinference.spec.models.prompts import (
+    Images,
+    Messages,
+    Template,
+    check_images,
+    check_inputs,
+)
+from batchinference.spec.models.transformers_tasks import (
+    FIELDS,
+    GENERATION,
+    INPUTS,
+    ZERO_SHOT,
+    Task,
+    tasks_in_words,
+)
+from batchinference.spec.uris import is_local
 
-TEXT_TASKS = ("feature-extraction", "text-classification")
-IMAGE_TASKS = ("image-classification", "image-feature-extraction")
+_PATH_MARKS = ("/", "./", "../", "~", "file://")
 
 
 class TransformersModel(RuntimeModel):
@@ -22,45 +45,110 @@ class TransformersModel(RuntimeModel):
 
     runtime: Literal["transformers"]
     """The library that runs the model."""
-    task: Literal[
-        "feature-extraction",
-        "text-classification",
-        "image-classification",
-        "image-feature-extraction",
-    ]
-    """The task as transformers names it."""
+    task: Task
+    """The task as transformers names it. Of a model of two towers, such as CLIP or SigLIP,
+    feature-extraction and image-feature-extraction give embeddings in one space."""
     source: Source
     """A model id of the Hub, the path of a folder that `save_pretrained` wrote, or an s3://
     prefix that holds such a folder."""
+    revision: Revision | None = None
+    """The branch, tag or commit of a model of the Hub."""
     inputs: Inputs
-    """The column for the model's input: `text: COLUMN` or `image: COLUMN`, as the task asks."""
+    """The columns for the model's inputs: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN`... as
+    the task asks. For the tasks that generate text: names for columns, by which `prompt` and
+    `images` speak of them."""
     output: ColumnName
-    """The column that takes the result: an embedding, or for classification a struct of
-    `label` and `score`."""
+    """The column that takes the result: an embedding, for classification a struct of `label` and
+    `score`, a text, or a list of what was found, as the task has it."""
     pooling: Literal["mean", "cls"] | None = None
     """How the embeddings of a text's tokens or an image's patches become one: their mean, or
-    the first one. For the two feature-extraction tasks; mean unless told otherwise."""
+    the first one. For the two feature-extraction tasks; mean unless told otherwise. Models of two
+    towers have a way of their own."""
     normalize: bool | None = None
     """Scale each embedding to length 1. For the two feature-extraction tasks."""
+    top_k: TopK | None = None
+    """Give a list of the most likely labels, the best first, at most this many. For the
+    classification tasks, which give the best alone unless told otherwise."""
+    candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
+    """The labels to choose from. For the zero-shot tasks."""
+    prompt: Template | None = None
+    """What the model is asked, with `{name}` for the input of that name and braces of the text
+    doubled. A model with a chat template gets it as the user's message. Without a prompt, the one
+    input that no other field uses is the text to continue, or a list of messages, each with `role`
+    and `content`."""
+    system: Template | None = None
+    """A system message, the first of the chat."""
+    messages: Messages = []
+    """Messages of the chat between `system` and `prompt`, for instance examples."""
+    images: Images = []
+    """The inputs that are images, which the model sees before the prompt."""
+    sampling: Arguments = {}
+    """How text is generated, in the names of transformers' GenerationConfig: `max_new_tokens` (256
+    unless told otherwise), `do_sample`, `temperature`, `top_p`, `num_return_sequences`... With
+    `seed` a row's text depends on its prompt and the seed alone."""
+    max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
+    """Compute the rows of a batch in groups of like length, of at most so many tokens with their
+    padding. For the tasks of texts."""
+    pad_to_multiple_of: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Pad to a number of tokens that is a multiple of this, so that few shapes occur."""
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
+    """The numbers that the model computes with: auto takes those that its files hold."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] | None = None
+    """The implementation of attention. The library's choice unless told otherwise."""
+    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
+    """How accelerate lays the model out over the devices of a replica; auto for a replica with
+    several. On one device: what does not fit there goes to the CPU's memory."""
     options: Arguments = {}
-    """Passed to the library as keyword arguments of the tokenizer or image processor, such as
-    `max_length`."""
+    """Passed to the library as keyword arguments: of the tokenizer or processor such as
+    `max_length`, and of the pipeline for tasks that run as one, such as `threshold`. `backend`
+    chooses the implementation of an image processor: `torchvision` or `pil`."""
 
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:
-        wanted = "text" if self.task in TEXT_TASKS else "image"
-        if set(self.inputs) != {wanted}:
-            raise PydanticCustomError(
-                "model_inputs",
-                "task '{task}' takes exactly one input: inputs: {wanted}",
-                {"task": self.task, "wanted": f"{{{wanted}: COLUMN}}"},
-            )
-        if not self.task.endswith("feature-extraction"):
-            for name in ("pooling", "normalize"):
-                if getattr(self, name) is not None:
-                    raise PydanticCustomError(
-                        "model_pooling",
-                        "'{name}' is for the feature-extraction tasks, not for '{task}'",
-                        {"name": name, "task": self.task},
-                    )
+        for field, tasks in FIELDS.items():
+            given = getattr(self, field) != type(self).model_fields[field].default
+            if given and self.task not in tasks:
+                whose = tasks_in_words(tasks)
+                message = f"'{to_camel(field)}' is for {whose}, not for '{self.task}'"
+                raise _error("model_field", message)
+        if self.task in GENERATION:
+            self._check_prompt()
+        elif not INPUTS[self.task].fit(set(self.inputs)):
+            raise _error("model_inputs", f"task '{self.task}' takes {INPUTS[self.task]}")
+        if self.task in ZERO_SHOT and not self.candidate_labels:
+            raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
+        if self.task == "decision" and not isinstance(self.options.get("questions"), dict):
+            raise _error("model_questions", "task 'decision' needs 'questions' in its options")
+        self._check_loading()
         return self
+
+    def _check_prompt(self) -> None:
+        texts = [message.content for message in self.messages]
+        check_images(self.inputs, self.images)
+        check_inputs(self.inputs, [*texts, self.system or ""], self.images, self.prompt or "")
+        if self.task == "image-text-to-text" and not self.images:
+            raise _error(
+                "model_images",
+                f"task '{self.task}' needs 'images': which of the inputs are images",
+            )
+        if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
+            raise _error(
+                "model_sampling", "sampling: 'seed' cannot be had with 'num_beams': leave out one"
+            )
+
+    def _check_loading(self) -> None:
+        if self.revision and (not is_local(self.source) or self.source.startswith(_PATH_MARKS)):
+            raise _error(
+                "model_revision",
+                f"'revision' is for models of the Hub, and '{self.source}' is none",
+            )
+        if self.attention == "flash_attention_2" and self.dtype == "float32":
+            raise _error(
+                "model_attention",
+                "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one "
+                "of them",
+            )
+
+
+def _error(kind: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, "{message}", {"message": message})

@@ -1,0 +1,112 @@
+"""Embeddings and classification: one call of the model for the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+import transformers
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
+from batchinference.pipeline.runtimes.transformers.media import AudioInput, ImageInput, VideoInput
+from batchinference.pipeline.runtimes.transformers.results import labels
+from batchinference.pipeline.runtimes.transformers.tokens import Tokens
+from batchinference.pipeline.runtimes.transformers.values import texts
+from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.transformers_tasks import EMBEDDING
+
+MODELS = {
+    "feature-extraction": transformers.AutoModel,
+    "text-classification": transformers.AutoModelForSequenceClassification,
+    "image-classification": transformers.AutoModelForImageClassification,
+    "image-feature-extraction": transformers.AutoModel,
+    "audio-classification": transformers.AutoModelForAudioClassification,
+    "video-classification": transformers.AutoModelForVideoClassification,
+}
+_SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
+"""SigLIP was trained on texts padded to this length, and knows no mask."""
+Prepare = Callable[[dict[str, np.ndarray]], Iterator[tuple[np.ndarray, Any]]]
+
+
+class EncoderRuntime:
+    def __init__(self, model: TransformersModel, device: Device) -> None:
+        source = Source(model, device)
+        self._spec = model
+        self._model = source.model(MODELS[model.task])
+        self._tower = _tower(self._model, model)
+        self._prepare = _input(source, model, self._model.config)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
+        """Embeddings: rows x width, float32. Classification: see `results.labels`."""
+        count = len(next(iter(inputs.values())))
+        results: np.ndarray | None = None
+        for rows, prepared in self._prepare(inputs):
+            with torch.inference_mode():
+                part = self._compute(prepared).float().cpu().numpy()
+            results = np.empty((count, part.shape[1]), np.float32) if results is None else results
+            results[rows] = part
+        if results is None:
+            raise ValueError("an empty batch")
+        if self._spec.task in EMBEDDING:
+            return results
+        return labels(torch.from_numpy(results), self._model.config, self._spec.top_k)
+
+    def _compute(self, prepared: Any) -> torch.Tensor:
+        """rows x width, or rows x classes."""
+        prepared = to_model(prepared, self._model)
+        if self._spec.task not in EMBEDDING:
+            logits: torch.Tensor = self._model(**prepared).logits
+            return logits
+        if self._tower is not None:
+            output = self._tower(**prepared)
+            pooled = output if isinstance(output, torch.Tensor) else output.pooler_output
+        else:
+            hidden = self._model(**prepared).last_hidden_state
+            pooled = pool(hidden, prepared.get("attention_mask"), self._spec.pooling or "mean")
+        return torch.nn.functional.normalize(pooled, dim=1) if self._spec.normalize else pooled
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
+    """One vector a row: from rows x tokens x width, or rows x width x height x width of a
+    convolutional network. Padding (mask 0) has no part in a mean."""
+    if hidden.ndim == 4:
+        return hidden.mean(dim=(2, 3))
+    if how == "cls":
+        return hidden[:, 0]
+    if mask is None:
+        return hidden.mean(dim=1)
+    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+
+
+def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
+    """The half of a CLIP-like model that makes embeddings in the space of both."""
+    if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
+        return None
+    kind = "text" if model.task == "feature-extraction" else "image"
+    if not hasattr(loaded, f"get_{kind}_features"):
+        raise ModelLoad(f"'{model.source}' has no embeddings of {kind}s for '{model.task}'")
+    if model.pooling is not None:
+        raise ModelLoad(
+            f"'pooling' is not for '{model.source}': a {type(loaded).__name__} has a way of its own"
+        )
+    tower: Callable[..., Any] = getattr(loaded, f"get_{kind}_features")
+    return tower
+
+
+def _input(source: Source, model: TransformersModel, config: Any) -> Prepare:
+    if "text" in model.inputs:
+        tokenizer = source.processor(transformers.AutoTokenizer)
+        siglip = model.task == "feature-extraction" and "siglip" in config.model_type
+        tokens = Tokens(tokenizer, model, **(_SIGLIP_TOKENS if siglip else {}))
+        return lambda inputs: tokens.batches(*map(texts, inputs.values()))
+    if "image" in model.inputs:
+        return ImageInput(source, model)
+    if "audio" in model.inputs:
+        return AudioInput(source, model)
+    return VideoInput(source, model, config)

@@ -1,0 +1,74 @@
+"""Text from text, or from images and text: one call of `generate` for the rows of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+import transformers
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.prompts import rows_of
+from batchinference.pipeline.runtimes.transformers.asking import Asked, ImagePrompts, TextPrompts
+from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
+from batchinference.pipeline.runtimes.transformers.sampling import sampling_of
+from batchinference.spec.models import TransformersModel
+
+
+class GenerationRuntime:
+    """Gives each row its new text, or a list of texts where several are asked for."""
+
+    def __init__(self, model: TransformersModel, device: Device) -> None:
+        source = Source(model, device)
+        self._model = source.model(_kind(source, model.task))
+        self._continues = not self._model.config.is_encoder_decoder
+        side = "left" if self._continues else "right"
+        prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
+        self._prompts = prompts(source, model, side)
+        tokenizer = self._prompts.tokenizer
+        self._sampling = sampling_of(model.sampling, self._model, tokenizer.pad_token_id)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
+        rows = list(rows_of(inputs))
+        texts: list[list[str]] = [[]] * len(rows)
+        for asked in self._prompts(rows):
+            for row, answers in zip(asked.rows, self._generate(asked), strict=True):
+                texts[row] = answers
+        if self._sampling.copies > 1:
+            return pa.array(texts, pa.list_(pa.string()))
+        return pa.array([text for (text,) in texts], pa.string())
+
+    def _generate(self, asked: Asked) -> list[list[str]]:
+        """The new texts of each row."""
+        tensors = self._sampling.repeated(to_model(asked.tensors, self._model))
+        with torch.inference_mode():
+            output = self._model.generate(
+                **tensors,
+                generation_config=self._sampling.generate_config(),
+                logits_processor=self._sampling.noise(asked.keys),
+                tokenizer=self._prompts.tokenizer,
+            )
+        copies = self._sampling.copies
+        new = self._new_tokens(output, tensors["input_ids"])
+        texts = self._prompts.tokenizer.batch_decode(new, skip_special_tokens=True)
+        return [texts[at : at + copies] for at in range(0, len(texts), copies)]
+
+    def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
+        """Without the prompt, with which most models begin what they give."""
+        prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)
+        width = prompt.shape[1]
+        begins = output.shape[1] >= width and torch.equal(output[:, :width], prompt)
+        return output[:, width:] if self._continues and begins else output
+
+
+def _kind(source: Source, task: str) -> Any:
+    if task == "image-text-to-text":
+        return transformers.AutoModelForImageTextToText
+    if task == "any-to-any":
+        return transformers.AutoModelForMultimodalLM
+    config = source.processor(transformers.AutoConfig)
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForCausalLM

@@ -1,0 +1,86 @@
+"""Images, sound and films to the tensors that the model wants."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import transformers
+
+from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.pipeline.runtimes.transformers.values import (
+    films,
+    images,
+    sounds,
+    spread,
+)
+from batchinference.spec.models import TransformersModel
+
+
+class ImageInput:
+    """Images (height x width x channels, uint8)."""
+
+    def __init__(self, source: Source, model: TransformersModel) -> None:
+        self._options = {"input_data_format": "channels_last", **model.options}
+        self._processor = image_processor(source, self._options)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
+        values = images(inputs["image"])
+        yield (
+            np.arange(len(values)),
+            self._processor(images=values, return_tensors="pt", **self._options),
+        )
+
+
+class AudioInput:
+    """Sound, with or without its rate in Hz."""
+
+    def __init__(self, source: Source, model: TransformersModel) -> None:
+        self._extractor = source.processor(transformers.AutoFeatureExtractor)
+        padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
+        # some pad to a length that their model insists on
+        pad = padding is not None and padding.default is False
+        self._options = {**({"padding": True} if pad else {}), **model.options}
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
+        rate = self._extractor.sampling_rate
+        values = sounds(inputs["audio"], inputs.get("sampling_rate"), rate)
+        yield (
+            np.arange(len(values)),
+            self._extractor(values, sampling_rate=rate, return_tensors="pt", **self._options),
+        )
+
+
+class VideoInput:
+    """Films, of which the model sees as many frames as it was made for, evenly spread."""
+
+    def __init__(self, source: Source, model: TransformersModel, config: Any) -> None:
+        self._options = {"input_data_format": "channels_last", **model.options}
+        self._count = self._options.pop("num_frames", None) or config.num_frames
+        self._processor = image_processor(source, self._options)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
+        values = [self._frames(film) for film in films(inputs["video"])]
+        yield (
+            np.arange(len(values)),
+            self._processor(values, return_tensors="pt", **self._options),
+        )
+
+    def _frames(self, film: np.ndarray | bytes) -> list[np.ndarray]:
+        if isinstance(film, bytes):
+            from batchinference.pipeline.runtimes.transformers.decoding import frames_of
+
+            return frames_of(film, self._count)
+        return list(film[spread(len(film), self._count)])
+
+
+def image_processor(source: Source, options: dict[str, Any]) -> Any:
+    """The image processor, in the implementation that the options ask for."""
+    return source.processor(transformers.AutoImageProcessor, **take_backend(options))
+
+
+def take_backend(options: dict[str, Any]) -> dict[str, Any]:
+    """The option of how a processor is loaded, out of those of its calls."""
+    return {"backend": options.pop("backend")} if "backend" in options else {}

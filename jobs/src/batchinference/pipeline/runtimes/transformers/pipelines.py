@@ -1,0 +1,77 @@
+"""Tasks that run as one of the library's pipelines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import transformers
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes.transformers.buckets import buckets
+from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.pipeline.runtimes.transformers.media import take_backend
+from batchinference.pipeline.runtimes.transformers.rows import Batch
+from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
+from batchinference.spec.models import TransformersModel
+
+
+class PipelineRuntime:
+    def __init__(self, model: TransformersModel, device: Device) -> None:
+        self._model = model
+        self._task = task_of(model)
+        self._options = dict(model.options)
+        self._options.pop("questions", None)  # they come with each row
+        self._pipeline = _pipeline(Source(model, device), model, take_backend(self._options))
+        if model.task in RANKED:
+            self._options["candidate_labels"] = model.candidate_labels
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
+        rows = self._task.rows(Batch(inputs, self._model, self._pipeline))
+        results: list[Any] = [None] * len(rows)
+        for group in self._groups(rows):
+            found = self._run([rows[row] for row in group])
+            for row, result in zip(group, found, strict=True):
+                results[row] = self._task.result(result)
+        return pa.array(results, self._task.type)
+
+    def _run(self, rows: list[Any]) -> list[Any]:
+        # the __call__ that some tasks have takes a list of one row for that row
+        call: Any = transformers.Pipeline.__call__
+        size = 1 if self._task.kind is None else len(rows)
+        found: list[Any] = call(self._pipeline, rows, batch_size=size, **self._options)
+        return found
+
+    def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
+        """The numbers of the rows that are computed together."""
+        budget = self._model.max_tokens_per_batch
+        if budget is not None:
+            tokenizer = self._pipeline.tokenizer
+            lengths = [len(ids) for ids in tokenizer(rows, truncation=True)["input_ids"]]
+            return [group.tolist() for group in buckets(lengths, budget, None, 0)]
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for number, row in enumerate(rows):
+            groups[self._task.kind and self._task.kind(row, self._pipeline)].append(number)
+        return groups.values()
+
+
+def _pipeline(source: Source, model: TransformersModel, backend: dict[str, Any]) -> Any:
+    where = {"device_map": source.device_map} if source.device_map else {"device": source.device}
+    parts: dict[str, Any] = {}
+    if backend:
+        parts["image_processor"] = source.processor(transformers.AutoImageProcessor, **backend)
+    make: Any = transformers.pipeline
+    loaded = make(
+        model.task,
+        model=source.path,
+        model_kwargs=dict(source.weights),
+        **source.revision,
+        **where,
+        **parts,
+    )
+    if loaded.tokenizer is not None and loaded.tokenizer.pad_token is None:
+        loaded.tokenizer.pad_token = loaded.tokenizer.eos_token
+    return loaded

@@ -1,0 +1,138 @@
+"""How text is generated: the parameters of `generate`, and sampling that can be done again."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from batchinference.pipeline.failures import ModelLoad
+
+MAX_NEW_TOKENS = 256
+_LENGTHS = ("max_new_tokens", "max_length")
+_NOT_BY_ROW = {
+    **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
+    **{"top_h": None, "prompt_lookup_num_tokens": None},
+}
+_TOP_K = 50
+"""The library's own, where neither the user nor the model says otherwise."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The parameters, merged with the model's own. `copies` are the texts for each prompt."""
+
+    config: Any
+    copies: int
+    seed: int | None
+
+    def repeated(self, tensors: Any) -> Any:
+        """The tensors with each row as often as there are texts for it, where rows draw by
+        themselves."""
+        if self.seed is None or self.copies == 1:
+            return tensors
+        return {name: rows.repeat_interleave(self.copies, dim=0) for name, rows in tensors.items()}
+
+    def noise(self, keys: Sequence[str]) -> LogitsProcessorList:
+        """Processors after which the likeliest token is one drawn at random, for the rows whose
+        prompts the keys stand for. None where the library draws, or nothing is drawn."""
+        if self.seed is None:
+            return LogitsProcessorList()
+        seeds = [_seed(self.seed, key, number) for key in keys for number in range(self.copies)]
+        return LogitsProcessorList([*_warpers(self.config), _RowNoise(seeds)])
+
+    def generate_config(self) -> Any:
+        """What `generate` gets: it takes the likeliest token where rows draw by themselves."""
+        if self.seed is None:
+            return self.config
+        config = copy.deepcopy(self.config)
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            setattr(config, name, None)
+        config.update(do_sample=False, num_return_sequences=1)
+        return config
+
+
+def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
+    """The user's parameters over those that come with the model.
+
+    Raises ModelLoad for a parameter that the library does not know, or does not take.
+    """
+    config = copy.deepcopy(model.generation_config)
+    wanted = {name: value for name, value in given.items() if name != "seed"}
+    try:
+        unknown = config.update(**wanted)
+    except ValueError as error:
+        raise ModelLoad(f"sampling: {error}") from error
+    if unknown:
+        name = next(iter(unknown))
+        nearest = difflib.get_close_matches(name, vars(config), n=1, cutoff=0.5)
+        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        raise ModelLoad(f"sampling: transformers has no parameter '{name}'{hint}")
+    if all(getattr(config, name) is None for name in _LENGTHS):
+        config.max_new_tokens = MAX_NEW_TOKENS
+    if config.pad_token_id is None:
+        config.pad_token_id = pad_token_id
+    seed = given.get("seed") if config.do_sample else None
+    if seed is not None:
+        _check_drawn(config)
+    return Sampling(config, config.num_return_sequences or 1, seed)
+
+
+def _check_drawn(config: Any) -> None:
+    """Raise ModelLoad for a way to draw that rows cannot go by themselves."""
+    for name, nothing in _NOT_BY_ROW.items():
+        if getattr(config, name, None) not in (None, nothing):
+            raise ModelLoad(f"sampling: 'seed' cannot be had with '{name}': set it to {nothing}")
+
+
+def _warpers(config: Any) -> list[LogitsProcessor]:
+    """What `generate` itself would do before it draws, in its order."""
+    warpers: list[LogitsProcessor] = []
+    if config.temperature not in (None, 1.0):
+        warpers.append(TemperatureLogitsWarper(config.temperature))
+    if (top_k := _TOP_K if config.top_k is None else config.top_k) > 0:
+        warpers.append(TopKLogitsWarper(top_k))
+    if config.top_p not in (None, 1.0):
+        warpers.append(TopPLogitsWarper(config.top_p))
+    if config.min_p is not None:
+        warpers.append(MinPLogitsWarper(config.min_p))
+    return warpers
+
+
+def _seed(seed: int, key: str, number: int) -> int:
+    digest = hashlib.sha256(f"{seed}\0{number}\0{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class _RowNoise(LogitsProcessor):
+    """Adds Gumbel noise, after which the largest is a draw from the softmax of the logits.
+
+    `generate` draws for all rows from one stream, so that a row's text would change with the
+    company it keeps: after a retry, or on another number of replicas. Here each row has its own.
+    """
+
+    def __init__(self, seeds: list[int]) -> None:
+        self._seeds = seeds
+        self._generators: list[torch.Generator] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self._generators:
+            new = (torch.Generator(scores.device).manual_seed(seed) for seed in self._seeds)
+            self._generators = list(new)
+        draws = torch.empty_like(scores, dtype=torch.float32)
+        for row, generator in zip(draws, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores - draws.clamp_min(torch.finfo(torch.float32).tiny).log()

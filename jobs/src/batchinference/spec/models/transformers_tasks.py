@@ -1,0 +1,119 @@
+"""The tasks of transformers: what each takes from columns, and which fields it knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Task = Literal[
+    "feature-extraction",
+    "text-classification",
+    "image-classification",
+    "image-feature-extraction",
+    "any-to-any",
+    "audio-classification",
+    "automatic-speech-recognition",
+    "decision",
+    "depth-estimation",
+    "document-question-answering",
+    "fill-mask",
+    "image-segmentation",
+    "image-text-to-text",
+    "keypoint-matching",
+    "mask-generation",
+    "object-detection",
+    "table-question-answering",
+    "text-generation",
+    "text-to-audio",
+    "token-classification",
+    "video-classification",
+    "zero-shot-audio-classification",
+    "zero-shot-classification",
+    "zero-shot-image-classification",
+    "zero-shot-object-detection",
+]
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """The names of a task's inputs. Those that are optional come all together or not at all."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+    def fit(self, names: set[str]) -> bool:
+        required = set(self.required)
+        return names in (required, required | set(self.optional))
+
+    def __str__(self) -> str:
+        words = f"inputs: {{{', '.join(f'{name}: COLUMN' for name in self.required)}}}"
+        if self.optional:
+            words += f", and may take {' with '.join(self.optional)}"
+        return words
+
+
+_TEXT = TaskInputs(("text",))
+_IMAGE = TaskInputs(("image",))
+_AUDIO = TaskInputs(("audio",), ("sampling_rate",))
+INPUTS = {
+    "feature-extraction": _TEXT,
+    "text-classification": TaskInputs(("text",), ("text_pair",)),
+    "fill-mask": _TEXT,
+    "text-to-audio": _TEXT,
+    "token-classification": _TEXT,
+    "zero-shot-classification": _TEXT,
+    "decision": TaskInputs(("state",)),
+    "table-question-answering": TaskInputs(("table", "query")),
+    "image-classification": _IMAGE,
+    "image-feature-extraction": _IMAGE,
+    "image-segmentation": _IMAGE,
+    "depth-estimation": _IMAGE,
+    "mask-generation": _IMAGE,
+    "object-detection": _IMAGE,
+    "zero-shot-image-classification": _IMAGE,
+    "zero-shot-object-detection": _IMAGE,
+    "keypoint-matching": TaskInputs(("image", "other_image")),
+    "document-question-answering": TaskInputs(("image", "question"), ("words", "boxes")),
+    "audio-classification": _AUDIO,
+    "automatic-speech-recognition": _AUDIO,
+    "zero-shot-audio-classification": _AUDIO,
+    "video-classification": TaskInputs(("video",)),
+}
+"""The tasks that generate text are not among them: their inputs are what their prompt names."""
+
+GENERATION = ("text-generation", "image-text-to-text", "any-to-any")
+EMBEDDING = ("feature-extraction", "image-feature-extraction")
+_CLASSIFICATION = (
+    *("text-classification", "image-classification", "audio-classification"),
+    "video-classification",
+)
+_ZERO_SHOT_CLASSIFICATION = (
+    *("zero-shot-classification", "zero-shot-image-classification"),
+    "zero-shot-audio-classification",
+)
+CLASSIFICATION = (*_CLASSIFICATION, *_ZERO_SHOT_CLASSIFICATION)
+ZERO_SHOT = (*_ZERO_SHOT_CLASSIFICATION, "zero-shot-object-detection")
+_PADDED = ("feature-extraction", "text-classification", "text-generation")
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "pooling": EMBEDDING,
+    "normalize": EMBEDDING,
+    "top_k": CLASSIFICATION,
+    "candidate_labels": ZERO_SHOT,
+    "prompt": GENERATION,
+    "system": GENERATION,
+    "messages": GENERATION,
+    "sampling": GENERATION,
+    "images": ("image-text-to-text", "any-to-any"),
+    "max_tokens_per_batch": (*_PADDED, "fill-mask", "token-classification"),
+    "pad_to_multiple_of": _PADDED,
+}
+"""The tasks that know a field, for those that not all know."""
+_GROUPS = {EMBEDDING: "the feature-extraction tasks", CLASSIFICATION: "the classification tasks"}
+
+
+def tasks_in_words(tasks: tuple[str, ...]) -> str:
+    if tasks in _GROUPS:
+        return _GROUPS[tasks]
+    *others, last = tasks
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,118 @@
+"""Batches of texts: rows of like length are computed together, within a budget of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
+from support.documents import Document
+from support.transformers_runs import alike, loaded, run
+
+TEXTS = [
+    *("a", "hello", "the quick brown fox jumps over the lazy dog", "", "b" * 300, "abc"),
+    *("batch inference", "hello", "the lazy dog", "x"),
+]
+LENGTHS = st.lists(st.integers(1, 500), min_size=1, max_size=60)
+
+
+def weight(group: list[int], multiple: int | None, limit: int) -> int:
+    return len(group) * padded(max(group), multiple, limit)
+
+
+@given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 64), st.integers(1, 600))
+def test_every_row_is_in_one_group_within_the_budget(
+    lengths: list[int], budget: int, multiple: int | None, limit: int
+) -> None:
+    groups = [group.tolist() for group in buckets(lengths, budget, multiple, limit)]
+    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
+    sizes = [[lengths[row] for row in group] for group in groups]
+    for group in sizes:
+        assert len(group) == 1 or weight(group, multiple, limit) <= budget
+    for group, following in pairwise(sizes):
+        assert max(group) <= min(following)
+        assert weight([*group, following[0]], multiple, limit) > budget
+
+
+@given(LENGTHS)
+def test_without_a_budget_rows_stay_as_they_are(lengths: list[int]) -> None:
+    (group,) = buckets(lengths, None, 8, 512)
+    assert group.tolist() == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize(
+    ("length", "multiple", "limit", "expected"),
+    [(5, None, 64, 5), (5, 8, 64, 8), (8, 8, 64, 8), (60, 48, 64, 64), (70, 48, 64, 70)],
+    ids=["as it is", "rounded up", "a multiple", "not beyond the limit", "beyond the limit"],
+)
+def test_a_length_is_rounded_up_to_what_the_model_takes(
+    length: int, multiple: int | None, limit: int, expected: int
+) -> None:
+    assert padded(length, multiple, limit) == expected
+
+
+SAMPLED = {"max_new_tokens": 4, "do_sample": True, "seed": 5}
+WITH_BUDGET: dict[str, tuple[str, str, Document]] = {
+    "embeddings": ("feature-extraction", "bert", {"normalize": True}),
+    "labels": ("text-classification", "bert", {"topK": 3}),
+    "tokens": ("token-classification", "tagger", {}),
+    "texts": ("text-generation", "writer", {"sampling": SAMPLED}),
+    "padded to the full": (
+        "feature-extraction",
+        "bert",
+        {"options": {"padding": "max_length", "max_length": 20}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WITH_BUDGET)
+@pytest.mark.parametrize("budget", [1, 40, 100, 100000])
+def test_results_do_not_depend_on_the_groups(
+    case: str, budget: int, bert: str, tiny: Callable[[str], str]
+) -> None:
+    task, name, fields = WITH_BUDGET[case]
+    source = bert if name == "bert" else tiny(name)
+    columns: dict[str, list[Any]] = {"text": TEXTS}
+    alone = loaded(task, source, columns, **fields)
+    expected = [run(alone, {"text": [text]})[0] for text in TEXTS]
+    found = run(loaded(task, source, columns, **fields, maxTokensPerBatch=budget), columns)
+    for result, wanted in zip(found, expected, strict=True):
+        assert alike(result, wanted), (result, wanted)
+
+
+def widths(runtime: Any, texts: list[str]) -> list[tuple[int, ...]]:
+    """The shapes of the batches that reach the model."""
+    shapes: list[tuple[int, ...]] = []
+
+    def note(_module: Any, _args: Any, given: dict[str, Any]) -> None:
+        shapes.append(tuple(given["input_ids"].shape))
+
+    hook = runtime._model.register_forward_pre_hook(note, with_kwargs=True)
+    run(runtime, {"text": texts})
+    hook.remove()
+    return shapes
+
+
+def test_short_texts_are_not_padded_to_the_longest(bert: str) -> None:
+    texts = ["a", "b" * 60, "c", "d", "e" * 61]
+    columns = ["text"]
+    assert widths(loaded("feature-extraction", bert, columns), texts) == [(5, 63)]
+    within = loaded("feature-extraction", bert, columns, maxTokensPerBatch=126)
+    assert widths(within, texts) == [(3, 3), (2, 63)]
+
+
+def test_padding_to_a_multiple_makes_few_shapes(bert: str) -> None:
+    runtime = loaded("feature-extraction", bert, ["text"], padToMultipleOf=16)
+    found = {widths(runtime, ["a" * length])[0][1] for length in range(1, 80)}
+    assert found == {16, 32, 48, 64}
+    plain = loaded("feature-extraction", bert, ["text"])
+    difference = runtime({"text": np.array(TEXTS, object)}) - plain(
+        {"text": np.array(TEXTS, object)}
+    )
+    assert np.abs(difference).max() < 1e-5

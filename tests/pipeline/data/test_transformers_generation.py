@@ -1,0 +1,243 @@
+"""Text that models of transformers generate: prompts, chats, images, and sampling."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from skimage import data
+
+from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.runtimes.transformers.sampling import Sampling
+from support.tiny_models import CHARACTERS
+from support.transformers_runs import loaded, run
+
+Tiny = Callable[[str], str]
+TEXTS = ["a cat", "dogs run a lot", "x", "the quick brown fox jumps over the lazy dog"]
+GREEDY = {"max_new_tokens": 6}
+DRAWN = {"max_new_tokens": 6, "do_sample": True, "temperature": 1.5, "seed": 7}
+IMAGES = [data.chelsea()[:40, :50], data.coffee()[:32, :32], data.astronaut()[:64, :64]]
+
+
+def continued(source: str, prompt: str, special: bool = True, **sampling: Any) -> str:
+    """What the library's own `generate` adds to one prompt."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+    tokens = tokenizer(prompt, return_tensors="pt", add_special_tokens=special)
+    output = model.generate(**tokens, **sampling)[0, tokens["input_ids"].shape[1] :]
+    return str(tokenizer.decode(output, skip_special_tokens=True))
+
+
+def generated(source: str, texts: list[str], **fields: Any) -> list[Any]:
+    runtime = loaded("text-generation", source, ["text"], **{"sampling": GREEDY, **fields})
+    return run(runtime, {"text": texts})
+
+
+def test_a_text_is_continued_as_it_is(tiny: Tiny) -> None:
+    for name in ("writer", "chatter"):
+        expected = [continued(tiny(name), text, **GREEDY) for text in TEXTS]
+        assert generated(tiny(name), TEXTS) == expected
+        assert len(set(expected)) > 1
+
+
+def test_a_prompt_is_filled_with_the_rows_values(tiny: Tiny) -> None:
+    source = tiny("writer")
+    runtime = loaded(
+        "text-generation", source, ["text", "n"], prompt="{n} {{words}} of {text}", sampling=GREEDY
+    )
+    found = run(runtime, {"text": ["cats", "dogs"], "n": [3, 12]})
+    assert found == [
+        continued(source, "3 {words} of cats", **GREEDY),
+        continued(source, "12 {words} of dogs", **GREEDY),
+    ]
+
+
+def test_a_model_with_a_chat_template_gets_messages(tiny: Tiny) -> None:
+    source = tiny("chatter")
+    chat = {
+        "system": "be kind",
+        "messages": [
+            {"role": "user", "content": "a dog"},
+            {"role": "assistant", "content": "good"},
+        ],
+        "prompt": "say {text}",
+    }
+    asked = [f"<bos>[system]be kind[user]a dog[assistant]good[user]say {text}[assistant]"
+             for text in TEXTS]  # fmt: skip
+    expected = [continued(source, prompt, special=False, **GREEDY) for prompt in asked]
+    assert generated(source, TEXTS, **chat) == expected
+
+
+def test_a_column_of_messages_is_a_chat(tiny: Tiny) -> None:
+    source = tiny("chatter")
+    turns = [
+        [{"role": "user", "content": "a cat"}],
+        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "dogs"}],
+    ]
+    runtime = loaded("text-generation", source, ["turns"], sampling=GREEDY)
+    asked = ["<bos>[user]a cat[assistant]", "<bos>[system]be brief[user]dogs[assistant]"]
+    assert run(runtime, {"turns": turns}) == [
+        continued(source, prompt, special=False, **GREEDY) for prompt in asked
+    ]
+
+
+def test_messages_need_a_chat_template(tiny: Tiny) -> None:
+    for field in ({"system": "be kind"}, {"messages": [{"role": "user", "content": "hello"}]}):
+        with pytest.raises(ModelLoad, match=f"'{next(iter(field))}': model .* no chat template"):
+            loaded("text-generation", tiny("writer"), ["text"], prompt="{text}", **field)
+    runtime = loaded("text-generation", tiny("writer"), ["turns"])
+    with pytest.raises(JobFailure, match="a list of messages was given, but model"):
+        run(runtime, {"turns": [[{"role": "user", "content": "a cat"}]]})
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(None, ValueError), (5, TypeError), ([{"content": "whose?"}], TypeError)],
+    ids=["null", "number", "no role"],
+)
+def test_what_cannot_be_asked_is_refused(tiny: Tiny, value: Any, error: type[Exception]) -> None:
+    values = np.empty(1, dtype=object)
+    values[0] = value
+    with pytest.raises(error):
+        loaded("text-generation", tiny("chatter"), ["text"])({"text": values})
+
+
+def test_an_encoder_and_a_decoder_answer(tiny: Tiny) -> None:
+    source = tiny("translator")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
+    expected = []
+    for text in TEXTS:
+        output = model.generate(**tokenizer(f"to: {text}", return_tensors="pt"), **GREEDY)
+        expected += tokenizer.batch_decode(output, skip_special_tokens=True)
+    assert generated(source, TEXTS, prompt="to: {text}") == expected
+    assert any(expected)
+
+
+def test_a_model_that_sees_is_asked_about_images(tiny: Tiny) -> None:
+    source = tiny("seer")
+    fields = {"prompt": "what is {text}?", "system": "be kind", "images": ["image"]}
+    found = {
+        task: run(
+            loaded(task, source, ["image", "text"], sampling=GREEDY, **fields),
+            {"image": IMAGES, "text": TEXTS[:3]},
+        )
+        for task in ("image-text-to-text", "any-to-any")
+    }
+    processor = transformers.AutoProcessor.from_pretrained(source)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(source).eval()
+    expected = []
+    for image, text in zip(IMAGES, TEXTS[:3], strict=True):
+        parts = [
+            {"type": "image", "image": Image.fromarray(image)},
+            {"type": "text", "text": f"what is {text}?"},
+        ]
+        chat = [
+            {"role": "system", "content": [{"type": "text", "text": "be kind"}]},
+            {"role": "user", "content": parts},
+        ]
+        tokens = processor.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
+        output = model.generate(**tokens, **GREEDY)[:, tokens["input_ids"].shape[1] :]
+        expected += processor.batch_decode(output, skip_special_tokens=True)
+    assert found["image-text-to-text"] == found["any-to-any"] == expected
+    assert len(set(expected)) == 3
+
+
+def test_an_address_in_a_message_is_not_fetched(tiny: Tiny) -> None:
+    turn = {"role": "user", "content": [{"type": "image", "url": "http://localhost:1/a.png"}]}
+    runtime = loaded("any-to-any", tiny("seer"), ["turns"])
+    with pytest.raises(TypeError, match="holds text alone, not 'image'"):
+        run(runtime, {"turns": [[turn]]})
+
+
+def test_several_texts_for_each_row(tiny: Tiny) -> None:
+    sampling = {**GREEDY, "num_beams": 3, "num_return_sequences": 2}
+    found = generated(tiny("writer"), TEXTS, sampling=sampling)
+    assert [len(texts) for texts in found] == [2] * len(TEXTS)
+    assert all(first != second for first, second in found)
+    alone = [generated(tiny("writer"), [text], sampling=sampling)[0] for text in TEXTS]
+    assert found == alone
+
+
+@pytest.mark.parametrize("name", ["writer", "chatter"])
+def test_with_a_seed_a_rows_text_depends_on_its_prompt_alone(tiny: Tiny, name: str) -> None:
+    whole = generated(tiny(name), TEXTS, sampling=DRAWN, prompt="say {text}")
+    again = generated(tiny(name), TEXTS[::-1], sampling=DRAWN, prompt="say {text}")[::-1]
+    alone = [generated(tiny(name), [text], sampling=DRAWN, prompt="say {text}")[0]
+             for text in TEXTS]  # fmt: skip
+    assert whole == again == alone
+    other = generated(tiny(name), TEXTS, sampling={**DRAWN, "seed": 8}, prompt="say {text}")
+    assert all(map(str.__ne__, whole, other))
+
+
+def test_with_a_seed_several_texts_of_a_row_differ(tiny: Tiny) -> None:
+    sampling = {**DRAWN, "num_return_sequences": 3}
+    found = generated(tiny("writer"), TEXTS, sampling=sampling)
+    assert all(len(set(texts)) == 3 for texts in found)
+    assert found == [generated(tiny("writer"), [text], sampling=sampling)[0] for text in TEXTS]
+    assert [texts[0] for texts in found] == generated(tiny("writer"), TEXTS, sampling=DRAWN)
+
+
+def test_without_a_seed_texts_are_drawn_anew(tiny: Tiny) -> None:
+    sampling = {name: value for name, value in DRAWN.items() if name != "seed"}
+    first, second = (generated(tiny("writer"), TEXTS, sampling=sampling) for _ in range(2))
+    assert first != second
+
+
+def test_a_seed_changes_nothing_where_nothing_is_drawn(tiny: Tiny) -> None:
+    with_seed = generated(tiny("writer"), TEXTS, sampling={**GREEDY, "seed": 3})
+    assert with_seed == generated(tiny("writer"), TEXTS)
+
+
+def test_what_a_row_draws_is_as_likely_as_the_library_says() -> None:
+    """Tokens drawn 4,000 times, against the softmax of what temperature and top_k leave."""
+    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])
+    config = transformers.GenerationConfig(do_sample=True, temperature=0.7, top_k=4, top_p=1.0)
+    draws = Sampling(config, 1, seed=3).noise([str(key) for key in range(4000)])
+    drawn = draws(torch.zeros(4000, 1, dtype=torch.long), logits.repeat(4000, 1)).argmax(dim=1)
+    counts = Counter(drawn.tolist())
+    expected = (logits[:4] / 0.7).softmax(dim=0)
+    assert counts[4] == 0
+    for token, share in enumerate(expected.tolist()):
+        assert abs(counts[token] / 4000 - share) < 4 * (share * (1 - share) / 4000) ** 0.5
+
+
+def test_256_new_tokens_unless_told_otherwise(tiny: Tiny) -> None:
+    sampling = {"suppress_tokens": [CHARACTERS.index("<eos>")]}
+    assert len(generated(tiny("writer"), ["a"], sampling=sampling)[0]) in range(200, 257)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        ({"max_tokens": 5}, "no parameter 'max_tokens'; did you mean 'max_new_tokens'"),
+        ({"temprature": 5}, "no parameter 'temprature'; did you mean 'temperature'"),
+        ({"max_new_tokens": -1}, "sampling: .*max_new_tokens"),
+        (
+            {"do_sample": True, "seed": 1, "typical_p": 0.5},
+            "'seed' cannot be had with 'typical_p': set it to 1.0",
+        ),
+    ],
+    ids=["of vllm", "misspelt", "negative", "not by row"],
+)
+def test_parameters_that_cannot_be_are_told(
+    tiny: Tiny, sampling: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ModelLoad, match=words):
+        loaded("text-generation", tiny("writer"), ["text"], sampling=sampling)
+
+
+def test_text_ends_where_it_is_told(tiny: Tiny) -> None:
+    sampling = {"max_new_tokens": 40}
+    (whole,) = generated(tiny("writer"), ["a cat"], sampling=sampling)
+    mark = whole[5]
+    (short,) = generated(tiny("writer"), ["a cat"], sampling={**sampling, "stop_strings": [mark]})
+    assert short == whole[: whole.index(mark) + 1]

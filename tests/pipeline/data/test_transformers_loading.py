@@ -1,0 +1,166 @@
+"""How models of transformers are loaded: numbers, attention, devices and revisions."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import numpy as np
+import pytest
+import torch
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.transformers import loading
+from batchinference.pipeline.runtimes.transformers.loading import device_map_of
+from batchinference.spec.models import TransformersModel
+from support.documents import Document
+from support.hub_cache import kept_on_the_hub
+from support.transformers_runs import alike, loaded, run
+
+Tiny = Callable[[str], str]
+TEXTS = ["hello", "the quick brown fox"]
+RUNS: dict[str, tuple[str, Document]] = {
+    "feature-extraction": ("bert", {}),
+    "token-classification": ("tagger", {}),
+    "text-generation": ("writer", {"sampling": {"max_new_tokens": 4}}),
+}
+"""A model for each way to run one."""
+
+
+@pytest.fixture(params=RUNS)
+def task(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def source(task: str, bert: str, tiny: Tiny) -> str:
+    name = RUNS[task][0]
+    return bert if name == "bert" else tiny(name)
+
+
+def model_of(runtime: Any) -> Any:
+    return runtime._pipeline.model if hasattr(runtime, "_pipeline") else runtime._model
+
+
+def made(task: str, source: str, device: Device | None = None, **fields: Any) -> Any:
+    return loaded(task, source, ["text"], device, **{**RUNS[task][1], **fields})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_model_computes_with_the_numbers_that_it_is_told(
+    task: str, source: str, dtype: str
+) -> None:
+    runtime = made(task, source, dtype=dtype)
+    assert model_of(runtime).dtype == getattr(torch, dtype)
+    assert len(run(runtime, {"text": TEXTS})) == 2
+
+
+def test_numbers_of_half_the_size_still_come_out_as_float32(bert: str, vit: str) -> None:
+    half = loaded("feature-extraction", bert, ["text"], dtype="bfloat16")
+    found = half({"text": np.array(TEXTS, object)})
+    assert found.dtype == np.float32
+    whole = loaded("feature-extraction", bert, ["text"])({"text": np.array(TEXTS, object)})
+    assert 0 < np.abs(found - whole).max() < 0.1
+    seen = loaded("image-classification", vit, ["image"], dtype="bfloat16")
+    assert seen({"image": np.zeros((2, 32, 32, 3), np.uint8)}).field("score").type == "float"
+
+
+@pytest.mark.parametrize("dtype", [None, "auto"])
+def test_a_model_computes_with_the_numbers_of_its_files(
+    bert: str, tmp_path: Path, dtype: str | None
+) -> None:
+    from transformers import AutoModel
+
+    shutil.copytree(bert, tmp_path / "half")
+    AutoModel.from_pretrained(bert).to(torch.float16).save_pretrained(tmp_path / "half")
+    runtime = loaded("feature-extraction", str(tmp_path / "half"), ["text"], dtype=dtype)
+    assert model_of(runtime).dtype == torch.float16
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_attention_is_what_it_is_told(task: str, source: str, attention: str) -> None:
+    runtime = made(task, source, attention=attention)
+    assert model_of(runtime).config._attn_implementation == attention
+    expected = run(made(task, source), {"text": TEXTS})
+    assert alike(run(runtime, {"text": TEXTS}), expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "strategy", "expected"),
+    [(1, None, None), (2, None, "auto"), (4, "balanced", "balanced"), (1, "auto", "auto")],
+    ids=["one device", "several", "several by a strategy", "one and what does not fit"],
+)
+def test_a_model_is_spread_over_the_devices_of_its_replica(
+    count: int, strategy: str | None, expected: str | None
+) -> None:
+    fields = {"task": "feature-extraction", "source": "a", "inputs": {"text": "a"}, "output": "b"}
+    model = TransformersModel.model_validate(
+        {"runtime": "transformers", **fields, "deviceMap": strategy}
+    )
+    assert device_map_of(model, Device("cuda", count=count)) == expected
+
+
+def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(ModelLoad, match=r"needs the package accelerate: pip install 'batchinf"):
+        loaded("feature-extraction", bert, ["text"], Device("cuda", count=2))
+
+
+def test_a_model_in_parts_gives_what_the_whole_gives(
+    task: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last layer stays on disk, because there is no second device."""
+    whole = made(task, source)
+    parts = {
+        name: "disk" if "layer.1." in name or "layers.1." in name else "cpu"
+        for name, module in model_of(whole).named_modules()
+        if not list(module.children())
+    }
+    monkeypatch.setattr(loading, "device_map_of", lambda model, device: parts)
+    spread = made(task, source)
+    assert set(model_of(spread).hf_device_map.values()) == {"cpu", "disk"}
+    assert alike(run(spread, {"text": TEXTS}), run(whole, {"text": TEXTS}))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "balanced", "balanced_low_0", "sequential"])
+def test_accelerate_knows_the_strategy(task: str, source: str, strategy: str) -> None:
+    runtime = made(task, source, deviceMap=strategy)
+    assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
+
+
+def test_a_revision_of_the_hub_is_taken(
+    task: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    kept_on_the_hub(tmp_path, "org/model", "v2", Path(source))
+    runtime = made(task, "org/model", revision="v2")
+    assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
+    with pytest.raises(OSError, match="couldn't find them in the cached files"):
+        made(task, "org/model", revision="v3")
+
+
+def test_a_revision_is_for_models_of_the_hub_alone(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(bert).parent)
+    with pytest.raises(ModelLoad, match=f"models of the Hub, and '{Path(bert).name}' lies else"):
+        loaded("feature-extraction", Path(bert).name, ["text"], revision="main")
+
+
+@pytest.mark.parametrize("backend", ["pil", "torchvision"])
+def test_the_image_processor_is_of_the_kind_that_is_wanted(
+    vit: str, tiny: Tiny, backend: str
+) -> None:
+    options = {"backend": backend}
+    encoder = loaded("image-classification", vit, ["image"], options=options)
+    pipeline = loaded("image-segmentation", tiny("segmenter"), ["image"], options=options)
+    for processor in (encoder._prepare._processor, pipeline._pipeline.image_processor):
+        assert type(processor).__name__.endswith("Pil") == (backend == "pil")
+    for runtime in (encoder, pipeline):
+        assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1

@@ -1,0 +1,158 @@
+"""Sound and films for models of transformers, and images that a pipeline takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from io import BytesIO
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+import transformers
+from skimage import data
+
+from batchinference.pipeline.runtimes.transformers.decoding import frames_of
+from batchinference.pipeline.runtimes.transformers.values import pictures, sounds, spread
+from support.transformers_runs import alike, loaded, run
+
+Tiny = Callable[[str], str]
+RATE = 16000
+
+
+def tone(seconds: float, rate: int, pitch: float = 440) -> np.ndarray:
+    times = np.arange(round(seconds * rate)) / rate
+    return np.sin(2 * np.pi * pitch * times, dtype=np.float32) * np.float32(0.5)
+
+
+def film(frames: int) -> np.ndarray:
+    """A photograph that grows brighter: frames x height x width x 3."""
+    image = data.chelsea()[:48:2, :64:2].astype(np.float32)
+    return np.stack([(image * (at + 1) / frames).astype(np.uint8) for at in range(frames)])
+
+
+def encoded(frames: np.ndarray) -> bytes:
+    """A film as the bytes of a file, without loss."""
+    buffer = BytesIO()
+    with av.open(buffer, "w", format="matroska") as container:
+        stream = container.add_stream("ffv1", rate=Fraction(10))
+        stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "bgr0"
+        for pixels in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+def test_films_are_classified_by_frames_spread_over_them(tiny: Tiny) -> None:
+    source = tiny("watcher")
+    films = [film(4), film(7), film(16)]
+    found = run(loaded("video-classification", source, ["video"], topK=3), {"video": films})
+    processor = transformers.AutoImageProcessor.from_pretrained(source)
+    model = transformers.AutoModelForVideoClassification.from_pretrained(source).eval()
+    for result, frames in zip(found, films, strict=True):
+        chosen = [0, *{4: (1, 2), 7: (2, 4), 16: (5, 10)}[len(frames)], len(frames) - 1]
+        pixels = processor([list(frames[chosen])], return_tensors="pt")
+        with torch.inference_mode():
+            scores = model(**pixels).logits.softmax(dim=-1)[0]
+        best = scores.argsort(descending=True).tolist()
+        expected = [{"label": model.config.id2label[at], "score": float(scores[at])} for at in best]
+        assert alike(result, expected)
+    assert len({result[0]["score"] for result in found}) == 3
+
+
+def test_a_films_file_is_decoded(tiny: Tiny) -> None:
+    runtime = loaded("video-classification", tiny("watcher"), ["video"])
+    frames = film(9)
+    from_pixels, from_file = (
+        run(runtime, {"video": [given, None][:1]}) for given in (frames, encoded(frames))
+    )
+    assert alike(from_file, from_pixels)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_frames_are_spread_over_a_film(count: int) -> None:
+    frames = film(9)
+    found = frames_of(encoded(frames), count)
+    assert len(found) == count
+    for pixels, at in zip(found, spread(9, count), strict=True):
+        assert np.abs(pixels.astype(int) - frames[at]).max() <= 2
+
+
+@pytest.mark.parametrize("value", [b"no film", b"", None, "film.mp4", np.zeros((4, 4, 3))])
+def test_what_is_no_film_is_refused(tiny: Tiny, value: Any) -> None:
+    runtime = loaded("video-classification", tiny("watcher"), ["video"])
+    values = np.empty(1, dtype=object)
+    values[0] = value
+    with pytest.raises((TypeError, ValueError, av.FFmpegError)):
+        runtime({"video": values})
+
+
+@pytest.mark.parametrize("rate", [8000, 22050, 44100])
+def test_sound_at_another_rate_is_resampled(rate: int) -> None:
+    values = np.empty(2, dtype=object)
+    values[:] = [tone(0.5, rate), tone(0.25, RATE)]
+    low, same = sounds(values, np.array([rate, RATE]), RATE)
+    assert np.array_equal(same, values[1])
+    assert abs(len(low) - RATE // 2) < 100
+    middle = slice(1000, 7000)
+    assert np.abs(low[middle] - tone(0.5, RATE)[middle]).max() < 0.02
+
+
+def test_channels_are_mixed_and_pcm_is_scaled() -> None:
+    values = np.empty(3, dtype=object)
+    values[:] = [
+        np.array([[0.5, 0.5], [-0.5, 1.0]], np.float64),
+        np.array([-32768, 0, 16384], np.int16),
+        np.array([0, 128, 192], np.uint8),
+    ]
+    stereo, signed, unsigned = sounds(values, None, RATE)
+    assert stereo.tolist() == [0.0, 0.75]
+    assert signed.tolist() == [-1.0, 0.0, 0.5]
+    assert unsigned.tolist() == [-1.0, 0.0, 0.5]
+    assert all(sound.dtype == np.float32 for sound in (stereo, signed, unsigned))
+
+
+def test_a_sounds_rate_comes_from_a_column(tiny: Tiny) -> None:
+    source = tiny("hearer")
+    plain = run(loaded("audio-classification", source, ["audio"]), {"audio": [tone(0.2, RATE)]})
+    rated = loaded("audio-classification", source, ["audio", "sampling_rate"])
+    assert alike(run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [RATE]}), plain)
+    other = run(rated, {"audio": [tone(0.2, 2 * RATE)], "sampling_rate": [2 * RATE]})
+    assert alike(other, plain, tolerance=0.05)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "speech.wav", b"RIFF", np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.array(["a"])],
+    ids=["None", "path", "bytes", "empty", "three axes", "words"],
+)
+@pytest.mark.parametrize("task", ["audio-classification", "automatic-speech-recognition"])
+def test_what_is_no_sound_is_refused_and_never_fetched(tiny: Tiny, task: str, value: Any) -> None:
+    runtime = loaded(task, tiny("hearer" if "classification" in task else "listener"), ["audio"])
+    values = np.empty(1, dtype=object)
+    values[0] = value
+    with pytest.raises(TypeError, match="expected sound as samples or channels x samples"):
+        runtime({"audio": values})
+
+
+def test_pictures_of_one_or_four_channels_become_rgb() -> None:
+    image = data.astronaut()[:8, :8]
+    gray = image.mean(axis=2, keepdims=True).astype(np.uint8)
+    opaque = np.concatenate([image, np.full((8, 8, 1), 255, np.uint8)], axis=2)
+    values = np.empty(3, dtype=object)
+    values[:] = [image, gray, opaque]
+    found = [np.asarray(picture) for picture in pictures(values)]
+    assert np.array_equal(found[0], image)
+    assert np.array_equal(found[1], np.repeat(gray, 3, axis=2))
+    assert np.array_equal(found[2], image)
+
+
+@pytest.mark.parametrize("value", ["/etc/hostname", "http://localhost:1/a.png", b"\x89PNG", None])
+def test_a_pipeline_gets_images_alone(tiny: Tiny, value: Any) -> None:
+    runtime = loaded("object-detection", tiny("detector"), ["image"])
+    values = np.empty(1, dtype=object)
+    values[0] = value
+    with pytest.raises(TypeError, match="expected an image of height x width x channels"):
+        runtime({"image": values})

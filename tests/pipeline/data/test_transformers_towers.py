@@ -1,0 +1,84 @@
+"""Models of two towers: embeddings of texts and of images in one space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from skimage import data
+
+from batchinference.pipeline.failures import ModelLoad
+from support.transformers_runs import column, loaded
+
+TEXTS = ["a cat", "a cup of coffee on a table", ""]
+IMAGES = [data.chelsea()[:60, :90], data.coffee()[:40, :50], data.astronaut()[:64, :64]]
+TOLERANCE = 1e-5
+
+
+def embed(source: str, normalize: bool | None = None, **columns: list[Any]) -> np.ndarray:
+    task = "feature-extraction" if "text" in columns else "image-feature-extraction"
+    runtime = loaded(task, source, columns, normalize=normalize)
+    found = runtime({name: column(values) for name, values in columns.items()})
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float32
+    return found
+
+
+def features(source: str, **inputs: Any) -> np.ndarray:
+    """The library's own, one row at a time."""
+    model = transformers.AutoModel.from_pretrained(source).eval()
+    with torch.inference_mode():
+        if "text" in inputs:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            found = [
+                model.get_text_features(**tokenizer(text, return_tensors="pt", **inputs["options"]))
+                for text in inputs["text"]
+            ]
+        else:
+            processor = transformers.AutoImageProcessor.from_pretrained(source)
+            found = [
+                model.get_image_features(**processor(image, return_tensors="pt"))
+                for image in inputs["image"]
+            ]
+    return torch.cat([output.pooler_output for output in found]).numpy()
+
+
+PADDED = {"padding": "max_length", "max_length": 64}
+
+
+@pytest.mark.parametrize(("name", "width"), [("clip", 24), ("siglip", 32)])
+@pytest.mark.parametrize("normalize", [None, True])
+def test_texts_and_images_are_in_one_space(
+    tiny: Callable[[str], str], name: str, width: int, normalize: bool | None
+) -> None:
+    source = tiny(name)
+    options = PADDED if name == "siglip" else {}
+    for found, expected in (
+        (embed(source, normalize, text=TEXTS), features(source, text=TEXTS, options=options)),
+        (embed(source, normalize, image=IMAGES), features(source, image=IMAGES)),
+    ):
+        lengths = np.linalg.norm(expected, axis=1, keepdims=True) if normalize else 1
+        assert found.shape == (3, width)
+        assert np.abs(found - expected / lengths).max() < TOLERANCE
+
+
+def test_a_texts_length_counts_for_clip_alone(tiny: Callable[[str], str]) -> None:
+    """SigLIP was trained on texts that fill its window."""
+    for name, same in (("clip", False), ("siglip", True)):
+        longer = loaded("feature-extraction", tiny(name), ["text"], options=PADDED)
+        found = longer({"text": column(TEXTS)})
+        assert (np.abs(found - embed(tiny(name), text=TEXTS)).max() < TOLERANCE) in (same, True)
+
+
+def test_an_embedding_of_its_own_way_is_not_pooled(tiny: Callable[[str], str]) -> None:
+    with pytest.raises(ModelLoad, match=r"'pooling' is not for '.*clip.*': a CLIPModel has a way"):
+        loaded("image-feature-extraction", tiny("clip"), ["image"], pooling="cls")
+
+
+def test_a_model_without_a_tower_for_images_is_refused(tiny: Callable[[str], str]) -> None:
+    with pytest.raises(ModelLoad, match="has no embeddings of images"):
+        loaded("image-feature-extraction", tiny("sound_judge"), ["image"])

@@ -1,0 +1,200 @@
+"""Models of transformers: what each task takes, and which fields go together."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.models.transformers_tasks import FIELDS, GENERATION, INPUTS, Task
+from support.documents import Document
+from support.refusals import refused, running, short
+
+MODEL = "spec.steps[0].model"
+TASKS = get_args(Task)
+NEEDED: dict[str, Document] = {
+    "decision": {"options": {"questions": {"spam": {"type": "noul"}}}},
+    "image-text-to-text": {"inputs": {"photo": "image", "text": "text"}, "images": ["photo"]},
+    **{
+        f"zero-shot-{kind}": {"candidateLabels": ["cat", "dog"]}
+        for kind in (
+            *("classification", "image-classification", "audio-classification"),
+            "object-detection",
+        )
+    },
+}
+"""What a task cannot be without, beside its inputs."""
+VALUES: Document = {
+    "pooling": "mean",
+    "normalize": False,
+    "top_k": 3,
+    "candidate_labels": ["cat"],
+    "prompt": "say {text}",
+    "system": "Be brief.",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "sampling": {"max_new_tokens": 5},
+    "images": ["text"],
+    "max_tokens_per_batch": 1000,
+    "pad_to_multiple_of": 8,
+}
+ALIASES = {
+    "top_k": "topK",
+    "candidate_labels": "candidateLabels",
+    "max_tokens_per_batch": "maxTokensPerBatch",
+    "pad_to_multiple_of": "padToMultipleOf",
+}
+
+
+def model(task: str, **fields: Any) -> Document:
+    """A model with what its task needs; `fields` come over it."""
+    names = INPUTS[task].required if task in INPUTS else ("text",)
+    inputs = dict.fromkeys(names, "mine")
+    return {
+        **{"runtime": "transformers", "task": task, "source": "org/model", "inputs": inputs},
+        **{"output": "out", **NEEDED.get(task, {}), **fields},
+    }
+
+
+def told(task: str, **fields: Any) -> str:
+    message = refused(running(model(task, **fields)))
+    assert message.startswith(f"{MODEL}: ")
+    return message.removeprefix(f"{MODEL}: ")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_taken_with_what_it_needs(task: str) -> None:
+    assert parse(running(model(task)))
+
+
+def test_every_task_has_inputs() -> None:
+    assert set(INPUTS) | set(GENERATION) == set(TASKS)
+
+
+@pytest.mark.parametrize("task", INPUTS)
+def test_a_task_takes_its_own_inputs_and_no_others(task: str) -> None:
+    required, optional = INPUTS[task].required, INPUTS[task].optional
+    every = dict.fromkeys((*required, *optional), "mine")
+    assert parse(running(model(task, inputs=every)))
+    wrong = [{**every, "other": "mine"}, {"other": "mine"}, *({name: "a"} for name in optional)]
+    expected = (
+        f"task '{task}' takes inputs: {{{', '.join(f'{name}: COLUMN' for name in required)}}}"
+    )
+    if optional:
+        expected += f", and may take {' with '.join(optional)}"
+    for inputs in wrong:
+        assert told(task, inputs=inputs) == expected
+
+
+def test_the_words_of_a_document_come_with_their_boxes() -> None:
+    inputs = {"image": "scan", "question": "question", "words": "words"}
+    assert told("document-question-answering", inputs=inputs) == (
+        "task 'document-question-answering' takes inputs: {image: COLUMN, question: COLUMN}, and "
+        "may take words with boxes"
+    )
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_field_is_for_its_tasks(task: str, field: str) -> None:
+    if task in FIELDS[field]:
+        return
+    alias = ALIASES.get(field, field)
+    message = told(task, **{alias: VALUES[field]})
+    assert message.startswith(f"'{alias}' is for ")
+    assert message.endswith(f", not for '{task}'")
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "message"),
+    [
+        (
+            "text-classification",
+            {"pooling": "cls"},
+            "'pooling' is for the feature-extraction tasks, not for 'text-classification'",
+        ),
+        (
+            "feature-extraction",
+            {"topK": 2},
+            "'topK' is for the classification tasks, not for 'feature-extraction'",
+        ),
+        (
+            "object-detection",
+            {"padToMultipleOf": 8},
+            "'padToMultipleOf' is for feature-extraction, text-classification and text-generation, "
+            "not for 'object-detection'",
+        ),
+        (
+            "zero-shot-classification",
+            {"candidateLabels": []},
+            "task 'zero-shot-classification' needs 'candidateLabels'",
+        ),
+        ("decision", {"options": {}}, "task 'decision' needs 'questions' in its options"),
+        (
+            "image-text-to-text",
+            {"images": [], "inputs": {"text": "text"}},
+            "task 'image-text-to-text' needs 'images': which of the inputs are images",
+        ),
+        (
+            "image-text-to-text",
+            {"images": ["picture"]},
+            "'picture' is none of the inputs, which are photo, text",
+        ),
+        (
+            "text-generation",
+            {"prompt": "say {word}"},
+            "'word' is none of the inputs, which are text",
+        ),
+        (
+            "text-generation",
+            {"prompt": "say nothing"},
+            "input 'text' is used nowhere",
+        ),
+        (
+            "text-generation",
+            {"inputs": {"a": "a", "b": "b"}},
+            "without a 'prompt' one input is sent as it is; here a, b",
+        ),
+        (
+            "text-generation",
+            {"sampling": {"seed": 1, "num_beams": 4}},
+            "sampling: 'seed' cannot be had with 'num_beams': leave out one",
+        ),
+        (
+            "fill-mask",
+            {"source": "s3://models/bert", "revision": "main"},
+            "'revision' is for models of the Hub, and 's3://models/bert' is none",
+        ),
+        (
+            "fill-mask",
+            {"source": "./bert", "revision": "main"},
+            "'revision' is for models of the Hub, and './bert' is none",
+        ),
+        (
+            "text-generation",
+            {"attention": "flash_attention_2", "dtype": "float32"},
+            "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of "
+            "them",
+        ),
+    ],
+    ids=short,
+)
+def test_what_does_not_go_together_is_told(task: str, fields: Document, message: str) -> None:
+    assert told(task, **fields) == message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "say {text}", "system": "to {who}", "inputs": {"text": "t", "who": "w"}},
+        {"inputs": {"chat": "messages"}},
+        {"sampling": {"seed": 1, "num_beams": 1, "do_sample": True}},
+        {"attention": "flash_attention_2", "dtype": "bfloat16"},
+        {"revision": "5f1c", "source": "org/model"},
+        # what an API server writes into the object
+        {"candidateLabels": [], "messages": [], "images": [], "sampling": {}},
+    ],
+    ids=short,
+)
+def test_what_goes_together_is_taken(fields: Document) -> None:
+    assert parse(running(model("text-generation", **fields)))

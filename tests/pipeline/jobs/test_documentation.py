@@ -14,6 +14,7 @@ import yaml
 from PIL import Image
 from skimage import data
 
+from support import tiny_models
 from support.documentation import blocks, jobs, name_of
 from support.documents import Document
 from support.outputs import rows_of
@@ -21,14 +22,25 @@ from support.outputs import rows_of
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 EXPECTED = {
     "docs/jobs.md": {"reading": 3, "torch-model": 3, "steps": 2, "bad-rows": 2},
+    "docs/models.md": {"generation": 4, "photos": 3},
     "docs/steps.md": {"rows": 28, "legacy": 3},
 }
 """Rows that each job writes."""
 JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models that the pages name, as small as they can be."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, kind in {"clip": "clip", "chat": "chatter", "seer": "seer"}.items():
+        (folder / name).mkdir()
+        tiny_models.write(kind, folder / name)
+    return folder
+
+
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(tmp_path: Path, models: Path) -> Path:
     """The files that the page names."""
     (tmp_path / "sales").mkdir()
     (tmp_path / "sales" / "may.csv").write_text("item;price\npen;2\nink;7\n")
@@ -43,6 +55,7 @@ def directory(tmp_path: Path) -> Path:
         (tmp_path / "texts" / topic).mkdir(parents=True)
         (tmp_path / "texts" / topic / "notes.txt").write_text(lines)
     (tmp_path / "events.jsonl").write_text('{"id": 1}\n{"id": \n{"id": 3}\n')
+    (tmp_path / "models").symlink_to(models)
     return tmp_path
 
 

@@ -24,13 +24,18 @@ def own_code() -> Path:
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """Ray with three logical CPUs, whatever the machine has, so that plans run the same."""
+    """Ray with three logical CPUs and two NPUs, whatever the machine has, so that plans run the
+    same."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     engine.importable(str(OWN_CODE.parent))
     ray.init(
-        num_cpus=3, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False
+        num_cpus=3,
+        resources={"NPU": 2},
+        include_dashboard=False,
+        object_store_memory=300 << 20,
+        log_to_driver=False,
     )
     yield
     ray.shutdown()

@@ -1,0 +1,79 @@
+"""Ray gives replicas the devices, memory and threads that their steps ask for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchinference.plan import plan_for_machine
+from batchinference.spec import parse
+from support.commands import Command
+from support.job_runs import job_document, run_job, write_lines
+from support.outputs import rows_of
+
+ROOT = Path(__file__).parents[3]
+LINES = [f"text {n}" for n in range(6)]
+MEMORY = 700 << 20
+
+
+def granted(directory: Path, npus: int = 0, **resources: Any) -> dict[str, Any]:
+    """What a replica of a class with these resources finds itself to have."""
+    source = write_lines(directory / "in", {"a.txt": LINES})
+    step = {"name": "own", "python": {"callable": "own_code:Granted"}, "resources": resources}
+    job = parse(job_document("devices", source, directory / "out", steps=[step]))
+    plan = plan_for_machine(job.spec, custom={"NPU": npus}, memory=2 * MEMORY)
+    run = run_job(job, plan)
+    assert (run.report.message, run.counts) == (None, (6, 6, 0, 0))
+    (found,) = {row["found"] for row in rows_of(directory / "out")}
+    result: dict[str, Any] = json.loads(found)
+    return result
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_step_with_a_custom_resource_is_scheduled_by_it_and_sees_its_own_device(
+    tmp_path: Path,
+) -> None:
+    found = granted(tmp_path, npus=2, custom={"NPU": 1}, memory="700Mi")
+    assert found["resources"] == {"CPU": 1.0, "NPU": 1.0, "memory": MEMORY}
+    assert found["npus"] in ("0", "1")
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_replica_computes_with_as_many_threads_as_it_has_cpus(tmp_path: Path, cpus: int) -> None:
+    found = granted(tmp_path, cpu=cpus)
+    assert found["resources"]["CPU"] == cpus
+    assert found["threads"] == [cpus, cpus]
+    assert found["npus"] is None
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_ray_cluster_without_labels_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    source = write_lines(tmp_path / "in", {"a.txt": LINES})
+    step = {"name": "own", "python": {"callable": "m:C"}, "resources": {"custom": {"NPU": 1}}}
+    job = job_document("alone", source, tmp_path / "out", steps=[step])
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    done = Command(["run", "--address", address, "job.yaml"], tmp_path).run()
+    assert done.returncode == 1
+    assert "no node has the label batchinference.dev/group=cpu (ray start --labels)" in done.stderr
+    assert "batchinference.dev/group=own (ray start --labels), with 1 CPU, 1 NPU" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_example_for_npus_runs_here_on_the_cpu_and_says_so(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "npu", tmp_path, dirs_exist_ok=True)
+    subprocess.run([sys.executable, tmp_path / "prepare.py"], check=True)
+    done = Command(["run", "job.yaml"], tmp_path).run()
+    assert done.returncode == 0, done.stderr
+    assert "step 'embed' runs on the CPU: the job needs 1 NPU(s) at the same time" in done.stderr
+    assert {len(row["embedding"]) for row in rows_of(tmp_path / "out")} == {384}

@@ -1,0 +1,75 @@
+"""Ray's own autoscaler, given a rendered job, starts nodes of the group that a replica runs on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from batchinference.plan import Stage, plan_for_cluster
+from batchinference.plan.groups import GROUP_LABEL
+from support.documents import Document, model_step
+from support.rendered import Rendered, render
+from support.specs import job
+
+
+def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[list[str], bool]:
+    """The groups of which the autoscaler starts nodes when an actor asks for so much of a node of a
+    group, and whether it takes that for possible at all."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import (
+        _derive_autoscaling_config_from_ray_cr,
+    )
+    from ray.autoscaler.v2.event_logger import AutoscalerEventLogger
+    from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
+    from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+    from ray.autoscaler.v2.utils import ResourceRequestUtil
+    from ray.core.generated.common_pb2 import LABEL_OPERATOR_IN
+
+    metadata = {"name": "cluster", "namespace": "default"}
+    resource = {"metadata": metadata, "spec": without_first_workers(rendered.cluster)}
+    config = AutoscalingConfig(
+        _derive_autoscaling_config_from_ray_cr(resource), skip_content_hash=True
+    )
+    selector = [[(GROUP_LABEL, LABEL_OPERATOR_IN, [group])]]
+    request = ResourceRequestUtil.make(demand, label_selectors=selector)
+    reply = ResourceDemandScheduler(AutoscalerEventLogger(None)).schedule(
+        SchedulingRequest(
+            disable_launch_config_check=True,
+            node_type_configs=config.get_node_type_configs(),
+            max_num_nodes=config.get_max_num_worker_nodes(),
+            resource_requests=ResourceRequestUtil.group_by_count([request]),
+        )
+    )
+    started = [launch.instance_type for launch in reply.to_launch for _ in range(launch.count)]
+    return started, not reply.infeasible_resource_requests
+
+
+def without_first_workers(cluster: Document) -> Document:
+    groups = [{**group, "minReplicas": 0} for group in cluster["workerGroupSpecs"]]
+    return {**cluster, "workerGroupSpecs": groups}
+
+
+def demand_of(stage: Stage) -> dict[str, float]:
+    """What Ray asks of a node for one replica."""
+    demand: dict[str, float] = {"CPU": math.ceil(stage.cpus), **stage.resources}
+    if stage.accelerator:
+        demand[f"accelerator_type:{stage.accelerator}"] = 0.001
+    return demand
+
+
+def test_a_replica_brings_a_node_of_its_group(rendered: Rendered) -> None:
+    plan = plan_for_cluster(rendered.job.spec)
+    for stage in plan.stages:
+        group = plan.group_of(stage)
+        assert launched(rendered, demand_of(stage), group) == ([group], True)
+
+
+@pytest.mark.parametrize(
+    "more", [{"NPU": 3}, {"accelerator_type:Ascend910A": 0.001}, {"GPU": 1}], ids=str
+)
+def test_more_than_a_pod_has_is_impossible(more: dict[str, Any]) -> None:
+    step = model_step(resources={"custom": {"NPU": 2}, "acceleratorType": "Ascend910B"})
+    made = render(job(steps=[step], cluster={"profiles": {"Ascend910B": {}}}))
+    (stage,) = plan_for_cluster(made.job.spec).stages
+    assert launched(made, {**demand_of(stage), **more}, "embed") == ([], False)

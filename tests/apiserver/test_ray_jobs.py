@@ -45,6 +45,10 @@ JOBS = {
     "an empty variable": document(cluster={"env": [{"name": "EMPTY", "value": ""}]}),
     "text embeddings": example("text-embeddings"),
     "image classification": example("image-classification"),
+    "several kinds of devices": document(
+        steps=own_steps({"gpu": 2, "acceleratorType": "T4"}, {"custom": {"NPU": 1, "seat": 3}}),
+        cluster={"profiles": {"T4": {"nodeSelector": {"gpu": "t4"}}, "seat": {}}},
+    ),
 }
 
 
@@ -98,7 +102,14 @@ def restricted(server: ApiServer) -> Namespace:
         "metadata": {"name": "batch"},
         "value": 10,
     }
-    server.apply(priority)
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "xpu"},
+        "handler": "xpu",
+    }
+    for one in (priority, runtime):
+        server.apply(one)
     return namespace
 
 

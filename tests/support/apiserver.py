@@ -145,9 +145,10 @@ def _message(content: bytes) -> str:
 
 
 _VERSIONS = {"BatchInference": "batchinference.dev/v1alpha1", "RayJob": "ray.io/v1"}
-_PLURALS = {"PriorityClass": "priorityclasses"}
+_PLURALS = {"PriorityClass": "priorityclasses", "RuntimeClass": "runtimeclasses"}
 _CLUSTER_WIDE = {
     "PriorityClass",
+    "RuntimeClass",
     "Namespace",
     "ClusterRole",
     "ClusterRoleBinding",

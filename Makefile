@@ -130,5 +130,5 @@ kind-down: ## Remove the kind cluster and its registry
 .PHONY: clean
 clean: ## Remove what was installed and built here
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-	    examples/*/out examples/*/data examples/*/model $(CHART)/charts
+	    examples/*/out examples/*/data examples/*/model examples/*/encoder $(CHART)/charts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

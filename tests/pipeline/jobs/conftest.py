@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchinference.pipeline import engine
+from support.examples import directories_of_modules
 from support.s3 import S3Server, s3_server
 
 OWN_CODE = Path(__file__).parent / "own_code.py"
@@ -29,7 +30,8 @@ def one_ray() -> Iterator[None]:
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    engine.importable(str(OWN_CODE.parent))
+    for directory in (*directories_of_modules(), str(OWN_CODE.parent)):
+        engine.importable(directory)
     ray.init(
         num_cpus=3,
         resources={"NPU": 2},

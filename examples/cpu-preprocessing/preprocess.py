@@ -1,0 +1,19 @@
+"""What is done with pictures before the model sees them."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+
+def centre(batch: dict[str, np.ndarray], side: int) -> dict[str, np.ndarray]:
+    """The square in the middle of each picture, `side` pixels wide: batch x side x side x 3."""
+    return {**batch, "image": np.stack([_square(image, side) for image in batch["image"]])}
+
+
+def _square(image: np.ndarray, side: int) -> np.ndarray:
+    height, width = image.shape[:2]
+    least = min(height, width)
+    top, left = (height - least) // 2, (width - least) // 2
+    cut = Image.fromarray(np.ascontiguousarray(image[top : top + least, left : left + least]))
+    return np.asarray(cut.resize((side, side), Image.Resampling.BILINEAR))

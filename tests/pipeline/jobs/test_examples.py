@@ -1,0 +1,102 @@
+"""Each example runs here, and does what it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision
+import transformers
+from PIL import Image
+
+from batchinference.spec.report import JobState
+from support.examples import EXAMPLES, module_of, prepared, run_here
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+Row = dict[str, Any]
+
+
+def rows_made_by(copy: Path) -> list[Row]:
+    run = run_here(copy)
+    assert run.report.state is JobState.SUCCEEDED, run.report.message
+    return rows_of(copy / "out")
+
+
+def test_modules_beside_examples_have_names_of_their_own() -> None:
+    names = Counter(path.name for path in EXAMPLES.glob("*/*.py") if path.name != "prepare.py")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_torch_predictor(tmp_path: Path) -> None:
+    copy = prepared("torch-predictor", tmp_path)
+    rows = rows_made_by(copy)
+    assert len(rows) == sum(pq.read_metadata(path).num_rows for path in (copy / "data").iterdir())
+    right = [row["predicted"] == row["label"] for row in rows]
+    assert sum(right) > 0.95 * len(rows)
+    network = module_of("torch-predictor", "network").Classifier(features=4, classes=3)
+    network.load_state_dict(torch.load(copy / "model" / "weights.pt"))
+    features = torch.tensor([row["features"] for row in rows])
+    with torch.inference_mode():
+        expected = network(features).numpy()
+    assert np.allclose([row["probabilities"] for row in rows], expected, atol=1e-5)
+
+
+def test_keras_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")  # it is read at the first import
+    import keras
+
+    copy = prepared("keras-predictor", tmp_path)
+    rows = rows_made_by(copy)
+    x = np.array([[row["x"]] for row in rows], dtype=np.float32)
+    assert len(x) == 250
+    assert (x > 0).all()
+    model = keras.models.load_model(copy / "model" / "surface.keras")
+    expected = model.predict(x, verbose=0)
+    assert np.allclose([row["y"] for row in rows], expected, atol=1e-4)
+    assert np.abs(expected - x**2).mean() < 0.2
+
+
+def test_legacy_predictor(tmp_path: Path) -> None:
+    copy = prepared("legacy-predictor", tmp_path)
+    rows = rows_made_by(copy)
+    assert len(rows) == len(list((copy / "data").iterdir()))
+    legacy = module_of("legacy-predictor", "legacy")
+    weights = torchvision.models.ResNet152_Weights.DEFAULT
+    predictor = legacy.TorchPredictor(legacy.seeded_resnet152, weights)
+    probabilities = predictor.predict_batch([Image.open(rows[0]["path"])])
+    assert rows[0]["predicted_class_idx"] == int(probabilities.argmax())
+    assert rows[0]["confidence"] == pytest.approx(float(probabilities.max()), abs=1e-4)
+
+
+def test_cpu_preprocessing(tmp_path: Path) -> None:
+    copy = prepared("cpu-preprocessing", tmp_path)
+    rows = rows_made_by(copy)
+    assert len(rows) == len(list((copy / "data").iterdir()))
+    images = np.empty(len(rows), dtype=object)
+    images[:] = [np.asarray(Image.open(row["path"])) for row in rows]
+    batch = module_of("cpu-preprocessing", "preprocess").centre({"image": images}, side=64)
+    program = torch.export.load(copy / "model" / "network.pt2").module()
+    expected = program(torch.tensor(batch["image"])).detach().numpy()
+    assert np.allclose([row["embedding"] for row in rows], expected, atol=1e-5)
+
+
+def test_model_chain(tmp_path: Path) -> None:
+    copy = prepared("model-chain", tmp_path)
+    rows = rows_made_by(copy)
+    assert {tuple(row) for row in rows} == {("id", "text", "score", "words")}
+    assert len({row["id"] for row in rows}) == len(rows) == 400
+    tokenizer = transformers.AutoTokenizer.from_pretrained(copy / "encoder")
+    encoder = transformers.AutoModel.from_pretrained(copy / "encoder").eval()
+    judge = module_of("model-chain", "judge").Judge()
+    judge.load_state_dict(torch.load(copy / "model" / "judge.pt"))
+    with torch.inference_mode():
+        states = encoder(**tokenizer(rows[0]["text"], return_tensors="pt")).last_hidden_state
+        expected = judge(states.mean(dim=1))
+    assert rows[0]["score"] == pytest.approx(float(expected), abs=1e-5)
+    assert rows[0]["words"] == len(rows[0]["text"].split())

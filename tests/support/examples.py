@@ -1,0 +1,62 @@
+"""The examples, run in this process from copies of their own."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from batchinference.cli.files import with_absolute_paths
+from batchinference.plan import plan_for_machine
+from batchinference.spec import BatchInference, parse
+from support.documentation import ROOT
+from support.job_runs import Run, run_job
+
+EXAMPLES = ROOT / "examples"
+MADE = ("data", "model", "encoder", "out", "__pycache__")
+
+
+def prepared(name: str, directory: Path) -> Path:
+    """A copy of an example with its input made."""
+    copy = directory / name
+    shutil.copytree(EXAMPLES / name, copy, ignore=shutil.ignore_patterns(*MADE))
+    done = subprocess.run(
+        [sys.executable, "prepare.py"], cwd=copy, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+def job_of(copy: Path) -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load((copy / "job.yaml").read_text())
+    return job
+
+
+def run_here(copy: Path, job: dict[str, Any] | None = None) -> Run:
+    """Run an example's job on the Ray that is up, whose CPUs must do for any number of pools."""
+    job = job or job_of(copy)
+    for step in job["spec"]["steps"]:
+        if "model" in step or "replicas" in step or step.get("resources"):
+            step["resources"] = {**step.get("resources", {}), "cpu": 0.25}
+    parsed: BatchInference = with_absolute_paths(parse(job), copy)
+    return run_job(parsed, plan_for_machine(parsed.spec, gpus=0))
+
+
+def module_of(name: str, module: str) -> ModuleType:
+    """A module that lies beside an example's job; no two examples have one of the same name."""
+    path = str(EXAMPLES / name)
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    return importlib.import_module(module)
+
+
+def directories_of_modules() -> list[str]:
+    """Where examples have modules of their own."""
+    own = (path.parent for path in EXAMPLES.glob("*/*.py") if path.name != "prepare.py")
+    return sorted({str(path) for path in own})

@@ -6,7 +6,7 @@ Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_blocks.py 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
 from ray.data._internal.delegating_block_builder import DelegatingBlockBuilder
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
+from ray.data.extensions import get_arrow_extension_tensor_types
 
 Batch = dict[str, np.ndarray]
 """Column name to an array whose first axis is the row, as `map_batches` gives it to a function."""
@@ -28,8 +29,30 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 def to_batch(table: pa.Table) -> Batch:
     """A table as NumPy arrays, the way Ray Data hands them to `map_batches` functions."""
-    batch = BlockAccessor.for_block(table).to_numpy(table.column_names)
-    return cast(Batch, batch)
+    tensors = get_arrow_extension_tensor_types()
+    gaps = [
+        field.name
+        for field in table.schema
+        if isinstance(field.type, tensors) and table.column(field.name).null_count
+    ]
+    whole = BlockAccessor.for_block(table.drop_columns(gaps)).to_numpy(
+        [name for name in table.column_names if name not in gaps]
+    )
+    return {
+        name: _with_gaps(table.column(name)) if name in gaps else whole[name]
+        for name in table.column_names
+    }
+
+
+def _with_gaps(tensors: pa.ChunkedArray) -> np.ndarray:
+    """Tensors as objects, with None for those that are missing, which Ray Data cannot convert."""
+    batch = np.empty(len(tensors), dtype=object)
+    there = np.flatnonzero(tensors.is_valid().to_numpy())
+    if len(there):
+        values = to_batch(pa.table({"tensor": tensors.drop_null()}))["tensor"]
+        for place, value in zip(there, values, strict=True):
+            batch[place] = value
+    return batch
 
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:

@@ -8,7 +8,8 @@ import numpy as np
 
 def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     """One channel (float32) at another number of samples a second."""
-    frame = av.AudioFrame.from_ndarray(channel.reshape(1, -1), format="fltp", layout="mono")
+    samples = np.ascontiguousarray(channel).reshape(1, -1)
+    frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
     frame.sample_rate = rate
     resampler = av.AudioResampler(format="fltp", layout="mono", rate=wanted)
     parts = [*resampler.resample(frame), *resampler.resample(None)]

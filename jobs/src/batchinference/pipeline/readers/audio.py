@@ -38,6 +38,13 @@ class AudioReader(WholeFileReader):
 
 def _samples(content: bytes) -> tuple[np.ndarray, int]:
     """Channels x samples (float32), and samples a second."""
+    try:
+        return _decoded(content)
+    except soundfile.LibsndfileError as error:
+        raise ValueError(error.error_string) from error
+
+
+def _decoded(content: bytes) -> tuple[np.ndarray, int]:
     with soundfile.SoundFile(io.BytesIO(content)) as recording:
         samples = recording.read(dtype="float32", always_2d=True)
         # of MP3 files without an index the number is a guess

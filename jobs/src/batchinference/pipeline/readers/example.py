@@ -97,7 +97,9 @@ def features_of(record: bytes) -> dict[str, Feature]:
     except DecodeError as error:
         raise ValueError(f"the record is no tf.train.Example: {error}") from error
     features = {}
-    for name, feature in example.features.feature.items():
+    values = example.features.feature  # which has no order of its own
+    for name in sorted(values):
+        feature = values[name]
         if kind := feature.WhichOneof("kind"):
             features[name] = Feature(kind, list(getattr(feature, kind).value))
     return features
@@ -110,4 +112,4 @@ def columns_of(records: Iterable[Mapping[str, Feature]], lists: Sequence[str]) -
         for name, feature in features.items():
             known = columns.get(name, Column(feature.kind, name in lists))
             columns[name] = Column(known.kind, known.is_list or len(feature.values) > 1)
-    return columns
+    return dict(sorted(columns.items()))

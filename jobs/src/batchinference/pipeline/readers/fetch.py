@@ -18,10 +18,11 @@ from tenacity import (
     Retrying,
     retry_if_exception_type,
     stop_after_attempt,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.uris import SCHEMES, scheme_of
 
 THREADS = 16
@@ -94,7 +95,8 @@ def _from_storage(uri: str, beside: Address) -> bytes:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise Gone(f"{address.uri} does not exist") from None
     except OSError as error:
-        raise Away(f"{address.uri} cannot be read: {error}") from error
+        kind = Away if is_trouble(error) else Gone
+        raise kind(f"{address.uri} cannot be read: {error}") from error
 
 
 def _address(uri: str, beside: Address) -> Address:
@@ -106,7 +108,7 @@ def _address(uri: str, beside: Address) -> Address:
 def _wait(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = error.wait if isinstance(error, Away) else 0.0
-    usual = wait_exponential_jitter(FIRST_WAIT, LONGEST_WAIT, jitter=FIRST_WAIT)
+    usual = wait_exponential(FIRST_WAIT, LONGEST_WAIT) + wait_random(0, FIRST_WAIT)
     return max(min(asked, LONGEST_WAIT), usual(state))
 
 

@@ -20,7 +20,7 @@ from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 PIECE_ROWS = 32
 """Rows whose bytes are in memory as one table."""
-Fetched: TypeAlias = bytes | Exception
+_WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
 
 
 class ManifestReader:
@@ -82,7 +82,7 @@ class ManifestReader:
             return self._decode(self._fetcher.fetch(uri, file))
         except Away as error:
             if self._options.on_unreachable == "fail":
-                raise JobFailure(f"{error}: storage is away; a later run may find it") from error
+                raise JobFailure(f"{error} ({_WAY_OUT})") from error
             return error
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises, the row is bad
             return error

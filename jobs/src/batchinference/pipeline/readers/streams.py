@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_trouble
 
 BUFFER_BYTES = 4 << 20
 """What is fetched at a time: each fetch is a request where the file is on an object store."""
@@ -30,6 +30,20 @@ def unpacked(source: io.BufferedReader) -> BinaryIO:
     """What a file holds, whether it is compressed with gzip or not."""
     packed = source.peek(len(_GZIP)).startswith(_GZIP)
     return cast(BinaryIO, gzip.GzipFile(fileobj=source)) if packed else source
+
+
+def up_to_damage(
+    records: Iterator[Record], damage: tuple[type[Exception], ...]
+) -> Iterator[Record | Exception]:
+    """The records of a file; where it is damaged, its rest is one error."""
+    try:
+        yield from records
+    except damage as error:
+        yield error
+    except OSError as error:  # of a decoder, unless it is of storage
+        if is_trouble(error):
+            raise
+        yield error
 
 
 def beginning(records: Iterator[Record], source: BinaryIO, most: int) -> Iterator[Record]:

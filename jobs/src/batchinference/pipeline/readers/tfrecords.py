@@ -6,9 +6,11 @@ Columns are learned from the first records of a few files and hold for all of th
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO, TypeAlias
 
 import google_crc32c
@@ -17,8 +19,14 @@ import pyarrow as pa
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.example import Column, Feature, columns_of, features_of
-from batchinference.pipeline.readers.streams import beginning, estimate, opened, unpacked
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.readers.streams import (
+    beginning,
+    estimate,
+    opened,
+    unpacked,
+    up_to_damage,
+)
+from batchinference.pipeline.storage import Address
 from batchinference.spec.read import TfrecordsOptions
 
 SAMPLE_RECORDS = 100
@@ -26,7 +34,7 @@ CHUNK_RECORDS, CHUNK_BYTES = 1024, 8 << 20
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
 _DAMAGE = (ValueError, EOFError, zlib.error)
-Record: TypeAlias = bytes | ValueError
+Record: TypeAlias = bytes | Exception
 
 
 class TfrecordsReader:
@@ -49,38 +57,23 @@ class TfrecordsReader:
             )
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        try:
-            with opened(file) as source:
-                yield from _tables(_records(unpacked(source)), dict(self._columns))
-        except _DAMAGE as error:
-            yield BadRow(error)  # the rest of the file counts as one row
+        with opened(file) as source:
+            yield from _tables(_records(source), dict(self._columns))
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        try:
-            with opened(file) as source:
-                return estimate(_records(unpacked(source)), source, size)
-        except _DAMAGE:
-            return 1
-        except OSError as error:
-            if is_trouble(error):
-                raise
-            return 1
+        with opened(file) as source:
+            return estimate(_records(source), source, size)
 
     def columns(self) -> list[str] | None:
         return list(self._columns) or None
 
 
 def _first_features(file: Address) -> Iterator[dict[str, Feature]]:
-    """The first records of a file, up to a damaged one."""
-    try:
-        with opened(file) as source:
-            for record in beginning(_records(unpacked(source)), source, SAMPLE_RECORDS):
+    """Those of the first records of a file that are sound."""
+    with opened(file) as source:
+        for record in beginning(_records(source), source, SAMPLE_RECORDS):
+            with suppress(ValueError):  # it becomes a bad row when it is read
                 yield features_of(_sound(record))
-    except _DAMAGE:
-        return  # it becomes a bad row when it is read
-    except OSError as error:
-        if is_trouble(error):
-            raise
 
 
 def _tables(records: Iterator[Record], columns: dict[str, Column]) -> Iterator[Chunk]:
@@ -119,23 +112,27 @@ def _table(rows: list[dict[str, Any]], columns: dict[str, Column]) -> pa.Table:
 
 
 def _sound(record: Record) -> bytes:
-    if isinstance(record, ValueError):
-        raise record
+    if isinstance(record, Exception):
+        raise ValueError(str(record)) from record
     return record
 
 
-def _records(source: BinaryIO) -> Iterator[Record]:
-    """The records of a file, with an error for each whose content is damaged. Raises ValueError
-    or EOFError where no further record can be found."""
+def _records(source: io.BufferedReader) -> Iterator[Record]:
+    """The records of a file, with an error for each that is damaged, and one for the rest."""
+    return up_to_damage(_split(unpacked(source)), _DAMAGE)
+
+
+def _split(source: BinaryIO) -> Iterator[Record]:
+    """Raises ValueError where no further record can be found."""
     while header := source.read(_HEADER.size):
         if len(header) < _HEADER.size:
-            raise EOFError("the file ends within a record")
+            raise ValueError("the file ends within a record")
         length, checksum = _HEADER.unpack(header)
         if _masked_crc(header[:8]) != checksum:
             raise ValueError("the length of a record is damaged: its checksum is another")
         content, footer = source.read(length), source.read(_CRC.size)
         if len(footer) < _CRC.size:
-            raise EOFError("the file ends within a record")
+            raise ValueError("the file ends within a record")
         sound = _masked_crc(content) == _CRC.unpack(footer)[0]
         yield content if sound else ValueError("the record is damaged: its checksum is another")
 

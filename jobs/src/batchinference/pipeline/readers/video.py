@@ -16,12 +16,11 @@ from av.video.stream import VideoStream
 
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
+from batchinference.pipeline.readers.streams import BUFFER_BYTES, up_to_damage
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
-_BUFFER_BYTES = 4 << 20
-"""What FFmpeg fetches at a time: each fetch is a request where the file is on an object store."""
 _ROUNDING = 1e-6
 """Of a tick: 0.29 * 100 is less than 29."""
 Picture: TypeAlias = av.VideoFrame | Exception
@@ -44,11 +43,8 @@ class VideoReader:
         """Nothing to learn: every film stands alone."""
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        try:
-            with _opened(file) as (container, stream):
-                yield from self._tables(self._chosen(_pictures(container, stream)))
-        except av.FFmpegError as error:
-            yield BadRow(error)  # the rest of the film counts as one row
+        pictures = up_to_damage(_pictures(file), (av.FFmpegError,))
+        yield from self._tables(self._chosen(pictures))
 
     def _chosen(self, pictures: Iterator[Picture]) -> Iterator[tuple[int, Picture]]:
         """The pictures that are read, with their numbers; those that cannot be decoded always."""
@@ -120,7 +116,7 @@ def _opened(file: Address) -> Iterator[tuple[InputContainer, VideoStream]]:
     """A film and its first stream of pictures. Raises FFmpegError where there is none."""
     with (
         file.filesystem.open_input_file(file.path) as source,
-        av.open(source, buffer_size=_BUFFER_BYTES) as container,
+        av.open(source, buffer_size=BUFFER_BYTES) as container,
     ):
         if not container.streams.video:
             raise av.InvalidDataError(0, "the file has no pictures")
@@ -130,16 +126,22 @@ def _opened(file: Address) -> Iterator[tuple[InputContainer, VideoStream]]:
         yield container, stream
 
 
-def _pictures(container: InputContainer, stream: VideoStream) -> Iterator[Picture]:
-    """All pictures as they are shown, with an error for each that cannot be decoded."""
-    for packet in container.demux(stream):
-        try:
-            frames = packet.decode()
-        except av.FFmpegError as error:
-            yield error
-            continue
-        for frame in frames:
-            yield ValueError("the frame is damaged") if frame.is_corrupt else frame
+def _pictures(file: Address) -> Iterator[Picture]:
+    """All pictures as they are shown, with an error in the place of each that cannot be decoded.
+    Raises FFmpegError where there is no film, or no more of it."""
+    lost: list[tuple[int, Exception]] = []  # with their places, because packets come in any order
+    with _opened(file) as (container, stream):
+        for packet in container.demux(stream):
+            try:
+                frames = packet.decode()
+            except av.FFmpegError as error:
+                lost.append((packet.pts or 0, error))
+                continue
+            for frame in frames:
+                while lost and lost[0][0] <= (frame.pts or 0):
+                    yield lost.pop(0)[1]
+                yield ValueError("the frame is damaged") if frame.is_corrupt else frame
+    yield from (error for _, error in lost)
 
 
 def _rows(container: InputContainer, stream: VideoStream, fps: float | None) -> int | None:

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import json
 import lzma
+import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.images import ImageReader
 from batchinference.pipeline.readers.json import NO_SCHEMA, agreed_schema, parse, rows_of
-from batchinference.pipeline.readers.streams import beginning, estimate, opened
+from batchinference.pipeline.readers.streams import beginning, estimate, opened, up_to_damage
 from batchinference.pipeline.readers.tar import Sample, samples_of
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address
 from batchinference.spec.read import WebdatasetOptions
 
 KEY = "__key__"
@@ -56,25 +58,20 @@ class WebdatasetReader:
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = agreed_schema(part for line in lines for part in rows_of(line, NO_SCHEMA))
 
+    def _samples(self, source: BinaryIO) -> Iterator[Sample | Exception]:
+        return up_to_damage(samples_of(source, self._options.suffixes), _DAMAGE)
+
     def _beginning(self, file: Address) -> Iterator[Sample]:
-        try:
-            with opened(file) as source:
-                samples = samples_of(source, self._options.suffixes)
-                yield from beginning(samples, source, SAMPLE_ROWS)
-        except _DAMAGE:
-            return  # it becomes a bad row when it is read
-        except OSError as error:
-            if is_trouble(error):
-                raise
+        with opened(file) as source:
+            for sample in beginning(self._samples(source), source, SAMPLE_ROWS):
+                if isinstance(sample, Sample):
+                    yield sample
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        try:
-            with opened(file) as source:
-                yield from self._tables(samples_of(source, self._options.suffixes))
-        except _DAMAGE as error:
-            yield BadRow(error)  # the rest of the archive counts as one row
+        with opened(file) as source:
+            yield from self._tables(self._samples(source))
 
-    def _tables(self, samples: Iterator[Sample]) -> Iterator[Chunk]:
+    def _tables(self, samples: Iterator[Sample | Exception]) -> Iterator[Chunk]:
         rows: list[Row] = []
         size = 0
         for sample in samples:
@@ -88,10 +85,12 @@ class WebdatasetReader:
                 yield from self._run(rows)
                 rows, size = [], 0
             rows.append(row)
-            size += sample.size + sum(getattr(value, "nbytes", 0) for value in row.values())
+            size += sum(map(_bytes, row.values()))
         yield from self._run(rows)
 
-    def _row(self, sample: Sample) -> Row:
+    def _row(self, sample: Sample | Exception) -> Row:
+        if isinstance(sample, Exception):
+            raise sample
         if sample.repeated is not None:
             raise ValueError(f"sample '{sample.key}' has two members '{sample.repeated}'")
         members = sample.members.items()
@@ -135,18 +134,15 @@ class WebdatasetReader:
         return pa.array(values, _TYPES[kind])
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        try:
-            with opened(file) as source:
-                return estimate(samples_of(source, []), source, size)
-        except _DAMAGE:
-            return 1
-        except OSError as error:
-            if is_trouble(error):
-                raise
-            return 1
+        with opened(file) as source:
+            return estimate(up_to_damage(samples_of(source, []), _DAMAGE), source, size)
 
     def columns(self) -> list[str] | None:
         return [KEY, *self._names] if self._names else None
+
+
+def _bytes(value: Any) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
 
 
 def _line(name: str, content: bytes) -> bytes:

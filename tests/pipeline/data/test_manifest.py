@@ -1,0 +1,256 @@
+"""Manifests: every address fetched, what is gone set aside alone, what is away waited for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.readers import fetch
+from batchinference.pipeline.sizing import count_rows
+from batchinference.pipeline.source import FileSource, parts_of
+from support.inputs import pictures, png
+from support.reading import Outcome, open_input, read_files
+from support.web import Web, web_server
+
+PICTURES = pictures(3)
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """A server, asked again without waiting for long."""
+    monkeypatch.setattr(fetch, "FIRST_WAIT", 0.001)
+    with web_server() as web:
+        yield web
+
+
+def manifest(directory: Path, *uris: str | None, name: str = "a.parquet", **columns: Any) -> Path:
+    table = pa.table({"uri": pa.array(uris, pa.string()), **columns})
+    pq.write_table(table, directory / name)
+    return directory / name
+
+
+def test_what_is_fetched_is_one_more_column(tmp_path: Path, web: Web) -> None:
+    web.paths = {"/a": [b"first"], "/b": [b"second"]}
+    manifest(tmp_path, f"{web.url}/a", f"{web.url}/b", id=[1, 2], tags=[["x"], []])
+    outcome = read_files("manifest", tmp_path)
+    assert outcome.good == [
+        {"uri": f"{web.url}/a", "id": 1, "tags": ["x"], "bytes": b"first"},
+        {"uri": f"{web.url}/b", "id": 2, "tags": [], "bytes": b"second"},
+    ]
+    assert outcome.ends == {0: 2}
+
+
+def test_paths_start_at_the_directory_of_the_manifest(tmp_path: Path) -> None:
+    for name in ("in/deep/x.txt", "in/y.txt", "z.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    absolute = str(tmp_path / "z.txt")
+    uris = ["deep/x.txt", "./y.txt", "../z.txt", absolute, f"file://{absolute}"]
+    manifest(tmp_path / "in", *uris)
+    outcome = read_files("manifest", tmp_path / "in", decode="text")
+    assert outcome.column("text").tolist() == ["in/deep/x.txt", "in/y.txt", *["z.txt"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "column", "value"),
+    [
+        ({}, "bytes", "grün".encode()),
+        ({"decode": "bytes"}, "bytes", "grün".encode()),
+        ({"decode": "text"}, "text", "grün"),
+    ],
+)
+def test_bytes_become_what_is_asked_for(
+    tmp_path: Path, options: dict[str, Any], column: str, value: object
+) -> None:
+    (tmp_path / "x").write_text("grün")
+    manifest(tmp_path, "x")
+    assert read_files("manifest", tmp_path, **options).good == [{"uri": "x", column: value}]
+
+
+@pytest.mark.parametrize("size", [None, [6, 5]], ids=["sizes kept", "one size"])
+def test_pictures_are_decoded(tmp_path: Path, size: list[int] | None) -> None:
+    for number, picture in enumerate(PICTURES):
+        (tmp_path / f"{number}.png").write_bytes(png(picture))
+    manifest(tmp_path, "0.png", "1.png", "2.png")
+    found = read_files("manifest", tmp_path, decode="image", size=size).column("image")
+    assert all(map(np.array_equal, found, PICTURES))
+
+
+def test_a_manifest_may_be_csv(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a")
+    (tmp_path / "a.csv").write_text("id,url\n1,x\n2,x\n")
+    assert read_files("manifest", tmp_path, column="url", decode="text").good == [
+        {"id": 1, "url": "x", "text": "a"},
+        {"id": 2, "url": "x", "text": "a"},
+    ]
+
+
+def test_what_is_gone_is_the_error_of_its_row(tmp_path: Path, web: Web) -> None:
+    web.paths = {"/there": [b"x"], "/removed": [410], "/secret": [403]}
+    (tmp_path / "folder").mkdir()
+    uris = [
+        *(f"{web.url}/{name}" for name in ("there", "missing", "removed", "secret")),
+        *("nothing/here", "folder", None, "", "ftp://host/file", "http://"),
+        f"{web.url}/there",
+    ]
+    manifest(tmp_path, *uris)
+    outcome = read_files("manifest", tmp_path / "a.parquet")
+    assert outcome.places == [(0, 0), (0, 10)]
+    expected = [
+        r"/missing answers 404 Not Found",
+        r"/removed answers 410 Gone",
+        r"/secret answers 403 Forbidden",
+        r"nothing/here does not exist",
+        r"folder cannot be read: .* is a directory",
+        r"there is no address in column 'uri', but None",
+        r"there is no address in column 'uri', but ''",
+        r"nothing can be fetched from ftp://",
+        r"cannot be fetched: InvalidURL",
+    ]
+    for number, pattern in enumerate(expected, 1):
+        assert re.search(pattern, outcome.bad[0, number])
+    assert web.asked["/missing"] == 1
+
+
+@pytest.mark.parametrize(
+    ("decode", "content"), [("image", b"no picture"), ("text", b"\xff")], ids=["image", "text"]
+)
+def test_what_cannot_be_decoded_is_the_error_of_its_row(
+    tmp_path: Path, decode: str, content: bytes
+) -> None:
+    good = png(PICTURES[0]) if decode == "image" else b"a"
+    (tmp_path / "good").write_bytes(good)
+    (tmp_path / "bad").write_bytes(content)
+    manifest(tmp_path, "good", "bad", "good")
+    outcome = read_files("manifest", tmp_path / "a.parquet", decode=decode)
+    assert (outcome.places, list(outcome.bad)) == ([(0, 0), (0, 2)], [(0, 1)])
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429, 0], ids=["500", "503", "429", "no answer"])
+def test_a_server_in_trouble_is_asked_again(tmp_path: Path, web: Web, trouble: int) -> None:
+    web.paths = {"/a": [trouble, trouble, b"at last"]}
+    manifest(tmp_path, f"{web.url}/a")
+    assert read_files("manifest", tmp_path).column("bytes").tolist() == [b"at last"]
+    assert web.asked["/a"] == 3
+
+
+def test_the_time_that_a_server_asks_for_is_waited(
+    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", waited.append)
+    web.headers = {"Retry-After": "7"}
+    web.paths = {"/a": [429, b"x"], "/b": [503, b"x"]}
+    manifest(tmp_path, f"{web.url}/a", f"{web.url}/b")
+    assert len(read_files("manifest", tmp_path).good) == 2
+    assert waited == [7, 7]
+
+
+def test_storage_that_is_away_fails_the_job(tmp_path: Path, web: Web) -> None:
+    web.paths = {"/a": [b"x"], "/b": [503]}
+    manifest(tmp_path, f"{web.url}/a", f"{web.url}/b")
+    with pytest.raises(
+        JobFailure, match=r"/b answers 503 Service Unavailable \(read.options.on_unr"
+    ):
+        read_files("manifest", tmp_path)
+    assert web.asked["/b"] == fetch.ATTEMPTS
+
+
+def test_a_server_that_is_not_there_fails_the_job(tmp_path: Path, web: Web) -> None:
+    manifest(tmp_path, "http://127.0.0.1:1/a")
+    with pytest.raises(JobFailure, match=r"127.0.0.1:1/a gives no answer: ConnectionError"):
+        read_files("manifest", tmp_path)
+
+
+def test_of_addresses_from_the_web_those_that_are_away_are_errors(tmp_path: Path, web: Web) -> None:
+    web.paths = {"/a": [b"x"], "/b": [503]}
+    manifest(tmp_path, f"{web.url}/b", f"{web.url}/a", "http://127.0.0.1:1/c")
+    outcome = read_files("manifest", tmp_path, on_unreachable="error")
+    assert outcome.places == [(0, 1)]
+    assert list(outcome.bad) == [(0, 0), (0, 2)]
+
+
+def test_no_error_shows_what_gives_access(tmp_path: Path, web: Web) -> None:
+    secret = "s3cr3t-5926"
+    address = web.url.replace("://", f"://user:{secret}@")
+    away = f"http://user:{secret}@127.0.0.1:1/x?X-Amz-Signature={secret}"
+    manifest(tmp_path, f"{address}/missing?X-Amz-Signature={secret}", away)
+    outcome = read_files("manifest", tmp_path, on_unreachable="error")
+    assert len(outcome.bad) == 2
+    assert secret not in str(outcome.bad)
+    with pytest.raises(JobFailure) as caught:
+        read_files("manifest", manifest(tmp_path, away, name="b.parquet"))
+    assert secret not in str(caught.value)
+
+
+def test_a_manifest_without_the_column_is_told_at_once(tmp_path: Path) -> None:
+    manifest(tmp_path, "x", id=[1])
+    with pytest.raises(BadInput, match=r"has no column 'url', only uri, id"):
+        open_input("manifest", tmp_path, column="url")
+
+
+def test_a_column_where_what_is_fetched_would_go_is_told_at_once(tmp_path: Path) -> None:
+    manifest(tmp_path, "x", text=["a"])
+    with pytest.raises(BadInput, match=r"has a column 'text' of its own"):
+        open_input("manifest", tmp_path, decode="text")
+
+
+def test_a_damaged_manifest_is_one_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a")
+    manifest(tmp_path, "x", name="b.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"no manifest")
+    outcome = read_files("manifest", tmp_path)
+    assert (list(outcome.bad), outcome.places) == ([(0, 0)], [(1, 0)])
+
+
+class TestParts:
+    """Several tasks share a manifest."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        (tmp_path / "x").write_text("a")
+        numbers = list(range(100))
+        manifest(tmp_path, *["x"] * 100, id=numbers)
+        lines = [f"{'x' if number % 7 else 'missing'},{number}\n" for number in range(30)]
+        lines[4] = "x,4,one field too many\n"
+        (tmp_path / "b.csv").write_text("uri,id\n" + "".join(lines))
+        return tmp_path
+
+    @pytest.mark.parametrize("parts", [1, 2, 3, 13, 130, 500])
+    def test_parts_together_are_the_whole(self, directory: Path, parts: int) -> None:
+        opened = open_input(
+            "manifest", directory, decode="text", file_extensions=["parquet", "csv"]
+        )
+        whole = opened.read()
+        cut = parts_of(opened.frozen, opened.file_rows.reader, parts)
+        pieces = Outcome([t for part in cut for t in opened.file_rows.read([part])])
+        assert pieces.places == whole.places
+        assert pieces.good == whole.good
+        assert pieces.bad == whole.bad
+        assert pieces.ends == whole.ends == {0: 100, 1: 30}
+        assert abs(len(cut) - min(parts, 130)) <= 2
+
+    def test_a_task_fetches_only_what_is_its_own(self, tmp_path: Path, web: Web) -> None:
+        web.paths = {f"/{number}": [b"x"] for number in range(100)}
+        manifest(tmp_path, *(f"{web.url}/{number}" for number in range(100)))
+        opened = open_input("manifest", tmp_path)
+        tasks = FileSource(opened.frozen, opened.file_rows, 4).get_read_tasks(4)
+        assert len(tasks) == 4
+        for task in tasks:
+            list(task())
+        assert set(web.asked.values()) == {1}
+        assert len(web.asked) == 100
+
+    def test_rows_are_counted(self, directory: Path) -> None:
+        opened = open_input("manifest", directory)
+        count = count_rows(opened.frozen, opened.file_rows.reader)
+        assert count is not None
+        assert (count.rows, count.estimated) == (130, False)

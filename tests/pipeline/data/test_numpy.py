@@ -1,0 +1,141 @@
+"""NumPy's files: the arrays that NumPy itself loads, one row an element of the first axis."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchinference.pipeline.readers import numpy as reader
+from support.reading import open_input, read_files
+
+RANDOM = np.random.default_rng(7)
+ARRAYS: dict[str, np.ndarray] = {
+    "one axis": np.arange(5),
+    "two axes": RANDOM.random((4, 3)),
+    "pictures": RANDOM.integers(0, 255, (3, 6, 5, 3), dtype=np.uint8),
+    "half precision": RANDOM.random((3, 2)).astype(np.float16),
+    "columns first": np.asfortranarray(RANDOM.random((4, 3, 2))),
+    "the other byte order": np.arange(6, dtype=">i4").reshape(3, 2),
+    "booleans": np.array([True, False, True]),
+    "texts": np.array(["a", "längst", ""]),
+    "bytes": np.array([b"a", b"bc"]),
+    "times": np.array(["2026-01-01", "2026-02-03"], "datetime64[s]"),
+    "a single row": RANDOM.random((1, 2)),
+    "a number alone": np.array(7.5),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_rows_are_those_that_numpy_loads(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "a.npy", array)
+    outcome = read_files("numpy", tmp_path)
+    loaded = np.atleast_1d(np.load(tmp_path / "a.npy"))
+    assert outcome.bad == {}
+    assert np.array_equal(outcome.column("data"), loaded)
+    assert outcome.ends == {0: len(loaded)}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=lambda save: save.__name__)
+def test_each_array_of_an_archive_is_a_column(tmp_path: Path, save: Any) -> None:
+    arrays = {"id": np.arange(6), "vector": RANDOM.random((6, 4)), "name": np.array(list("abcdef"))}
+    save(tmp_path / "a.npz", **arrays)
+    outcome = read_files("numpy", tmp_path)
+    for name, array in arrays.items():
+        assert np.array_equal(outcome.column(name), array)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "columns first.npy"])
+def test_rows_do_not_depend_on_the_slices(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = RANDOM.random((100, 3))
+    if name.endswith("npz"):
+        np.savez(tmp_path / name, data=array)
+    else:
+        np.save(tmp_path / name, np.asfortranarray(array) if " " in name else array)
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 7 * 24)  # seven rows
+    outcome = read_files("numpy", tmp_path)
+    assert max(table.num_rows for table in outcome.tables) == 7
+    assert np.array_equal(outcome.column("data"), array)
+    assert outcome.places == [(0, row) for row in range(100)]
+
+
+def test_an_empty_array_has_no_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.empty((0, 3)))
+    outcome = read_files("numpy", tmp_path)
+    assert (outcome.good, outcome.bad, outcome.ends) == ([], {}, {0: 0})
+
+
+@pytest.mark.parametrize(
+    ("array", "error"),
+    [
+        (np.array([1j]), "arrays of complex128 cannot be read"),
+        (np.zeros(2, [("x", "i4")]), "arrays of [('x', '<i4')] cannot be read"),
+        (np.array([{"a": 1}], dtype=object), "arrays of object cannot be read"),
+    ],
+    ids=["complex", "records", "objects, which are pickled"],
+)
+def test_an_array_that_arrow_cannot_hold_is_a_bad_row(
+    tmp_path: Path, array: np.ndarray, error: str
+) -> None:
+    np.save(tmp_path / "a.npy", array)
+    np.save(tmp_path / "b.npy", np.arange(3))
+    outcome = read_files("numpy", tmp_path)
+    assert outcome.bad == {(0, 0): f"ValueError: {error}"}
+    assert outcome.places == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_the_rest_of_a_file_that_is_cut_off_is_one_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "a.npy", np.arange(100))
+    whole = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(whole[:-80])
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 30 * 8)
+    outcome = read_files("numpy", tmp_path)
+    assert outcome.column("data").tolist() == list(range(90))
+    assert outcome.bad == {(0, 90): "EOFError: the file ends before its array does"}
+    assert outcome.ends == {0: 91}
+
+
+def _archive(**members: bytes) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, member in members.items():
+            archive.writestr(f"{name}.npy", member)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x93NUMPY", b"no array at all", b"PK\x03\x04 no archive", _archive(a=b"no array")],
+    ids=["empty", "only its mark", "text", "half an archive", "an archive of text"],
+)
+def test_a_damaged_file_is_one_bad_row(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    np.save(tmp_path / "b.npy", np.arange(2))
+    outcome = read_files("numpy", tmp_path)
+    assert list(outcome.bad) == [(0, 0)]
+    assert outcome.places == [(1, 0), (1, 1)]
+
+
+def test_arrays_of_different_lengths_are_no_table(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(2))
+    assert read_files("numpy", tmp_path).bad == {
+        (0, 0): "ValueError: the arrays have different numbers of rows: x 3, y 2"
+    }
+
+
+def test_columns_and_rows_are_known_from_the_headers(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3))
+    np.save(tmp_path / "b.npy", np.arange(4))
+    opened = open_input("numpy", tmp_path)
+    found = opened.file_rows.reader
+    assert found.columns() == ["x", "y", "data"]
+    files = opened.frozen.files()
+    assert [found.rows_in(opened.frozen.address(file), file.size) for file in files] == [3, 4]

@@ -1,0 +1,195 @@
+"""Tar archives of samples: what the WebDataset library itself reads."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import webdataset
+
+from batchinference.pipeline.blocks import to_batch
+from batchinference.pipeline.readers import streams
+from batchinference.pipeline.sizing import count_rows
+from support.inputs import add_member, pictures, png, write_webdataset
+from support.reading import open_input, read_files
+
+PICTURES = pictures(6)
+
+
+def shard(path: Path, members: dict[str, bytes]) -> Path:
+    """An archive with these members, compressed as its name says."""
+    mode: Any = {".gz": "w:gz", ".tgz": "w:gz"}.get(path.suffix, "w")
+    with tarfile.open(path, mode) as archive:
+        for name, content in members.items():
+            add_member(archive, name, content)
+    return path
+
+
+def captions(count: int) -> dict[str, bytes]:
+    return {f"{number:04d}.txt": f"caption {number}".encode() for number in range(count)}
+
+
+def test_samples_are_those_of_the_library(tmp_path: Path) -> None:
+    write_webdataset(tmp_path)
+    theirs = webdataset.WebDataset(
+        [str(tmp_path / "0.tar"), str(tmp_path / "1.tar")], shardshuffle=False, empty_check=False
+    ).decode("rgb8")
+    outcome = read_files("webdataset", tmp_path)
+    pixels = outcome.column("png")
+    for number, (ours, expected) in enumerate(zip(outcome.good, theirs, strict=True)):
+        assert ours["__key__"] == expected["__key__"]
+        assert ours["json"] == expected["json"]
+        assert (ours["txt"], ours["cls"]) == (expected["txt"], expected["cls"])
+        assert ours["bin"] == expected["bin"]
+        assert np.array_equal(pixels[number], expected["png"])
+
+
+def test_without_the_decoder_members_are_bytes(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.json": b"{", "1.cls": b"x"})
+    assert read_files("webdataset", tmp_path, decoder=False).good == [
+        {"__key__": "1", "png": b"no picture", "json": b"{", "cls": b"x"}
+    ]
+
+
+def test_only_some_suffixes_are_read(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
+    outcome = read_files("webdataset", tmp_path, suffixes=["txt"])
+    assert outcome.good == [{"__key__": "1", "txt": "a"}]
+
+
+def test_a_suffix_is_what_follows_the_first_dot(tmp_path: Path) -> None:
+    masks = {f"dir.v1/{n}.seg.PNG": png(picture) for n, picture in enumerate(PICTURES)}
+    shard(tmp_path / "a.tar", masks)
+    outcome = read_files("webdataset", tmp_path, mode="L", size=[3, 4])
+    assert outcome.column("__key__").tolist() == [f"dir.v1/{n}" for n in range(6)]
+    assert outcome.column("seg.png").shape == (6, 3, 4)
+
+
+def test_members_that_are_no_part_of_a_sample_are_passed_over(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("folder"))
+        link = tarfile.TarInfo("1.lnk")
+        link.type, link.linkname = tarfile.SYMTYPE, "1.txt"
+        archive.addfile(link)
+        for name in ("README", "._1.txt", "1.txt"):
+            add_member(archive, name, b"a")
+    assert read_files("webdataset", tmp_path).good == [{"__key__": "1", "txt": "a"}]
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz"])
+def test_compressed_archives_are_unpacked(tmp_path: Path, name: str) -> None:
+    shard(tmp_path / name, captions(20))
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["txt"] for row in outcome.good] == [f"caption {n}" for n in range(20)]
+
+
+def test_types_of_json_hold_for_all_archives(tmp_path: Path) -> None:
+    for name, about in {"a": {"x": 1}, "b": {"x": 1.5, "y": "late"}, "c": {"x": None}}.items():
+        shard(tmp_path / f"{name}.tar", {"1.json": json.dumps(about).encode()})
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["json"] for row in outcome.good] == [
+        *({"x": 1.0, "y": None}, {"x": 1.5, "y": "late"}, {"x": None, "y": None})
+    ]
+
+
+def test_what_a_sample_lacks_is_null(tmp_path: Path) -> None:
+    members = {"1.png": png(PICTURES[0]), "1.txt": b"a", "2.txt": b"b", "3.png": png(PICTURES[1])}
+    shard(tmp_path / "a.tar", members)
+    outcome = read_files("webdataset", tmp_path)
+    assert outcome.table.column("txt").to_pylist() == ["a", "b", None]
+    first, none, last = outcome.column("png")
+    assert none is None
+    assert np.array_equal(first, PICTURES[0])
+    assert np.array_equal(last, PICTURES[1])
+
+
+def test_pictures_of_one_size_may_be_missing_as_well(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"1.png": png(PICTURES[0]), "2.txt": b"b"})
+    table = read_files("webdataset", tmp_path, size=[6, 5]).table
+    first, none = to_batch(table)["png"]
+    assert none is None
+    assert np.array_equal(first, PICTURES[0])
+
+
+def test_a_sample_that_cannot_be_decoded_goes_to_the_errors_in_its_place(tmp_path: Path) -> None:
+    bad = {
+        "1.png": b"no picture",
+        "3.json": b"{",
+        "4.cls": b"cat",
+        "5.txt": b"\xff",
+        "6.cls": b"9" * 30,
+    }
+    shard(tmp_path / "a.tar", {"0.txt": b"a", **bad, "2.txt": b"c", "7.txt": b"h"})
+    outcome = read_files("webdataset", tmp_path)
+    assert [row["txt"] for row in outcome.good] == ["a", "c", "h"]
+    assert [place for _, place in outcome.bad] == [1, 2, 3, 4, 5]
+    assert outcome.ends == {0: 8}
+
+
+def test_a_member_that_is_there_twice_makes_a_bad_row(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name in ("1.txt", "1.TXT", "2.txt"):
+            add_member(archive, name, b"a")
+    outcome = read_files("webdataset", tmp_path)
+    assert outcome.bad == {(0, 0): "ValueError: sample '1' has two members 'txt'"}
+    assert [row["__key__"] for row in outcome.good] == ["2"]
+
+
+def _cut(content: bytes) -> bytes:
+    return content[: 3 * 1024 + 600]  # within the fourth sample's text
+
+
+def _damaged_header(content: bytes) -> bytes:
+    return content[: 3 * 1024] + b"\xff" * 100 + content[3 * 1024 + 100 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "good"),
+    [
+        pytest.param(_cut, 3, id="cut off"),
+        # it could have been one more member of the third sample
+        pytest.param(_damaged_header, 2, id="damaged header"),
+    ],
+)
+def test_the_rest_of_a_damaged_archive_is_one_bad_row(
+    tmp_path: Path, damage: Any, good: int
+) -> None:
+    path = shard(tmp_path / "a.tar", captions(9))
+    path.write_bytes(damage(path.read_bytes()))
+    shard(tmp_path / "b.tar", captions(1))
+    outcome = read_files("webdataset", tmp_path)
+    assert [place for place in outcome.places if place[0] == 0] == [(0, row) for row in range(good)]
+    assert list(outcome.bad) == [(0, good)]
+    assert (1, 0) in outcome.places
+
+
+@pytest.mark.parametrize("content", [b"no archive", b"\x1f\x8bno gzip"], ids=["text", "gzip"])
+def test_what_is_no_archive_is_one_bad_row(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.tar").write_bytes(content)
+    assert list(read_files("webdataset", tmp_path).bad) == [(0, 0)]
+
+
+def test_damaged_gzip_is_one_bad_row(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar.gz", captions(500))
+    path.write_bytes(path.read_bytes()[:-500])
+    outcome = read_files("webdataset", tmp_path)
+    assert len(outcome.bad) == 1
+    assert len(outcome.good) > 300
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+def test_rows_are_estimated_from_the_beginning(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(5)
+    shard(tmp_path / name, {f"{number}.bin": random.bytes(600) for number in range(2000)})
+    monkeypatch.setattr(streams, "SAMPLE_BYTES", 1 << 18)
+    opened = open_input("webdataset", tmp_path)
+    count = count_rows(opened.frozen, opened.file_rows.reader)
+    assert count is not None
+    assert count.estimated
+    assert abs(count.rows - 2000) < 300

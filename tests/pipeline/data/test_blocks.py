@@ -213,3 +213,25 @@ def test_a_read_task_yields_what_its_function_yields() -> None:
     nothing = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
     task = ReadTask(tables, nothing)
     assert [table.to_pylist() for table in task()] == [[{"a": 1}], [{"b": 2}]]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        pytest.param([np.zeros((2, 3), np.uint8), np.ones((2, 3), np.uint8)], id="one shape"),
+        pytest.param([np.zeros((2, 3), np.uint8), np.ones((4, 1), np.uint8)], id="several shapes"),
+    ],
+)
+def test_a_tensor_that_is_missing_is_none_in_a_batch(tensors: list[np.ndarray]) -> None:
+    parts = [to_table({"t": np.stack([tensor])}) for tensor in tensors]
+    table = concat([parts[0], pa.table({"n": [1]}), parts[1]])
+    first, none, last = to_batch(table)["t"]
+    assert none is None
+    assert np.array_equal(first, tensors[0])
+    assert np.array_equal(last, tensors[1])
+    assert list(to_batch(table)) == ["t", "n"]
+
+
+def test_a_batch_without_any_tensor_is_all_none() -> None:
+    table = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})]).slice(1)
+    assert to_batch(table)["t"].tolist() == [None]

@@ -236,6 +236,7 @@ class TestParts:
         assert pieces.good == whole.good
         assert pieces.bad == whole.bad
         assert pieces.ends == whole.ends == {0: 100, 1: 30}
+        assert sum(table.num_rows for table in pieces.tables) == 130 + len(whole.ends)
         assert abs(len(cut) - min(parts, 130)) <= 2
 
     def test_a_task_fetches_only_what_is_its_own(self, tmp_path: Path, web: Web) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers import lines
 from batchinference.pipeline.sizing import count_rows
 from support.reading import Input, open_input
@@ -76,6 +80,46 @@ def test_rows_of_a_long_file_are_estimated_from_its_beginning(
     estimate = counted(open_input("text", tmp_path))
     assert estimate is not None
     assert abs(estimate - 5000) < 50
+
+
+@pytest.mark.parametrize("lines_", [10, 5_000, 200_000])
+def test_rows_of_a_compressed_file_are_estimated_as_well(tmp_path: Path, lines_: int) -> None:
+    random = np.random.default_rng(2)
+    content = "".join(f"{number}\n" for number in random.integers(0, 10**15, lines_))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode()))
+    estimate = counted(open_input("text", tmp_path))
+    assert estimate == pytest.approx(lines_, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("format_", "name"), [("text", "a.txt"), ("json", "a.jsonl"), ("csv", "a.csv")]
+)
+def test_compressed_files_of_a_directory_are_read(
+    files: Path, tmp_path: Path, format_: str, name: str
+) -> None:
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    (packed / f"{name}.gz").write_bytes(gzip.compress((files / name).read_bytes()))
+    assert open_input(format_, packed).read().good == open_input(format_, files / name).read().good
+
+
+@pytest.mark.parametrize(
+    ("format_", "library"),
+    [("audio", "soundfile"), ("video", "av"), ("tfrecords", "google_crc32c")],
+)
+def test_a_missing_library_is_told_at_once(
+    tmp_path: Path, format_: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == library else found(name)
+    )
+    with pytest.raises(BadInput) as caught:
+        open_input(format_, tmp_path)
+    assert str(caught.value) == (
+        f"the format '{format_}' needs the package {library.replace('_', '-')}: "
+        "pip install 'batchinference[formats]', or an image that has it"
+    )
 
 
 def test_nothing_is_known_of_the_length_of_an_array(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def damaged(path: Path, number: int) -> Path:
         packets = [packet for packet in container.demux(video=0) if packet.size]
         begin, size = packets[number].pos, packets[number].size
     content = bytearray(path.read_bytes())
-    noise = np.random.default_rng(1).bytes(size - 16)
-    content[begin + 16 : begin + size] = noise
+    kept = 4 if path.suffix == ".mp4" else 16  # its length, or all headers
+    content[begin + kept : begin + size] = np.random.default_rng(1).bytes(size - kept)
     path.write_bytes(content)
     return path
 

@@ -30,7 +30,19 @@ from batchinference.pipeline.sizing import (
     sizing_of,
 )
 from batchinference.pipeline.storage import Address
-from batchinference.spec.read import ImageOptions, Read, ReadImages, ReadParquet, ReadText
+from batchinference.spec.read import (
+    ImageOptions,
+    ManifestOptions,
+    Read,
+    ReadAudio,
+    ReadImages,
+    ReadManifest,
+    ReadParquet,
+    ReadText,
+    ReadVideo,
+    ReadWebdataset,
+    VideoOptions,
+)
 from support.job_runs import write_lines
 
 TEXT = ReadText(format="text", paths=["in"])
@@ -111,6 +123,43 @@ def test_large_rows_make_short_files() -> None:
     small = ReadImages(format="images", paths=["in"], options=ImageOptions(size=[224, 224]))
     count = RowCount(100_000, estimated=False)
     assert cut(100_000, 1 << 20, count, small).rows_per_file == FILE_BYTES // (224 * 224 * 3)
+
+
+@pytest.mark.parametrize(
+    ("files", "rows", "tasks"),
+    [(1, 10, 1), (1, 10_000, 40), (1, 10**7, MIN_TASKS), (3, 100, 3), (100, 10**6, MIN_TASKS)],
+)
+def test_a_manifest_is_cut_by_its_rows(files: int, rows: int, tasks: int) -> None:
+    manifest = ReadManifest(format="manifest", paths=["in"])
+    count = RowCount(rows, estimated=False)
+    assert cut(files, 1000, count, manifest).read_tasks == tasks
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (ReadVideo(format="video", paths=["in"]), 720 * 1280 * 3),
+        (
+            ReadVideo(format="video", paths=["in"], options=VideoOptions(size=[8, 9])),
+            8 * 9 * 3,
+        ),
+        (
+            ReadManifest(
+                format="manifest",
+                paths=["in"],
+                options=ManifestOptions(decode="image", size=[8, 9], mode="L"),
+            ),
+            8 * 9,
+        ),
+        (ReadManifest(format="manifest", paths=["in"]), 1 << 18),
+        (ReadAudio(format="audio", paths=["in"]), 10 * 500),
+        (ReadWebdataset(format="webdataset", paths=["in"]), 10 * 500),
+        (TEXT, 4 * 500),
+    ],
+    ids=["video", "small video", "pictures of a manifest", "manifest", "audio", "tar", "text"],
+)
+def test_a_row_takes_about_so_many_bytes(read: Read, expected: int) -> None:
+    assert row_bytes(100_000, 200, read) == expected
 
 
 @given(st.integers(1, 5000), st.integers(1, 20))

@@ -17,7 +17,7 @@ import pyarrow.csv as pac
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after, size_of
-from batchinference.pipeline.readers.lines import estimated_rows, sample_of
+from batchinference.pipeline.readers.lines import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import CsvOptions
@@ -29,7 +29,7 @@ _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
 
 
 class CsvReader:
-    extensions = ("csv", "tsv")
+    extensions = packed_or_not("csv", "tsv")
     row_per_file = False
     rows_exact = False
 

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyarrow.json as paj
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, sample_of, whole
+from batchinference.pipeline.readers.lines import (
+    estimated_rows,
+    line_chunks,
+    packed_or_not,
+    sample_of,
+    whole,
+)
 from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import JsonOptions
@@ -23,7 +29,7 @@ NO_SCHEMA = pa.schema([])
 
 
 class JsonReader:
-    extensions = ("json", "jsonl", "ndjson")
+    extensions = packed_or_not("json", "jsonl", "ndjson")
     row_per_file = False
     rows_exact = False
 

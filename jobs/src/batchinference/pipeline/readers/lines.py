@@ -16,6 +16,11 @@ CHUNK_BYTES = 4 << 20
 SAMPLE_BYTES = 1 << 20
 
 
+def packed_or_not(*endings: str) -> tuple[str, ...]:
+    """Endings of files, and those of the same files compressed."""
+    return (*endings, *(f"{ending}.gz" for ending in endings))
+
+
 def line_chunks(file: Address) -> Iterator[bytes]:
     """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark."""
     with file.filesystem.open_input_stream(file.path) as stream:

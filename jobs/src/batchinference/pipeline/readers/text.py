@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, whole
+from batchinference.pipeline.readers.lines import estimated_rows, line_chunks, packed_or_not, whole
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import TextOptions
 
 
 class TextReader:
-    extensions = ("txt", "text", "md", "rst", "log")
+    extensions = packed_or_not("txt", "text", "md", "rst", "log")
     row_per_file = False
     rows_exact = False
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.example import Column, Feature, columns_of, features_of
+from batchinference.pipeline.readers.lines import packed_or_not
 from batchinference.pipeline.readers.streams import (
     beginning,
     estimate,
@@ -38,7 +39,7 @@ Record: TypeAlias = bytes | Exception
 
 
 class TfrecordsReader:
-    extensions = ("tfrecords", "tfrecord", "tfrecords.gz", "tfrecord.gz")
+    extensions = packed_or_not("tfrecords", "tfrecord")
     row_per_file = False
     rows_exact = False
 

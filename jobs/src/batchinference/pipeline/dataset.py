@@ -17,11 +17,9 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.prepare import Prepared
 from batchinference.pipeline.process_memory import MemoryWatch
-from batchinference.pipeline.sink import Commit, CommitSink
 from batchinference.pipeline.source import FileRows, FileSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
-from batchinference.pipeline.writers import writer_for
-from batchinference.pipeline.writers.cut import Cut
+from batchinference.pipeline.table_sink import sink_for
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
@@ -57,12 +55,11 @@ class Execution:
         errors = ErrorHandling(self._spec.errors.tolerant, attempt.layout.input)
         for stage in self._plan.stages:
             dataset = _add(dataset, stage, self._plan, errors)
-        commit = Commit(attempt, writer_for(self._spec.write), Cut.of(self._spec.write))
         arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
         if selector := _selector(self._plan, CPU_GROUP):
             arguments["label_selector"] = selector
-        rows_per_task = max(sizing.rows_per_file, commit.cut.rows_per_file or 0)
-        dataset.write_datasink(CommitSink(commit, rows_per_task), ray_remote_args=arguments)
+        sink = sink_for(self._spec.write, attempt, sizing.rows_per_file)
+        dataset.write_datasink(sink, ray_remote_args=arguments)
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""

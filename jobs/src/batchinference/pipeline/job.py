@@ -25,6 +25,7 @@ from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Memory, Report
 from batchinference.spec.status import Counts
+from batchinference.spec.write import WriteTable
 
 Publish = Callable[[Report], None]
 
@@ -109,6 +110,10 @@ class JobRun:
         self._told = told_by(manifests)
         # rows that became several may lie in several tasks, none of which can count them
         meter.finish(replace(counts, read=rows_covered(manifests)), time.monotonic())
+        if isinstance(self.job.spec.write, WriteTable):
+            # a driver that dies right after the commit leaves the report of it
+            attempt.layout.report.write(self._report().serialized())
+            attempt.commit(self.job.spec.write, manifests)
         self._enter(JobState.SUCCEEDED)
         report = self._report()
         attempt.complete(report)
@@ -121,7 +126,7 @@ class JobRun:
                 "updated_at": now(), "seconds": {}}  # fmt: skip
         if is_complete(layout):
             report = Report.parse(layout.report.read())
-            now_ |= {"message": "the output was complete already"}
+            now_ |= {"message": "the output was complete already", "state": JobState.SUCCEEDED}
         else:
             self._enter(JobState.SUCCEEDED)
             report = self._report()

@@ -10,6 +10,7 @@
       input.parquet                the frozen list of input files
       manifests/NNNN/*.json        commits of attempt NNNN
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
+  staged/part-KEY-*            of a table: what its commit takes, until it is made
 
 KEY is the beginning of the work's hash: two jobs that share a directory keep apart. Names that
 begin with an underscore are passed over by readers of data sets.
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.storage import Address, base_name
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.write import WriteTable
 
 STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
@@ -54,6 +56,8 @@ class Layout:
     state: Address
     """The directory of all but the output."""
     errors: Address
+    is_table: bool = False
+    """Whether the rows go to a table, in one commit at the end."""
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
@@ -63,15 +67,20 @@ class Layout:
         if spec.write.mode == "append":
             state = state / f"{_APPENDED}{key[:8]}"
         errors = Address(spec.errors.path, storage) if spec.errors.path else state / "errors"
-        return cls(key, output, state, errors)
+        return cls(key, output, state, errors, isinstance(spec.write, WriteTable))
 
     def appended(self) -> list[Layout]:
         """The layouts of what other jobs have added to this output."""
         return [
-            Layout(self.key, self.output, state, state / "errors")
+            Layout(self.key, self.output, state, state / "errors", self.is_table)
             for state in self.state.directories()
             if base_name(state.path).startswith(_APPENDED)
         ]
+
+    @property
+    def data(self) -> Address:
+        """Where write tasks put their files."""
+        return self.state / "staged" if self.is_table else self.output
 
     @property
     def success(self) -> Address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ from batchinference.pipeline.failures import BadOutput, Incomplete
 from batchinference.pipeline.layout import Layout, part_prefix
 from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, counts_of_name
 from batchinference.pipeline.storage import Address, base_name
+from batchinference.pipeline.tables import Mark, Table, reaching_table, table_for
 from batchinference.spec.report import Report
-from batchinference.spec.write import Write
+from batchinference.spec.write import Write, WriteTable
 
 FETCH_THREADS = 16
 
@@ -57,12 +59,21 @@ class Attempt:
         manifests = self.manifests()
         check_coverage(manifests, files)
         layout = self.layout
-        _check_there(layout.output, [file for m in manifests for file in m.data])
+        _check_there(layout.data, [file for m in manifests for file in m.data])
         _check_there(layout.errors, [m.errors for m in manifests if m.errors])
         named = {file.name for m in manifests for file in m.files}
-        for place in (layout.output, layout.errors):
+        for place in (layout.data, layout.errors):
             remove_parts(place, layout.key, keep=named)
         return manifests
+
+    def commit(self, write: WriteTable, manifests: list[Manifest]) -> None:
+        """Make the rows of a table visible, all of them at once."""
+        receipts = [self.layout.data / file.name for m in manifests for file in m.data]
+        with reaching_table():
+            table = table_for(write)
+            if write.mode in ("error", "ignore") and table.holds_rows():
+                raise _foreign(write, self.layout)
+            table.commit(receipts, Mark(self.layout.key, self.number))
 
     def check_owner(self) -> None:
         """Raise BadOutput when another run has taken over the output: it removes what this one
@@ -78,6 +89,8 @@ class Attempt:
         """Mark the output complete, which nothing but this does."""
         self.layout.report.write(report.serialized())
         self.layout.success.write(b"")
+        if self.layout.is_table:
+            self.layout.data.delete_directory()
 
 
 def _check_there(place: Address, files: list[WrittenFile]) -> None:
@@ -108,13 +121,15 @@ def begin(write: Write, layout: Layout) -> Attempt | None:
 
     Raises BadOutput when the path holds something that this job must not touch, or cannot be used.
     """
+    table = table_for(write) if isinstance(write, WriteTable) else None
     try:
-        return _begin(write, layout)
+        with reaching_table() if table is not None else nullcontext():
+            return _begin(write, layout, table)
     except OSError as error:
         raise BadOutput(f"write.path '{write.path}' cannot be used: {error}") from error
 
 
-def _begin(write: Write, layout: Layout) -> Attempt | None:
+def _begin(write: Write, layout: Layout, table: Table | None) -> Attempt | None:
     if layout.errors.path == layout.output.path:
         raise BadOutput(
             f"errors.path and write.path are both '{write.path}': readers would take bad rows for "
@@ -122,7 +137,7 @@ def _begin(write: Write, layout: Layout) -> Attempt | None:
         )
     owner = _owner(layout)
     if owner is None:
-        return _begin_new(write, layout)
+        return _begin_new(write, layout, table)
     if write.mode == "overwrite":
         _clear(layout, owner)
     elif owner.key != layout.key:
@@ -134,19 +149,37 @@ def _begin(write: Write, layout: Layout) -> Attempt | None:
         )
     elif layout.success.exists():
         return None
+    elif table is not None and table.holds(Mark(owner.key, owner.attempt)):
+        layout.success.write(b"")  # all that was missing when the attempt before ended
+        return None
     else:
         # what the attempt before has committed is done again
         _remove_files(layout, owner)
+    if table is not None and _is_taken(write, layout, table):
+        _refuse(write, layout)
+        return None
     return _open(layout, owner.attempt + 1)
 
 
-def _begin_new(write: Write, layout: Layout) -> Attempt | None:
+def _begin_new(write: Write, layout: Layout, table: Table | None) -> Attempt | None:
     """The first attempt at an output that no job of this kind has begun."""
-    if write.mode != "append" and layout.output.files(recursive=True):
-        if write.mode == "ignore":
-            return None
-        raise _foreign(write, layout)
+    if _is_taken(write, layout, table):
+        _refuse(write, layout)
+        return None
     return _open(layout, 1)
+
+
+def _is_taken(write: Write, layout: Layout, table: Table | None) -> bool:
+    """Whether something is there that the mode does not allow to add to or to replace."""
+    if table is not None:
+        return write.mode in ("error", "ignore") and table.holds_rows()
+    return write.mode != "append" and bool(layout.output.files(recursive=True))
+
+
+def _refuse(write: Write, layout: Layout) -> None:
+    """Raises BadOutput unless the mode is to leave what is there."""
+    if write.mode != "ignore":
+        raise _foreign(write, layout)
 
 
 @dataclass(frozen=True)
@@ -171,6 +204,11 @@ def _owner(layout: Layout) -> _Owner | None:
 
 
 def _foreign(write: Write, layout: Layout) -> BadOutput:
+    if layout.is_table:
+        return BadOutput(
+            f"the table that write names ({write.format}, '{getattr(write, 'table', write.path)}') "
+            "has rows already: set write.mode to append, or to overwrite, or choose another one"
+        )
     way_out = (
         "overwrite only replaces such output. Remove them yourself, or choose another path"
         if write.mode == "overwrite"
@@ -199,7 +237,7 @@ def _clear(layout: Layout, owner: _Owner) -> None:
 
 
 def _remove_files(layout: Layout, owner: _Owner) -> None:
-    for place in (layout.errors, layout.output):
+    for place in (layout.errors, layout.data):
         remove_parts(place, owner.key)
 
 

@@ -16,12 +16,14 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from batchinference.pipeline.storage import Address, base_name
+from batchinference.pipeline.tables import table_for
 from batchinference.spec.write import (
     Write,
     WriteCsv,
     WriteImages,
     WriteNumpy,
     WriteParquet,
+    WriteTable,
     WriteWebdataset,
 )
 
@@ -29,7 +31,9 @@ Row = dict[str, Any]
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """The first rows of an output, file by file in the order of their names."""
+    """The first rows of an output, file by file in the order of their names; of a table any."""
+    if isinstance(write, WriteTable):
+        return table_for(write).first_rows(count)
     output = Address(write.path, write.storage)
     paths = sorted(info.path for info in output.data_files())
     parts = [path for path in paths if not base_name(path).startswith(("_", "."))]

@@ -88,7 +88,7 @@ class Commit:
             for directory, piece in self.cut.pieces(data)
             for ending, content in self.writer.files(piece)
         )
-        place = self.attempt.layout.output
+        place = self.attempt.layout.data
         with ThreadPoolExecutor(PUT_THREADS) as pool:
             return list(pool.map(lambda file: _put(place, *file), files))
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.failures import JobFailure
-from batchinference.spec.write import Write, WriteColumns, WritePartitioned
+from batchinference.spec.write import Write, WritePartitioned, WriteSized, WriteTable
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 _SCALARS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
     *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
@@ -30,9 +30,11 @@ class Cut:
     @classmethod
     def of(cls, write: Write) -> Cut:
         needed = write.columns_needed
-        by = write.partition_by if isinstance(write, WritePartitioned) else None
-        most = write.rows_per_file if isinstance(write, WriteColumns) else None
-        return cls(tuple(needed) if needed else None, tuple(by or ()), most)
+        by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
+        most = write.rows_per_file if isinstance(write, WriteSized) else None
+        if isinstance(write, WriteTable):  # which makes its partitions itself
+            needed, by = [*needed, *by] if needed else None, []
+        return cls(tuple(needed) if needed else None, tuple(by), most)
 
     def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The directory below the output (empty for the output itself), and the rows of a file."""
@@ -50,13 +52,18 @@ class Cut:
         return table.select(list(dict.fromkeys(wanted)))
 
     def _partitions(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        if not self.partition_by:
-            yield "", table
-            return
-        directories = pa.array(_directories(table, self.partition_by))
-        rest = table.drop_columns(list(self.partition_by))
-        for directory in pc.unique(directories):
-            yield directory.as_py(), rest.filter(pc.equal(directories, directory))
+        for directory, rows in partitions(table, self.partition_by):
+            yield directory, rows.drop_columns(list(self.partition_by))
+
+
+def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows that have the same values in some columns, and the directory that names those."""
+    if not columns:
+        yield "", table
+        return
+    directories = pa.array(_directories(table, columns))
+    for directory in pc.unique(directories):
+        yield directory.as_py(), table.filter(pc.equal(directories, directory))
 
 
 def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
@@ -73,5 +80,5 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
 
 def _value(value: object) -> str:
     if value is None:
-        return _NULL
+        return NULL_DIRECTORY
     return quote(str(value).lower() if isinstance(value, bool) else str(value), safe=" ")

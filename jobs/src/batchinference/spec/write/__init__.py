@@ -6,7 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.write.base import WriteColumns, WriteModel, WritePartitioned, WriteRows
+from batchinference.spec.write.base import (
+    WriteColumns,
+    WriteModel,
+    WritePartitioned,
+    WriteRows,
+    WriteSized,
+)
 from batchinference.spec.write.files import (
     WriteCsv,
     WriteImages,
@@ -15,21 +21,29 @@ from batchinference.spec.write.files import (
     WriteParquet,
     WriteWebdataset,
 )
+from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
 WriteFiles = WriteParquet | WriteJson | WriteCsv | WriteNumpy | WriteWebdataset | WriteImages
-Write = Annotated[WriteFiles, Field(discriminator="format")]
+WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql
+Write = Annotated[WriteFiles | WriteTable, Field(discriminator="format")]
 
 __all__ = [
     "Write",
     "WriteColumns",
     "WriteCsv",
+    "WriteDelta",
     "WriteFiles",
+    "WriteIceberg",
     "WriteImages",
     "WriteJson",
+    "WriteLance",
     "WriteModel",
     "WriteNumpy",
     "WriteParquet",
     "WritePartitioned",
     "WriteRows",
+    "WriteSized",
+    "WriteSql",
+    "WriteTable",
     "WriteWebdataset",
 ]

@@ -39,8 +39,8 @@ class WriteModel(SpecModel):
 
 class WritePartitioned(WriteModel):
     partition_by: PartitionColumns | None = None
-    """Columns whose values become directories (`class=cat/`) instead of standing in the files.
-    For delta, the columns by which a new table is partitioned."""
+    """Columns whose values become directories (`class=cat/`) instead of standing in the files; of
+    delta and iceberg, the columns by which a new table is partitioned."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -50,9 +50,6 @@ class WritePartitioned(WriteModel):
 class WriteColumns(WriteModel):
     columns: Columns | None = None
     """The columns to write, in this order; all of them unless told otherwise."""
-    rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """The most rows of a file, and about as many as a file has. Unless told otherwise, enough for
-    64 MiB, and few enough that progress can be seen."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -63,5 +60,11 @@ class WriteColumns(WriteModel):
         return self.columns
 
 
-class WriteRows(WriteColumns, WritePartitioned):
+class WriteSized(WriteColumns):
+    rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """The most rows of a file, and about as many as a file has. Unless told otherwise, enough for
+    64 MiB, and few enough that progress can be seen."""
+
+
+class WriteRows(WriteSized, WritePartitioned):
     """Files of many rows each."""

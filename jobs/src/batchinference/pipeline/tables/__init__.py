@@ -1,0 +1,66 @@
+"""One module a table format. Their libraries are imported where a job writes such a table."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from batchinference.pipeline.failures import MAX_MESSAGE, BadOutput, JobFailure
+from batchinference.pipeline.tables.base import Mark, Table
+from batchinference.spec.write import (
+    WriteDelta,
+    WriteIceberg,
+    WriteLance,
+    WriteSql,
+    WriteTable,
+)
+
+_LIBRARIES = {"lance": "lance", "delta": "deltalake", "iceberg": "pyiceberg", "sql": "sqlalchemy"}
+
+
+def table_for(write: WriteTable) -> Table:
+    """The table that a job writes.
+
+    Raises BadOutput that says what to install when the format's library is missing.
+    """
+    library = _LIBRARIES[write.format]
+    if importlib.util.find_spec(library) is None:
+        raise BadOutput(
+            f"write.format {write.format} needs {library}, which is not installed: pip install "
+            "'batchinference[formats]'"
+        )
+    match write:
+        case WriteLance():
+            from batchinference.pipeline.tables.lance import LanceTable
+
+            return LanceTable(write)
+        case WriteDelta():
+            from batchinference.pipeline.tables.delta import DeltaLakeTable
+
+            return DeltaLakeTable(write)
+        case WriteIceberg():
+            from batchinference.pipeline.tables.iceberg import IcebergTable
+
+            return IcebergTable(write)
+        case WriteSql():
+            from batchinference.pipeline.tables.sql import SqlTable
+
+            return SqlTable(write)
+
+
+@contextmanager
+def reaching_table() -> Iterator[None]:
+    """Tell what a format's library raises as a fault of the output."""
+    try:
+        yield
+    except (JobFailure, OSError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:MAX_MESSAGE]
+        raise BadOutput(
+            f"the table that write names cannot be used: {type(error).__name__}: {said}"
+        ) from error
+
+
+__all__ = ["Mark", "Table", "reaching_table", "table_for"]

@@ -1,0 +1,143 @@
+"""Delta Lake tables: tasks write Parquet files, the commit names them in one transaction."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.tables.base import (
+    Mark,
+    Receipt,
+    Row,
+    aligned,
+    common_types,
+    expected_schema,
+    read_receipts,
+    receipt,
+    unified,
+    without_nulls,
+)
+from batchinference.pipeline.tables.stores import location, storage_options
+from batchinference.pipeline.writers.base import plain
+from batchinference.pipeline.writers.cut import NULL_DIRECTORY, Cut
+from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.spec.write import WriteDelta
+
+
+class DeltaLakeTable:
+    def __init__(self, write: WriteDelta) -> None:
+        self._address = Address(write.path, write.storage)
+        self._append = write.mode == "append"
+        self._partition_by = list(write.partition_by or ())
+        self._expected: pa.Schema | None = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        existing = self._table()
+        if existing is not None:
+            self._check_partitions(list(existing.metadata().partition_columns))
+        if self._append and existing is not None:
+            self._expected = pa.schema(existing.schema().to_arrow())
+        else:
+            self._expected = expected_schema(common_types(plain(schema.empty_table())))
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        table = aligned(common_types(plain(table)), self._expected)
+        for directory, rows in Cut(partition_by=tuple(self._partition_by)).pieces(table):
+            ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
+            name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
+            (self._address / name).write(content)
+            action = {"path": name, "size": len(content), "rows": rows.num_rows}
+            yield receipt(expected_schema(table), **action, partitions=_values(directory))
+
+    def holds_rows(self) -> bool:
+        table = self._table()
+        return table is not None and table.count() > 0
+
+    def holds(self, mark: Mark) -> bool:
+        table = self._table()
+        return table is not None and table.transaction_version(_application(mark)) == mark.attempt
+
+    def commit(self, receipts: list[Address], mark: Mark) -> None:
+        found, table = read_receipts(receipts), self._table()
+        done = CommitProperties(app_transactions=[Transaction(_application(mark), mark.attempt)])
+        if not found:
+            if table is not None and not self._append:
+                table.delete(commit_properties=done)
+            return
+        schema = unified([entry["schema"] for entry in found])
+        actions = [_action(entry) for entry in found]
+        arguments: dict[str, Any] = {
+            "partition_by": self._partition_by or None,
+            "commit_properties": done,
+        }
+        if table is None:
+            options = storage_options(self._address)
+            create_table_with_add_actions(
+                location(self._address),
+                Schema.from_arrow(schema),
+                actions,
+                storage_options=options,
+                **arguments,
+            )
+            return
+        if self._append:
+            schema = self._widen(table, schema)
+        mode = "append" if self._append else "overwrite"
+        table.create_write_transaction([*actions], mode, Schema.from_arrow(schema), **arguments)
+
+    def first_rows(self, count: int) -> list[Row]:
+        table = self._table()
+        if table is None:
+            return []
+        return list(table.to_pyarrow_dataset().head(count).to_pylist())
+
+    def _table(self) -> DeltaTable | None:
+        if not (self._address / "_delta_log").files():
+            return None
+        options = storage_options(self._address)
+        return DeltaTable(location(self._address), storage_options=options)
+
+    def _check_partitions(self, existing: list[str]) -> None:
+        if self._partition_by and self._partition_by != existing:
+            raise BadOutput(
+                f"write.partitionBy: the table at '{self._address.uri}' is partitioned by "
+                f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
+            )
+        self._partition_by = existing
+
+    def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
+        """Add the columns that the table lacks; the schema of both."""
+        before = pa.schema(table.schema().to_arrow())
+        whole = unified([before, schema])
+        if new := [field for field in whole if field.name not in before.names]:
+            table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
+            table.update_incremental()
+        return whole
+
+
+def _application(mark: Mark) -> str:
+    return f"batchinference-{mark.key}"
+
+
+def _values(directory: str) -> dict[str, str | None]:
+    """The values of the partition columns, as a directory names them."""
+    pairs = (part.split("=", 1) for part in directory.split("/") if part)
+    return {
+        unquote(name): None if value == NULL_DIRECTORY else unquote(value) for name, value in pairs
+    }
+
+
+def _action(entry: Receipt) -> AddAction:
+    stats = json.dumps({"numRecords": entry["rows"]})
+    now = int(time.time() * 1000)
+    return AddAction(entry["path"], entry["size"], entry["partitions"], now, True, stats)

@@ -1,0 +1,151 @@
+"""Iceberg tables: tasks write Parquet files, the commit adds them as one snapshot."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table as ExistingTable
+from pyiceberg.table import Transaction
+from pyiceberg.transforms import IdentityTransform
+
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.tables.base import (
+    MARK,
+    Mark,
+    Row,
+    aligned,
+    common_types,
+    expected_schema,
+    read_receipts,
+    receipt,
+    unified,
+    without_nulls,
+)
+from batchinference.pipeline.tables.stores import iceberg_properties
+from batchinference.pipeline.writers.base import plain
+from batchinference.pipeline.writers.cut import partitions
+from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.spec.write import WriteIceberg
+
+
+class IcebergTable:
+    def __init__(self, write: WriteIceberg) -> None:
+        self._write = write
+        self._append = write.mode == "append"
+        self._partition_by = tuple(write.partition_by or ())
+        self._expected: pa.Schema | None = None
+        self._place: tuple[FileIO, str] | None = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        catalog = self._catalog()
+        existing = self._table(catalog)
+        self._expected = expected_schema(common_types(plain(schema.empty_table())))
+        if existing is None:
+            catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
+            # a transaction that is never committed: it tells where the table will be
+            staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
+            self._place = staged._table.io, staged.table_metadata.location
+            return
+        self._check_partitions(existing)
+        self._place = existing.io, existing.location()
+        if self._append:
+            self._expected = common_types(existing.schema().as_arrow().empty_table()).schema
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        if self._place is None:
+            raise BadOutput("write: the table was not begun")
+        io, place = self._place
+        table = aligned(common_types(plain(table)), self._expected)
+        for _, rows in partitions(table, self._partition_by):
+            ((ending, content),) = ParquetWriter("zstd").files(without_nulls(rows))
+            path = f"{place.rstrip('/')}/data/{uuid.uuid4()}{ending}"
+            with io.new_output(path).create() as file:
+                file.write(bytes(content))
+            yield receipt(expected_schema(table), path=path)
+
+    def holds_rows(self) -> bool:
+        table = self._table(self._catalog())
+        return table is not None and table.scan(limit=1).to_arrow().num_rows > 0
+
+    def holds(self, mark: Mark) -> bool:
+        table = self._table(self._catalog())
+        snapshots = table.snapshots() if table is not None else []
+        return any(
+            snapshot.summary is not None
+            and snapshot.summary.additional_properties.get(MARK) == str(mark)
+            for snapshot in snapshots
+        )
+
+    def commit(self, receipts: list[Address], mark: Mark) -> None:
+        found, catalog = read_receipts(receipts), self._catalog()
+        table = self._table(catalog)
+        paths = [entry["path"] for entry in found]
+        marked = {MARK: str(mark)}
+        if table is None:
+            if not found:
+                return
+            schema = unified([entry["schema"] for entry in found])
+            with catalog.create_table_transaction(self._write.table, schema) as creation:
+                _partition(creation, self._partition_by)
+                creation.add_files(paths, marked)
+            return
+        with table.transaction() as transaction:
+            if not self._append:
+                transaction.delete(AlwaysTrue())
+            if found:
+                _widen(transaction, table, [entry["schema"] for entry in found])
+                transaction.add_files(paths, marked)
+
+    def first_rows(self, count: int) -> list[Row]:
+        table = self._table(self._catalog())
+        return [] if table is None else list(table.scan(limit=count).to_arrow().to_pylist())
+
+    def _catalog(self) -> Catalog:
+        properties = iceberg_properties(self._write.storage) | self._write.catalog.properties
+        return load_catalog(self._write.catalog.name, **properties)
+
+    def _table(self, catalog: Catalog) -> ExistingTable | None:
+        try:
+            return catalog.load_table(self._write.table)
+        except NoSuchTableError:
+            return None
+
+    def _check_partitions(self, table: ExistingTable) -> None:
+        fields = table.spec().fields
+        if hidden := [
+            field for field in fields if not isinstance(field.transform, IdentityTransform)
+        ]:
+            raise BadOutput(
+                f"write.table '{self._write.table}' is partitioned by {hidden[0].transform} of "
+                f"{hidden[0].name}, and only partitions by whole values can be written"
+            )
+        existing = tuple(table.schema().find_column_name(field.source_id) or "" for field in fields)
+        if self._partition_by and self._partition_by != existing:
+            raise BadOutput(
+                f"write.partitionBy: the table '{self._write.table}' is partitioned by "
+                f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
+            )
+        self._partition_by = existing
+
+
+def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:
+    if columns:
+        with creation.update_spec() as update:
+            for column in columns:
+                update.add_identity(column)
+
+
+def _widen(transaction: Transaction, table: ExistingTable, schemas: list[pa.Schema]) -> None:
+    """Add the columns that the table lacks."""
+    before = common_types(table.schema().as_arrow().empty_table()).schema
+    whole = unified([before, *schemas])
+    if not whole.equals(before):
+        with transaction.update_schema() as update:
+            update.union_by_name(whole)

@@ -1,0 +1,129 @@
+"""Lance datasets: tasks write fragments, the commit adds them as one version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import lance
+import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
+from ray.data.extensions import get_arrow_extension_tensor_types
+
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.tables.base import (
+    MARK,
+    Mark,
+    Row,
+    aligned,
+    expected_schema,
+    read_receipts,
+    receipt,
+    unified,
+)
+from batchinference.pipeline.tables.stores import location, storage_options
+from batchinference.pipeline.writers.base import plain
+from batchinference.spec.write import WriteLance
+
+
+class LanceTable:
+    def __init__(self, write: WriteLance) -> None:
+        self._address = Address(write.path, write.storage)
+        self._append = write.mode == "append"
+        self._expected: pa.Schema | None = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        dataset = self._dataset()
+        if self._append and dataset is not None:
+            self._expected = dataset.schema
+        else:
+            self._expected = expected_schema(_with_vectors(schema.empty_table()))
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        table = aligned(_with_vectors(table), self._expected)
+        fragments = write_fragments(
+            table,
+            location(self._address),
+            schema=table.schema,
+            mode="append" if self._append else "overwrite",
+            storage_options=storage_options(self._address),
+        )
+        yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])
+
+    def holds_rows(self) -> bool:
+        dataset = self._dataset()
+        return dataset is not None and dataset.count_rows() > 0
+
+    def holds(self, mark: Mark) -> bool:
+        dataset = self._dataset()
+        if dataset is None:
+            return False
+        marks = (entry.transaction_properties for entry in dataset.get_transactions() if entry)
+        return any((properties or {}).get(MARK) == str(mark) for properties in marks)
+
+    def commit(self, receipts: list[Address], mark: Mark) -> None:
+        found, dataset = read_receipts(receipts), self._dataset()
+        if not found:
+            if dataset is not None and not self._append:
+                dataset.delete("true")
+            return
+        schema = _one([entry["schema"] for entry in found])
+        fragments = [
+            FragmentMetadata.from_json(json.dumps(fragment))
+            for entry in found
+            for fragment in entry["fragments"]
+        ]
+        operation: lance.LanceOperation.BaseOperation
+        if self._append and dataset is not None:
+            operation = lance.LanceOperation.Append(fragments)
+        else:
+            operation = lance.LanceOperation.Overwrite(schema, fragments)
+        version = 0 if dataset is None else dataset.version
+        transaction = lance.Transaction(
+            version, operation, transaction_properties={MARK: str(mark)}
+        )
+        lance.LanceDataset.commit(
+            location(self._address),
+            transaction,
+            storage_options=storage_options(self._address),
+        )
+
+    def first_rows(self, count: int) -> list[Row]:
+        dataset = self._dataset()
+        return [] if dataset is None else list(dataset.to_table(limit=count).to_pylist())
+
+    def _dataset(self) -> lance.LanceDataset | None:
+        if not (self._address / "_versions").files():
+            return None
+        options = storage_options(self._address)
+        return lance.dataset(location(self._address), storage_options=options)
+
+
+def _one(schemas: list[pa.Schema]) -> pa.Schema:
+    """The schema of all rows. In fragments that are written apart, columns are told by their
+    number alone, so that any difference would mix them up."""
+    whole = unified(schemas)
+    if any(not schema.remove_metadata().equals(whole) for schema in schemas):
+        raise BadOutput(
+            f"write: the rows do not all have the columns {', '.join(whole.names)} with the same "
+            "types, which Lance needs: end the steps with selectColumns, and give null columns a "
+            "type"
+        )
+    return whole
+
+
+def _with_vectors(table: pa.Table) -> pa.Table:
+    """The table with tensors as lists, those of one dimension and size as lists of fixed size."""
+    lists = plain(table)
+    fields = [
+        field.with_type(pa.list_(field.type.value_type, size)) if size else field
+        for field, size in zip(lists.schema, map(_size, table.schema), strict=True)
+    ]
+    return lists.cast(pa.schema(fields))
+
+
+def _size(field: pa.Field) -> int:
+    shape = getattr(field.type, "shape", None)
+    is_tensor = isinstance(field.type, get_arrow_extension_tensor_types())
+    return shape[0] if is_tensor and shape and len(shape) == 1 else 0

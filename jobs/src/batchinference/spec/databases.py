@@ -1,0 +1,79 @@
+"""Databases and catalogs, whose passwords stay out of the file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ENV_NAME, SpecModel
+from batchinference.spec.uris import HIDDEN
+
+_SECRET = re.compile(r"secret|token|password|credential|access-key|account-key|sas", re.IGNORECASE)
+_WORDS = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
+
+
+def _without_password(url: str) -> str:
+    if urlsplit(url).password is not None:
+        raise PydanticCustomError(
+            HIDDEN,
+            "a password does not belong into the file: keep the whole address in a Secret, hand it "
+            "over in cluster.env and name the variable in urlEnv",
+            {},
+        )
+    return url
+
+
+DatabaseUrl = Annotated[
+    str, Field(pattern=_WORDS, max_length=1024), AfterValidator(_without_password)
+]
+TableName = Annotated[str, Field(pattern=r"^[^\s.]+(\.[^\s.]+)*$", max_length=256)]
+
+
+class Database(SpecModel):
+    """A database that SQLAlchemy can reach."""
+
+    url: DatabaseUrl | None = None
+    """The address of the database, as SQLAlchemy has it, without a password: sqlite:////data/x.db,
+    or postgresql+psycopg://user@host/name."""
+    url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
+    """Instead: the environment variable that holds the address. On a cluster `cluster.env` fills
+    it from a Secret."""
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Database:
+        if (self.url is None) == (self.url_env is None):
+            raise PydanticCustomError("database_url", "give exactly one of url and urlEnv", {})
+        return self
+
+
+def _property(name: str) -> str:
+    if _SECRET.search(name):
+        raise PydanticCustomError(
+            HIDDEN,
+            "a secret does not belong into the file: pyiceberg takes it from the environment "
+            "variable PYICEBERG_CATALOG__NAME__PROPERTY, which cluster.env fills from a Secret",
+            {},
+        )
+    return name
+
+
+PropertyName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_property)]
+
+
+class Catalog(SpecModel):
+    """An Iceberg catalog, as pyiceberg's `load_catalog` takes it. What is left out comes from
+    pyiceberg's configuration file and environment variables."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)] = "default"
+    """Its name in pyiceberg's configuration."""
+    properties: Annotated[
+        dict[
+            PropertyName, Annotated[str, Field(max_length=1024), AfterValidator(_without_password)]
+        ],
+        Field(max_length=32),
+    ] = {}
+    """Its properties, such as type, uri and warehouse; secrets only through the environment."""

@@ -1,0 +1,302 @@
+"""What holds for every table: all rows or none, once, read back by the format's own library."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from pyiceberg.catalog import load_catalog
+
+from batchinference.pipeline.blocks import to_column
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import is_complete
+from batchinference.pipeline.sample import first_rows
+from support.tables import TableJob, in_order, open_job, run_job
+
+Row = dict[str, Any]
+MOMENT = dt.datetime.fromisoformat("2026-01-02T03:04:05")
+Write = dict[str, Any]
+
+
+def lance_rows(place: Path) -> list[Row]:
+    uri = place / "out"
+    return lance.dataset(str(uri)).to_table().to_pylist() if (uri / "_versions").exists() else []
+
+
+def delta_rows(place: Path) -> list[Row]:
+    uri = str(place / "out")
+    if not deltalake.DeltaTable.is_deltatable(uri):
+        return []
+    return list(deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist())
+
+
+def properties(place: Path) -> dict[str, str]:
+    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/w"}
+
+
+def iceberg_rows(place: Path) -> list[Row]:
+    catalog = load_catalog("default", **properties(place))
+    if not catalog.table_exists("ns.rows"):
+        return []
+    return list(catalog.load_table("ns.rows").scan().to_arrow().to_pylist())
+
+
+def sql_rows(place: Path) -> list[Row]:
+    engine = sa.create_engine(f"sqlite:///{place}/data.db")
+    if not sa.inspect(engine).has_table("rows"):
+        return []
+    table = sa.Table("rows", sa.MetaData(), autoload_with=engine)
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: the fields of `write`, and how its own library reads it."""
+
+    fields: Callable[[Path], Write]
+    rows: Callable[[Path], list[Row]]
+
+
+def iceberg_fields(place: Path) -> Write:
+    return {"table": "ns.rows", "catalog": {"properties": properties(place)}}
+
+
+KINDS = {
+    "lance": Kind(lambda place: {}, lance_rows),
+    "delta": Kind(lambda place: {}, delta_rows),
+    "iceberg": Kind(iceberg_fields, iceberg_rows),
+    "sql": Kind(lambda p: {"table": "rows", "url": f"sqlite:///{p}/data.db"}, sql_rows),
+}
+
+
+@dataclass
+class Target:
+    """A table in a directory of its own."""
+
+    format: str
+    place: Path
+
+    def write(self, **fields: Any) -> Write:
+        own = KINDS[self.format].fields(self.place)
+        return {"format": self.format, "path": str(self.place / "out"), **own, **fields}
+
+    def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
+        """`name` tells two jobs apart."""
+        return run_job(self.place / name, self.write(**fields), tables)
+
+    def open(self, name: str = "in", **fields: Any) -> TableJob:
+        job = open_job(self.place / name, self.write(**fields))
+        assert job is not None
+        return job
+
+    def rows(self) -> list[Row]:
+        return in_order(KINDS[self.format].rows(self.place))
+
+
+@pytest.fixture(params=KINDS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return Target(request.param, tmp_path)
+
+
+def numbered(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "text": [f"row {number}" for number in ids]})
+
+
+def expected(*ids: int) -> list[Row]:
+    return [{"id": number, "text": f"row {number}"} for number in ids]
+
+
+def everything() -> pa.Table:
+    return pa.table(
+        {
+            "id": [0, 1],
+            "flag": [True, None],
+            "small": pa.array([255, None], pa.uint8()),
+            "real": pa.array([1.5, None], pa.float32()),
+            "half": pa.array(np.array([0.5, 2], np.float16)),
+            "text": ['ü\n"', None],
+            "raw": [b"\x00\xff", None],
+            "day": [dt.date(2026, 1, 2), None],
+            "moment": [MOMENT, None],
+            "list": [["a", None], None],
+            "struct": [{"a": 1, "b": [{"c": "x"}]}, None],
+            "vector": to_column(np.array([[1, 2], [3, 4]], np.float32)),
+            "image": to_column(np.full((2, 2, 1, 3), 200, np.uint8)),
+            "word": pa.array(["x", "y"]).dictionary_encode(),
+        }
+    )
+
+
+def test_rows_of_every_type_come_back(target: Target) -> None:
+    assert target.run(everything())
+    first, second = target.rows()
+    image = [[[200, 200, 200]], [[200, 200, 200]]]
+    assert first == {
+        **{"id": 0, "flag": True, "small": 255, "real": 1.5, "half": 0.5, "text": 'ü\n"'},
+        **{"raw": b"\x00\xff", "day": dt.date(2026, 1, 2), "list": ["a", None], "word": "x"},
+        **{"moment": MOMENT, "struct": {"a": 1, "b": [{"c": "x"}]}},
+        **{"vector": [1.0, 2.0], "image": image},
+    }
+    known = {"id": 1, "half": 2.0, "vector": [3.0, 4.0], "image": image, "word": "y"}
+    assert second == dict.fromkeys(first) | known
+
+
+def test_rows_of_all_tasks_are_there(target: Target) -> None:
+    assert target.run(numbered(0, 1), numbered(2), numbered(3, 4))
+    assert target.rows() == expected(0, 1, 2, 3, 4)
+
+
+def test_nothing_is_visible_before_the_commit(target: Target) -> None:
+    job = target.open()
+    job.begin(numbered(0))
+    job.put(numbered(0, 1))
+    job.check()
+    assert target.rows() == []
+    job.commit()
+    assert target.rows() == expected(0, 1)
+
+
+def test_what_a_failed_attempt_wrote_is_never_seen(target: Target) -> None:
+    failed = target.open()
+    failed.begin(numbered(0))
+    failed.put(numbered(7, 8))
+    assert target.run(numbered(0, 1))
+    assert target.rows() == expected(0, 1)
+
+
+def test_a_task_that_is_tried_again_adds_nothing_twice(target: Target) -> None:
+    job = target.open()
+    job.begin(numbered(0))
+    for _ in range(2):
+        job.put(numbered(0, 1), task=0, first=0)
+    job.put(numbered(2), task=1)
+    job.commit()
+    assert target.rows() == expected(0, 1, 2)
+
+
+def test_the_same_job_does_nothing_once_it_is_complete(target: Target) -> None:
+    assert target.run(numbered(0))
+    assert not target.run(numbered(0))
+    assert target.rows() == expected(0)
+
+
+@pytest.mark.parametrize("mode", ["error", "append"])
+def test_a_driver_that_died_right_after_the_commit_has_done_it(target: Target, mode: str) -> None:
+    job = target.open(mode=mode)
+    job.begin(numbered(0))
+    job.put(numbered(0, 1))
+    job.commit()
+    assert not is_complete(Layout.of(job.spec))
+    assert not target.run(numbered(0, 1), mode=mode)
+    assert is_complete(Layout.of(job.spec))
+    assert target.rows() == expected(0, 1)
+
+
+def test_a_table_with_rows_is_refused(target: Target) -> None:
+    target.run(numbered(0), mode="append", name="first")
+    with pytest.raises(BadOutput, match="has rows already"):
+        target.run(numbered(1), name="second")
+    assert target.rows() == expected(0)
+
+
+def test_a_table_that_got_rows_meanwhile_is_refused(target: Target) -> None:
+    job = target.open()
+    job.begin(numbered(0))
+    job.put(numbered(0))
+    target.run(numbered(1), mode="append", name="other")
+    with pytest.raises(BadOutput, match="has rows already"):
+        job.commit()
+    assert target.rows() == expected(1)
+
+
+def test_append_adds_to_a_table_and_makes_one(target: Target) -> None:
+    assert target.run(numbered(0), mode="append", name="first")
+    assert target.run(numbered(1), mode="append", name="second")
+    assert not target.run(numbered(1), mode="append", name="second")
+    assert target.rows() == expected(0, 1)
+
+
+def test_overwrite_replaces_the_rows_when_all_are_there(target: Target) -> None:
+    target.run(numbered(0, 1), name="first")
+    job = target.open(name="second", mode="overwrite")
+    job.begin(numbered(2))
+    job.put(numbered(2))
+    assert target.rows() == expected(0, 1)
+    job.complete()
+    assert target.rows() == expected(2)
+    assert target.run(numbered(2), name="second", mode="overwrite")
+    assert target.rows() == expected(2)
+
+
+def test_ignore_leaves_a_table_with_rows_alone(target: Target) -> None:
+    assert target.run(numbered(0), mode="ignore", name="first")
+    assert not target.run(numbered(1), mode="ignore", name="second")
+    assert target.rows() == expected(0)
+
+
+@pytest.mark.parametrize(("mode", "left"), [("append", [0]), ("overwrite", [])])
+def test_a_job_without_rows(target: Target, mode: str, left: list[int]) -> None:
+    target.run(numbered(0), mode="append", name="first")
+    assert target.run(mode=mode, name="second")
+    assert target.rows() == expected(*left)
+
+
+def test_a_job_without_rows_makes_no_table(target: Target) -> None:
+    assert target.run()
+    assert target.rows() == []
+
+
+def test_columns_are_chosen_and_in_order(target: Target) -> None:
+    assert target.run(everything(), columns=["text", "id"])
+    assert [list(row) for row in target.rows()] == [["text", "id"]] * 2
+
+
+def test_a_column_that_is_null_in_a_task_fits_the_others(target: Target) -> None:
+    null = pa.table({"id": [1], "text": pa.nulls(1)})
+    assert target.run(numbered(0), null, numbered(2))
+    assert [row["text"] for row in target.rows()] == ["row 0", None, "row 2"]
+
+
+def test_a_column_that_a_task_lacks_is_null(target: Target) -> None:
+    assert target.run(numbered(0), pa.table({"id": [1]}))
+    assert [row["text"] for row in target.rows()] == ["row 0", None]
+
+
+def test_columns_in_another_order_are_no_others(target: Target) -> None:
+    assert target.run(numbered(0), numbered(1).select(["text", "id"]))
+    assert target.rows() == expected(0, 1)
+
+
+def test_values_that_do_not_fit_the_first_rows_are_named(target: Target) -> None:
+    odd = pa.table({"id": [1], "text": [[1]]})
+    with pytest.raises(BadOutput, match="text"):
+        target.run(numbered(0), odd)
+    assert target.rows() == []
+
+
+def test_the_files_of_a_commit_are_gone_after_it(target: Target) -> None:
+    target.run(numbered(0))
+    state = target.place / "out" / "_batchinference"
+    assert not (state / "staged").exists()
+    assert json.loads((state / "job.json").read_text())["attempt"] == 1
+    assert (target.place / "out" / "_SUCCESS").exists()
+
+
+def test_the_first_rows_can_be_seen(target: Target) -> None:
+    job = target.open()
+    assert first_rows(job.spec.write, 2) == []
+    target.run(numbered(0, 1, 2), name="in")
+    assert len(first_rows(job.spec.write, 2)) == 2
+    assert set(first_rows(job.spec.write, 1)[0]) == {"id", "text"}

@@ -97,6 +97,15 @@ def valid_documents() -> dict[str, Document]:
         **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
         "write parquet": writing("parquet", mode="error", compression="lz4"),
         "write json": writing("json", mode="overwrite", compression="gzip"),
+        "write lance": writing("lance", rowsPerFile=1000),
+        "write delta": writing("delta", partitionBy=["class"]),
+        "write iceberg": writing(
+            "iceberg",
+            table="ns.rows",
+            catalog={"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
+        ),
+        "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
+        "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
         "write webdataset": writing("webdataset", keyColumn="path"),
         "write images": writing("images", column="image", fileFormat="webp", nameColumn="path"),
     }

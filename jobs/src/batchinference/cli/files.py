@@ -30,7 +30,7 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     read = spec.read.model_copy(
         update={"paths": [_absolute(path, directory) for path in spec.read.paths]}
     )
-    write = spec.write.model_copy(update={"path": _absolute(spec.write.path, directory)})
+    write = spec.write.moved(lambda path: _absolute(path, directory))
     errors = spec.errors
     if errors.path:
         errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})

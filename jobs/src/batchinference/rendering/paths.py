@@ -30,7 +30,10 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
             problems.append(_relative(f"spec.steps[{index}].model.source", source))
         if step.nearest and is_local(step.nearest.path) and not _absolute(step.nearest.path):
             problems.append(_relative(f"spec.steps[{index}].nearest.path", step.nearest.path))
-    outputs = [("spec.write.path", spec.write.path), ("spec.errors.path", spec.errors.path)]
+    outputs: list[tuple[str, str | None]] = [
+        *((f"spec.write.{field}", place) for field, place in spec.write.places.items()),
+        ("spec.errors.path", spec.errors.path),
+    ]
     for field, output in outputs:
         if output is not None and is_local(output) and not _mounted(output, spec):
             message = f"'{output}' is not on a mounted volume, so it would be lost: {_WAY_OUT}"

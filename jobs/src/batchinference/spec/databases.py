@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -12,12 +12,23 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import ENV_NAME, SpecModel
 from batchinference.spec.uris import HIDDEN
 
-_SECRET = re.compile(r"secret|token|password|credential|access-key|account-key|sas", re.IGNORECASE)
-_WORDS = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
+DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
+TABLE_NAME = r"^[^\s.]+(\.[^\s.]+)*$"
+_SECRET = re.compile(
+    r"secret|token|password|credential|authorization|access-key|account-key|sas", re.IGNORECASE
+)
+_SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
+
+
+def sqlite_file(url: str) -> str | None:
+    """The path of the file that is a SQLite database; None for another one."""
+    match = _SQLITE.match(url)
+    return match.group(2) if match and match.group(2) != ":memory:" else None
 
 
 def _without_password(url: str) -> str:
-    if urlsplit(url).password is not None:
+    parts = urlsplit(url)
+    if parts.password is not None or any(map(_SECRET.search, dict(parse_qsl(parts.query)))):
         raise PydanticCustomError(
             HIDDEN,
             "a password does not belong into the file: keep the whole address in a Secret, hand it "
@@ -28,9 +39,9 @@ def _without_password(url: str) -> str:
 
 
 DatabaseUrl = Annotated[
-    str, Field(pattern=_WORDS, max_length=1024), AfterValidator(_without_password)
+    str, Field(pattern=DATABASE_URL, max_length=1024), AfterValidator(_without_password)
 ]
-TableName = Annotated[str, Field(pattern=r"^[^\s.]+(\.[^\s.]+)*$", max_length=256)]
+TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
 class Database(SpecModel):

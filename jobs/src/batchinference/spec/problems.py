@@ -33,6 +33,7 @@ from batchinference.spec.base import (
     VARIABLE,
     OptionsModel,
 )
+from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
@@ -48,6 +49,8 @@ _PATTERNS = {
     KUBERNETES_RESOURCE: "a resource as its device plugin names it, such as nvidia.com/gpu",
     DEVICE_KIND: "a kind of device as PyTorch names it, such as cuda or npu",
     DELIMITER: "one ASCII character or a tab",
+    DATABASE_URL: "an address as SQLAlchemy has it, such as sqlite:////data/x.db",
+    TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",
     VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
     ENDPOINT: "an http:// or https:// address without user and password",

@@ -32,7 +32,15 @@ class SqlTable:
         self._schema = schema or None
 
     def begin(self, schema: pa.Schema) -> None:
-        """Nothing has to be known before the end."""
+        engine = self._engine()
+        if not self._exists(engine):
+            return
+        there = self._existing(engine).columns.keys()
+        if missing := [name for name in schema.names if name not in there]:
+            raise BadOutput(
+                f"write.table '{self._write.table}' has no column '{missing[0]}', only "
+                f"{', '.join(there)}: choose others in write.columns"
+            )
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         yield from ParquetWriter("zstd").files(plain(table))
@@ -65,7 +73,7 @@ class SqlTable:
                     connection.execute(sa.delete(table))
                 for rows in _batches(receipts):
                     connection.execute(sa.insert(table), rows)
-        except SQLAlchemyError as error:
+        except Exception as error:  # noqa: BLE001 - drivers raise what they like
             if not existed:
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
@@ -143,7 +151,7 @@ def _type(kind: pa.DataType) -> Any:
     return sa.JSON(none_as_null=True) if types.is_nested(kind) else sa.Text()
 
 
-def _in_short(error: SQLAlchemyError) -> str:
+def _in_short(error: Exception) -> str:
     """What the database says, without the statement and its values."""
     cause = getattr(error, "orig", None) or error
     return without_secrets(" ".join(str(cause).split())[:300])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -25,6 +26,15 @@ class WriteModel(SpecModel):
 
     storage: Storage = FROM_ENVIRONMENT
     """How the object store that takes the output, and bad rows, is reached."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The paths and addresses to which is written, by field."""
+        return {"path": self.path}
+
+    def moved(self, move: Callable[[str], str]) -> Self:
+        """The same with other paths and addresses in the place of those."""
+        return self.model_copy(update={"path": move(self.path)})
 
     @property
     def column_fields(self) -> dict[str, list[str]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self
 
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.databases import Catalog, Database, TableName
+from batchinference.spec.databases import Catalog, Database, TableName, sqlite_file
 from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
+
+_PATHS = ("/", ".", "~", "file:")
+"""How local paths begin."""
 
 
 class WriteLance(WriteSized):
@@ -35,13 +39,32 @@ class WriteIceberg(WriteRows):
     catalog: Catalog = Catalog()
     """The catalog that has the table."""
 
+    @property
+    def places(self) -> dict[str, str]:
+        own = {f"catalog.properties.{name}": path for name, path in self._paths.items()}
+        return super().places | own
+
+    def moved(self, move: Callable[[str], str]) -> Self:
+        given = self.catalog.properties
+        own = {name: given[name].replace(path, move(path), 1) for name, path in self._paths.items()}
+        catalog = self.catalog.model_copy(update={"properties": given | own})
+        return super().moved(move).model_copy(update={"catalog": catalog})
+
+    @property
+    def _paths(self) -> dict[str, str]:
+        """The paths among the catalog's properties; a warehouse may also be a mere name."""
+        given = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
+        paths = {
+            name: sqlite_file(value) or (value if value.startswith(_PATHS) else "")
+            for name, value in given.items()
+        }
+        return {name: path for name, path in paths.items() if path}
+
     @model_validator(mode="after")
     def _has_namespace(self) -> WriteIceberg:
         if "." not in self.table:
             raise PydanticCustomError(
-                "iceberg_table",
-                "table: an Iceberg table has a namespace: write namespace.table",
-                {},
+                "iceberg_table", "table: Iceberg has namespaces: write namespace.table", {}
             )
         return self
 
@@ -54,3 +77,14 @@ class WriteSql(WriteColumns, Database):
     """The format of the output."""
     table: TableName
     """The table, with its namespace or schema before a dot. It is made when it is not there."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        file = sqlite_file(self.url or "")
+        return super().places | ({"url": file} if file else {})
+
+    def moved(self, move: Callable[[str], str]) -> Self:
+        url, file = self.url, sqlite_file(self.url or "")
+        if url and file:
+            url = url.replace(file, move(file), 1)
+        return super().moved(move).model_copy(update={"url": url})

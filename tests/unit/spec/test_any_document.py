@@ -19,9 +19,17 @@ from support.variations import REMOVED, Place, at, changed, full_document, named
 
 DOCUMENTS = list(valid_documents().values())
 FREE = {
-    *("inputs", "options", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"),
+    *(
+        "inputs",
+        "options",
+        "properties",
+        "factoryArgs",
+        "constructorArgs",
+        "callArgs",
+        "nodeSelector",
+    ),
     *("sampling", "body", "headersFrom", "renameColumns", "constructorRefs"),
-    *("custom", "profiles"),
+    *("custom", "profiles", "properties"),
 }
 """Mappings in which the user names the keys; `options` of a model, not of what is read."""
 STRANGE: dict[str, Any] = {

@@ -180,6 +180,7 @@ def test_defaults_are_shown() -> None:
         "spec.steps[].resources.cpu": 1.0,
         "spec.steps[].resources.gpu": 0,
         "spec.write.mode": "error",
+        "spec.write.catalog.name": "default",
         "spec.write.storage.anonymous": False,
         "spec.cluster.volumes[].readOnly": False,
         "spec.cluster.tolerations[].operator": "Equal",

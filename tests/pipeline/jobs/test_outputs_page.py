@@ -1,0 +1,126 @@
+"""Each `write` of docs/outputs.md takes the rows of a job, and its format gives them back."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import lance
+import numpy as np
+import pyarrow.dataset as pads
+import pytest
+import sqlalchemy as sa
+from PIL import Image
+from pyiceberg.catalog import load_catalog
+from skimage import data
+
+from batchinference.cli.files import with_absolute_paths
+from batchinference.pipeline.sample import first_rows
+from batchinference.spec import parse
+from support.documentation import jobs
+from support.job_runs import job_document, run_job
+
+PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
+WRITES = {job["write"]["format"]: job["write"] for job in jobs("docs/outputs.md")}
+FORMATS = ["parquet", "numpy", "webdataset", "images", "lance", "delta", "iceberg", "sql"]
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in") / "pets"
+    folder.mkdir()
+    for name in PHOTOGRAPHS:
+        Image.fromarray(getattr(data, name)()).resize((32, 24)).save(folder / f"{name}.png")
+    return folder
+
+
+def test_the_page_has_every_format() -> None:
+    assert list(WRITES) == FORMATS
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_the_rows_come_back(format_: str, photos: Path, tmp_path: Path) -> None:
+    document = job_document(
+        "outputs",
+        photos,
+        tmp_path / "out",
+        read={"format": "images", "options": {"include_paths": True}},
+        steps=[
+            {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
+            {"name": "name", "labelFromPath": {"column": "name", "index": -1}},
+            {"name": "embed", "python": {"callable": "own_code:embedded"}},
+            {"name": "slim", "dropColumns": ["path"]},
+        ],
+    )
+    document["spec"]["write"] = WRITES[format_]
+    job = with_absolute_paths(parse(document), tmp_path)
+    run = run_job(job)
+    assert run.report.message is None
+    assert run.counts == (3, 3, 0, 0)
+    assert sorted(READ[format_](tmp_path)) == [f"{name}.png" for name in PHOTOGRAPHS]
+    assert len(first_rows(job.spec.write, 2)) == 2
+    assert run_job(job).report.message == "the output was complete already"
+
+
+def parquet(place: Path) -> list[str]:
+    found = pads.dataset(place / "out/parquet", partitioning="hive").to_table()
+    assert set(found.column("class").to_pylist()) == {"pets"}
+    return names(found.to_pylist())
+
+
+def numpy(place: Path) -> list[str]:
+    arrays = [np.load(file) for file in (place / "out/numpy").glob("*.npy")]
+    assert np.concatenate(arrays).shape == (3, 3)
+    return [f"{name}.png" for name in PHOTOGRAPHS]
+
+
+def webdataset(place: Path) -> list[str]:
+    found = []
+    for file in (place / "out/webdataset").glob("*.tar"):
+        with tarfile.open(file) as tar:
+            found += tar.getnames()
+    assert {name.split(".", 1)[1] for name in found} == {"class.txt", "image.png", "embedding.npy"}
+    return [name.split(".")[0].replace("_png", ".png") for name in found if "image" in name]
+
+
+def images(place: Path) -> list[str]:
+    files = list((place / "out/images/class=pets").glob("*.webp"))
+    for file in files:
+        with Image.open(file) as image:
+            assert (image.format, image.size) == ("WEBP", (32, 24))
+    return [f"{file.stem.rsplit('-', 1)[1]}.png" for file in files]
+
+
+def lance_(place: Path) -> list[str]:
+    return names(lance.dataset(place / "out/lance").to_table().to_pylist())
+
+
+def delta(place: Path) -> list[str]:
+    return names(deltalake.DeltaTable(place / "out/delta").to_pyarrow_table().to_pylist())
+
+
+def iceberg(place: Path) -> list[str]:
+    uri = f"sqlite:///{place}/catalog.db"
+    catalog = load_catalog("default", type="sql", uri=uri, warehouse=f"{place}/warehouse")
+    return names(catalog.load_table("photos.embeddings").scan().to_arrow().to_pylist())
+
+
+def sql(place: Path) -> list[str]:
+    with sa.create_engine(f"sqlite:///{place}/photos.db").connect() as connection:
+        found = connection.execute(sa.text("select name from photos")).scalars()
+        return list(found)
+
+
+def names(rows: list[dict[str, Any]]) -> list[str]:
+    assert all(len(row["embedding"]) == 3 for row in rows)
+    return [row["name"] for row in rows]
+
+
+READ = {
+    **{"parquet": parquet, "numpy": numpy, "webdataset": webdataset, "images": images},
+    **{"lance": lance_, "delta": delta, "iceberg": iceberg, "sql": sql},
+}

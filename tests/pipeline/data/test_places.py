@@ -11,7 +11,7 @@ from batchinference.pipeline.readers import READERS
 from batchinference.pipeline.writers.base import plain
 from support.inputs import CASES, Case
 from support.job_runs import without_order
-from support.reading import open_input
+from support.reading import open_input, read_files
 from support.s3 import S3Server, s3_server
 
 Place = Callable[[Path], str]
@@ -60,3 +60,18 @@ def test_the_rows_are_those_that_were_written(case: Case, place: Place, tmp_path
 
 def test_every_format_is_in_the_table() -> None:
     assert {case.format for case in CASES.values()} == READERS.keys()
+
+
+def test_an_object_that_is_gone_is_the_error_of_its_row(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = tmp_path.name.replace("_", "-").lower().strip("-")
+    s3.client().create_bucket(Bucket=bucket)
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.put(bucket, {"deep/x.txt": b"there"})
+    uris = [f"s3://{bucket}/deep/x.txt", f"s3://{bucket}/gone.txt"]
+    (tmp_path / "here.csv").write_text("\n".join(["uri", *uris]) + "\n")
+    outcome = read_files("manifest", tmp_path / "here.csv", decode="text")
+    assert outcome.column("text").tolist() == ["there"]
+    assert outcome.bad == {(0, 1): f"Gone: s3://{bucket}/gone.txt does not exist"}

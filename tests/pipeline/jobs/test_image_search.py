@@ -1,0 +1,134 @@
+"""The example image-search from end to end: embed images, search them, and search with a step."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import Result
+from typer.testing import CliRunner
+
+from batchinference.cli.files import with_absolute_paths
+from batchinference.cli.main import app
+from batchinference.spec import BatchInference, parse
+from support.documentation import ROOT, jobs
+from support.finished import embedded, finished_output, vectors
+from support.job_runs import run_job
+from support.outputs import rows_of
+from support.s3 import S3Server
+
+EXAMPLE = ROOT / "examples" / "image-search"
+SHAPES, COLOURS = 3, 8
+
+
+def search(output: Path | str, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["search", str(output), *arguments, "--json"])
+
+
+def hits(output: Path | str, *arguments: str) -> list[dict[str, Any]]:
+    result = search(output, *arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def job_in(directory: Path, job: dict[str, Any]) -> BatchInference:
+    return with_absolute_paths(parse(job), directory)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> Path:
+    """The example's directory with its input, its model and its output."""
+    directory = tmp_path_factory.mktemp("example") / "image-search"
+    shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("data", "model", "out"))
+    runpy.run_path(str(directory / "prepare.py"), run_name="__main__")
+    job = yaml.safe_load((directory / "job.yaml").read_text())
+    assert run_job(job_in(directory, job)).report.state == "succeeded"
+    return directory
+
+
+def test_every_image_is_embedded(example: Path) -> None:
+    assert len(rows_of(example / "out")) == len(list((example / "data").glob("*/*")))
+    folders = [row["folder"] for row in rows_of(example / "out")]
+    assert folders.count("circle") == COLOURS
+    assert len(set(folders)) >= SHAPES
+
+
+@pytest.mark.parametrize("image", ["circle/000.png", "triangle/007.png", "photograph/coffee.jpg"])
+def test_an_image_finds_itself_first_as_a_file_and_as_a_row(example: Path, image: str) -> None:
+    path = str(example / "data" / image)
+    as_file = hits(example / "out", "--image", path, "-k", "4")
+    assert as_file[0]["columns"] == {"path": path, "folder": Path(image).parent.name}
+    assert as_file[0]["similarity"] == pytest.approx(1, abs=1e-5)
+    assert as_file[1]["similarity"] < 1 - 1e-4
+    as_row = hits(example / "out", "--row", f"path={path}", "-k", "4")
+    assert [hit["row"] for hit in as_row] == [hit["row"] for hit in as_file]
+    assert hits(example / "out", "--row", str(as_row[0]["row"]), "-k", "4") == as_row
+
+
+def test_a_text_is_embedded_by_the_other_half_of_the_model(example: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer, CLIPModel
+
+    text = "a red circle on blue"
+    model = CLIPModel.from_pretrained(example / "model").eval()
+    tokens = AutoTokenizer.from_pretrained(example / "model")(text, return_tensors="pt")
+    with torch.inference_mode():
+        query = model.get_text_features(**tokens).pooler_output[0].numpy()
+    rows = pq.read_table(example / "out", columns=["path", "embedding"]).to_pylist()
+    similarities = {
+        row["path"]: np.dot(row["embedding"], query)
+        / (np.linalg.norm(row["embedding"]) * np.linalg.norm(query))
+        for row in rows
+    }
+    found = {
+        hit["columns"]["path"]: hit["similarity"]
+        for hit in hits(example / "out", "--text", text, "-k", "100")
+    }
+    assert found == pytest.approx(similarities, abs=1e-5)
+
+
+def test_only_rows_of_a_folder_are_found(example: Path) -> None:
+    path = example / "data" / "circle" / "000.png"
+    found = hits(example / "out", "--image", str(path), "--where", "folder == 'square'", "-k", "99")
+    assert len(found) == COLOURS
+    assert {hit["columns"]["folder"] for hit in found} == {"square"}
+
+
+@pytest.mark.usefixtures("ray")
+def test_the_step_of_the_page_finds_what_the_command_finds(example: Path) -> None:
+    (job,) = jobs("docs/search.md")
+    assert run_job(job_in(example, job)).report.state == "succeeded"
+    rows = rows_of(example / "like-these")
+    assert len(rows) == COLOURS
+    for row in rows:
+        found = hits(example / "out", "--row", f"path={row['path']}", "-k", "3")
+        assert [match["path"] for match in row["matches"]] == [h["columns"]["path"] for h in found]
+        assert [match["similarity"] for match in row["matches"]] == pytest.approx(
+            [hit["similarity"] for hit in found], abs=1e-5
+        )
+
+
+def test_an_output_on_s3_is_searched(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.client().create_bucket(Bucket="searched")
+    files = [embedded(vectors(20, 8, seed), n=range(seed * 20, seed * 20 + 20)) for seed in (0, 1)]
+    out = finished_output("s3://searched/deep/out", *files)
+    for number in (0, 33):
+        assert hits(out, "--row", f"n={number}", "-k", "1") == [
+            {"rank": 1, "similarity": pytest.approx(1), "row": number, "columns": {"n": number}}
+        ]
+    result = search("s3://searched/deep", "--row", "0")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'s3://searched/deep' is no output of a BatchInference" in result.stderr
+    assert (
+        "'s3://no-such-bucket/x' does not exist"
+        in search("s3://no-such-bucket/x", "--row", "0").stderr
+    )

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.search.index import Index, open_index
-from batchinference.pipeline.search.query import of_row
+from batchinference.pipeline.search.row import of_row
 from batchinference.pipeline.search.search import Choice, search
 from batchinference.pipeline.storage import Address
 from support.finished import embedded, finished_output, vectors

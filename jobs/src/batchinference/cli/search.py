@@ -84,7 +84,8 @@ def _problem(output: str, options: SearchOptions) -> str | None:
 
 
 def _search(output: str, options: SearchOptions) -> list[Hit]:
-    from batchinference.pipeline.search.index import is_for_machines, open_index
+    from batchinference.pipeline.search.columns import is_for_machines
+    from batchinference.pipeline.search.index import open_index
     from batchinference.pipeline.search.search import search
     from batchinference.pipeline.storage import Address
 
@@ -101,14 +102,14 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 
 
 def _embedded(index: Index, given: dict[str, str | None]) -> np.ndarray:
-    from batchinference.pipeline.search import query
+    from batchinference.pipeline.search import query, row
     from batchinference.pipeline.storage import Address
 
     if (text := given["text"]) is not None:
         return query.of_text(index, text)
     if (image := given["image"]) is not None:
         return query.of_image(index, Address(image))
-    return query.of_row(index, given["row"] or "")
+    return row.of_row(index, given["row"] or "")
 
 
 def _choice(index: Index, where: str | None) -> Choice | None:

@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
+from batchinference.pipeline.search.columns import embedding_column
 from batchinference.pipeline.storage import Address
 from batchinference.spec.job import BatchInferenceSpec
 
@@ -140,7 +141,7 @@ def open_index(output: Address, column: str | None = None) -> Index:
         raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
     if not dataset.files:
         raise BadInput(f"'{output.uri}' holds no rows")
-    return Index(output, spec, dataset, _embedding_column(output, dataset.schema, column))
+    return Index(output, spec, dataset, embedding_column(output, dataset.schema, column))
 
 
 def _spec_of(output: Address) -> BatchInferenceSpec:
@@ -179,33 +180,3 @@ def _dataset(output: Address, file_format: str) -> pads.FileSystemDataset:
         ),
     )
     return factory.finish(factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES))
-
-
-def is_embedding(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds lists of floating-point numbers."""
-    return _is_list(kind) and pa.types.is_floating(kind.value_type)
-
-
-def is_for_machines(kind: pa.DataType) -> bool:
-    """Whether a column holds embeddings or tensors, which tell a person nothing."""
-    return is_embedding(kind) or (_is_list(kind) and _is_list(kind.value_type))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(kind) for is_kind in lists)
-
-
-def _embedding_column(output: Address, schema: pa.Schema, column: str | None) -> str:
-    there = [field.name for field in schema if is_embedding(field.type)]
-    named = ", ".join(there)
-    if not there:
-        columns = ", ".join(schema.names)
-        raise BadInput(f"'{output.uri}' holds no embeddings (lists of numbers): its columns are "
-                       f"{columns}")  # fmt: skip
-    if column is not None and column not in there:
-        kind = f"is {schema.field(column).type}" if column in schema.names else "is not there"
-        raise BadInput(f"column '{column}' of '{output.uri}' {kind}; embeddings are in {named}")
-    if column is None and len(there) > 1:
-        raise BadInput(f"'{output.uri}' holds embeddings in {named}: name one of these columns")
-    return column or there[0]

@@ -1,7 +1,6 @@
-"""What rows are compared with: a text or an image, embedded as the job did, or a row of its output.
+"""A text or an image as the query, embedded as the job embedded its rows.
 
-A text or an image goes through the reader's options and the model of the job, and through no other
-of its steps.
+It goes through the reader's options and the model of the job, and through no other of its steps.
 """
 
 from __future__ import annotations
@@ -10,20 +9,17 @@ import os
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.devices import device_of
 from batchinference.pipeline.failures import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.search.index import Index
-from batchinference.pipeline.search.search import matrix_of
+from batchinference.pipeline.search.search import one_embedding
 from batchinference.pipeline.storage import Address
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
 from batchinference.spec.steps import Step
 
-SCAN_ROWS = 16384
-SHOWN = 5
 _TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
 _KEPT = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
 QUERY = "query"
@@ -38,16 +34,6 @@ def of_text(index: Index, text: str) -> np.ndarray:
 def of_image(index: Index, file: Address) -> np.ndarray:
     """The embedding of the image in a file, 1 x width."""
     return _embed(step_for(index, "image"), _image(index.spec, file))
-
-
-def of_row(index: Index, row: str) -> np.ndarray:
-    """The embedding, 1 x width, of a row that is named by its number or as COLUMN=VALUE."""
-    number = int(row) if row.isdecimal() else _row_where(index, row)
-    if number >= index.starts[-1]:
-        raise BadInput(f"there is no row {number}: '{index.output.uri}' has {index.starts[-1]} "
-                       "rows, counted from 0")  # fmt: skip
-    column = index.take(np.array([number]), [index.column]).column(0)
-    return _direction(column, f"row {number} of '{index.output.uri}'")
 
 
 def step_for(index: Index, kind: str) -> Step:
@@ -164,44 +150,4 @@ def _embed(step: Step, query: pa.Table) -> np.ndarray:
         raise JobFailure(f"the query cannot be embedded: {error}") from error
     if isinstance(embedded, Changed):
         raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
-    return _direction(plain(embedded.drop_columns(QUERY)).column(0), "the query")
-
-
-def _direction(column: pa.ChunkedArray, what: str) -> np.ndarray:
-    """The one embedding of a column. Raises BadInput when nothing can be like it."""
-    from batchinference.pipeline.search.cosine import is_usable, lengths_of
-
-    if column.null_count == 0:
-        matrix = matrix_of(column, len(column[0]))
-        if is_usable(lengths_of(matrix)).all():
-            return matrix
-    raise BadInput(f"{what} has no embedding, or one of zeros: nothing is like it")
-
-
-def _row_where(index: Index, row: str) -> int:
-    """The number of the one row whose column has a value, given as COLUMN=VALUE."""
-    name, equals, value = row.partition("=")
-    if not equals or name not in index.schema.names:
-        raise BadInput(
-            f"--row takes the number of a row or COLUMN=VALUE, got '{row}'; the columns are "
-            f"{', '.join(index.schema.names)}"
-        )
-    wanted = _value(name, value, index.schema.field(name).type)
-    found: list[int] = []
-    for first, batch in index.batches([name], SCAN_ROWS):
-        same = pc.fill_null(pc.equal(batch.column(name), wanted), False).to_numpy()
-        found += (first + np.flatnonzero(same)).tolist()
-        if len(found) > SHOWN:
-            break
-    if len(found) != 1:
-        many = ", ".join(map(str, found[:SHOWN])) + ("..." if len(found) > SHOWN else "")
-        which = f"rows {many}: choose one by its number" if found else "no row"
-        raise BadInput(f"{row} is true for {which}")
-    return found[0]
-
-
-def _value(name: str, text: str, kind: pa.DataType) -> pa.Scalar:
-    try:
-        return pa.scalar(text).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise BadInput(f"--row: '{text}' is no {kind}, which column '{name}' holds") from None
+    return one_embedding(plain(embedded.drop_columns(QUERY)).column(0), "the query")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.search.cosine import NOBODY, TopK
+from batchinference.pipeline.search.cosine import NOBODY, TopK, is_usable, lengths_of
 from batchinference.pipeline.search.index import Index
 
 BLOCK_BYTES = 16 << 20
@@ -100,3 +100,12 @@ def matrix_of(column: pa.ChunkedArray, width: int) -> np.ndarray:
         raise WrongWidth(int(wrong[0]), int(lengths[wrong[0]]), width)
     numbers: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
     return numbers.reshape(len(lists), width)
+
+
+def one_embedding(column: pa.ChunkedArray, what: str) -> np.ndarray:
+    """The one embedding of a column, 1 x width. Raises BadInput when nothing can be like it."""
+    if column.null_count == 0:
+        matrix = matrix_of(column, len(column[0]))
+        if is_usable(lengths_of(matrix)).all():
+            return matrix
+    raise BadInput(f"{what} has no embedding, or one of zeros: nothing is like it")

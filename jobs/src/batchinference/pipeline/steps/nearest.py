@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.search.columns import is_embedding, is_for_machines
 from batchinference.pipeline.search.cosine import NOBODY, is_usable, lengths_of
-from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
+from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import matrix_of, search
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require, with_column

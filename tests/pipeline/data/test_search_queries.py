@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,36 @@ def test_a_model_of_texts_takes_no_image_and_the_other_way_round(
     )
     with pytest.raises(BadInput, match=r"--text needs a model of texts and images, .* one image a"):
         of_text(open_index(Address(images)), "a cat")
+
+
+@pytest.mark.parametrize("towers", ["clip", "siglip"])
+def test_a_model_of_texts_and_images_takes_both(
+    tmp_path: Path, tiny: Callable[[str], str], towers: str
+) -> None:
+    source, size = tiny(towers), {"size": [32, 32]}
+    Image.fromarray((abs(vectors(48 * 48 * 3, 1)).reshape(48, 48, 3) * 80).astype(np.uint8)).save(
+        tmp_path / "a.png"
+    )
+    reader = ImageReader(ImageOptions.model_validate(size))
+    (pixels,) = reader.read(Address(str(tmp_path / "a.png")))
+    spec = {"read": {"format": "images", "paths": ["s3://in/"], "options": size}}
+    of_images = output_of(
+        tmp_path / "images",
+        pixels.append_column("n", pa.array([0])),
+        step("image-feature-extraction", source, "image"),
+        **spec,
+    )
+    of_texts = output_of(
+        tmp_path / "texts",
+        texts(),
+        step("feature-extraction", source, "line", padToMultipleOf=8, options={"max_length": 64}),
+        **spec,
+    )
+    image = Address(str(tmp_path / "a.png"))
+    assert search(of_images, of_image(of_images, image), 1).of(0)[0] == pytest.approx(1)
+    assert search(of_texts, of_text(of_texts, TEXTS[1]), 1).of(0)[1].tolist() == [1]
+    assert of_text(of_images, TEXTS[1]) == pytest.approx(of_text(of_texts, TEXTS[1]), abs=1e-5)
+    assert of_image(of_texts, image) == pytest.approx(of_image(of_images, image), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ def _has_two_towers(model: TransformersModel) -> bool:
     from batchinference.pipeline.runtimes.sources import resolve
 
     try:
-        config = AutoConfig.from_pretrained(resolve(model.source))
+        source = resolve(model.source, model.revision)
+        config = AutoConfig.from_pretrained(source, revision=model.revision)
     except (OSError, ValueError) as error:
         raise ModelLoad(f"the job's model cannot be loaded: {error}") from error
     return hasattr(config, "text_config") and hasattr(config, "vision_config")

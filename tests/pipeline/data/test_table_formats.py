@@ -68,7 +68,7 @@ class TestDelta:
         run_job(tmp_path / "more", delta(tmp_path, mode="append"), [added])
         table = deltalake.DeltaTable(str(tmp_path / "out"))
         assert table.metadata().partition_columns == ["kind"]
-        assert len(table.file_uris([("kind", "=", "dog")])) == 1
+        assert sum("/kind=dog/" in uri for uri in table.file_uris()) == 1
         other = delta(tmp_path, mode="append", partitionBy=["day"])
         with pytest.raises(BadOutput, match="is partitioned by kind"):
             run_job(tmp_path / "other", other, [added])

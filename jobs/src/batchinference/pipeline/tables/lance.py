@@ -32,9 +32,11 @@ class LanceTable:
         self._address = Address(write.path, write.storage)
         self._append = write.mode == "append"
         self._expected: pa.Schema | None = None
+        self._exists = False
 
     def begin(self, schema: pa.Schema) -> None:
         dataset = self._dataset()
+        self._exists = dataset is not None
         if self._append and dataset is not None:
             self._expected = dataset.schema
         else:
@@ -42,11 +44,12 @@ class LanceTable:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         table = aligned(_with_vectors(table), self._expected)
+        mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,
             location(self._address),
             schema=table.schema,
-            mode="append" if self._append else "overwrite",
+            mode=mode if self._exists else "create",
             storage_options=storage_options(self._address),
         )
         yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TOPICS = 6
+TOPICS = 2
 
 
 def main() -> None:

@@ -6,9 +6,9 @@ import hashlib
 from typing import Any
 
 import pytest
-import yaml
 
 from batchinference import __version__
+from batchinference.spec import parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.runtime.settings import OperatorSettings
 from support.chart import Chart, container, one
@@ -129,7 +129,7 @@ def test_every_file_that_a_variable_names_is_mounted(
 
 def defaults(manifests: list[Object]) -> Cluster:
     text = one(manifests, "ConfigMap")["data"]["defaults.yaml"]
-    return Cluster.model_validate(yaml.safe_load(text))
+    return parse_cluster(text)
 
 
 def test_the_default_image_of_jobs_is_the_pipeline_of_the_same_version(
@@ -148,6 +148,10 @@ def test_defaults_are_handed_over_as_they_are_written(chart: Chart) -> None:
         "tolerations": [{"key": "gpu", "operator": "Exists", "tolerationSeconds": 5,
                          "effect": "NoExecute"}],
         "nodeSelector": {"a.example/pool": "true"},
+        "profiles": {
+            "T4": {"nodeSelector": {"gpu": "t4", "licensed": "yes"}, "runtimeClassName": "nvidia"},
+            "XPU": {"resource": "vendor.example/xpu", "device": "xpu"},
+        },
     }  # fmt: skip
     assert defaults(chart.manifests({"defaults": given})) == Cluster.model_validate(given)
 

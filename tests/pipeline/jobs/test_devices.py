@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from batchinference.cli.files import with_absolute_paths
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from support.commands import Command
+from support.examples import job_of, prepared, run_here
 from support.job_runs import job_document, run_job, write_lines
 from support.outputs import rows_of
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.usefixtures("ray")
 LINES = [f"text {n}" for n in range(6)]
 MEMORY = 700 << 20
 
@@ -36,7 +35,6 @@ def granted(directory: Path, npus: int = 0, **resources: Any) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.usefixtures("ray")
 def test_a_step_with_a_custom_resource_is_scheduled_by_it_and_sees_its_own_device(
     tmp_path: Path,
 ) -> None:
@@ -45,7 +43,6 @@ def test_a_step_with_a_custom_resource_is_scheduled_by_it_and_sees_its_own_devic
     assert found["npus"] in ("0", "1")
 
 
-@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_a_replica_computes_with_as_many_threads_as_it_has_cpus(tmp_path: Path, cpus: int) -> None:
     found = granted(tmp_path, cpu=cpus)
@@ -54,7 +51,6 @@ def test_a_replica_computes_with_as_many_threads_as_it_has_cpus(tmp_path: Path, 
     assert found["npus"] is None
 
 
-@pytest.mark.usefixtures("ray")
 def test_a_ray_cluster_without_labels_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     import ray
 
@@ -70,10 +66,29 @@ def test_a_ray_cluster_without_labels_is_refused_instead_of_waited_for(tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_example_for_npus_runs_here_on_the_cpu_and_says_so(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples" / "npu", tmp_path, dirs_exist_ok=True)
-    subprocess.run([sys.executable, tmp_path / "prepare.py"], check=True)
-    done = Command(["run", "job.yaml"], tmp_path).run()
-    assert done.returncode == 0, done.stderr
-    assert "step 'embed' runs on the CPU: the job needs 1 NPU(s) at the same time" in done.stderr
-    assert {len(row["embedding"]) for row in rows_of(tmp_path / "out")} == {384}
+@pytest.fixture(scope="module")
+def npu_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared("npu", tmp_path_factory.mktemp("examples"))
+
+
+def test_the_example_for_npus_runs_on_the_cpu_of_a_machine_without_and_says_so(
+    npu_example: Path,
+) -> None:
+    run = run_here(npu_example)
+    assert run.report.message is None
+    assert {len(row["embedding"]) for row in rows_of(npu_example / "out")} == {384}
+    assert plan_for_machine(parse(job_of(npu_example)).spec).notes == (
+        "step 'embed' runs on the CPU: the job needs 1 NPU(s) at the same time and this machine "
+        "has 0",
+    )
+
+
+def test_the_example_for_npus_is_scheduled_on_one_and_names_the_package_that_it_lacks(
+    npu_example: Path,
+) -> None:
+    job = with_absolute_paths(parse(job_of(npu_example)), npu_example)
+    run = run_job(job, plan_for_machine(job.spec, custom={"NPU": 2}))
+    assert run.report.reason == "ModelLoad"
+    assert "given the device 'npu', for which PyTorch needs the package torch_npu" in (
+        run.report.message or ""
+    )

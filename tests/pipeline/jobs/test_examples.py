@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import transformers
 from PIL import Image
 
 from batchinference.spec.report import JobState
-from support.examples import EXAMPLES, module_of, prepared, run_here
+from support.examples import EXAMPLES, job_of, module_of, prepared, run_here
+from support.openai_server import openai_server, save_language_model
 from support.outputs import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -100,3 +102,66 @@ def test_model_chain(tmp_path: Path) -> None:
         expected = judge(states.mean(dim=1))
     assert rows[0]["score"] == pytest.approx(float(expected), abs=1e-5)
     assert rows[0]["words"] == len(rows[0]["text"].split())
+
+
+def test_text_generation(tmp_path: Path) -> None:
+    copy = prepared("text-generation", tmp_path)
+    rows = rows_made_by(copy)
+    assert len(rows) == 12
+    assert all(row["sentence"] for row in rows)
+    assert len({row["sentence"] for row in rows}) > 6
+    again = {(row["topic"], row["style"]): row["sentence"] for row in rows_made_by(copy)}
+    assert again == {(row["topic"], row["style"]): row["sentence"] for row in rows}
+
+
+def test_image_captioning(tmp_path: Path) -> None:
+    copy = prepared("image-captioning", tmp_path)
+    rows = rows_made_by(copy)
+    assert len(rows) == 6
+    processor = transformers.AutoProcessor.from_pretrained(copy / "model")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(copy / "model").eval()
+    picture = (
+        Image.open(rows[0]["path"]).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
+    )
+    parts = [{"type": "image", "image": picture}, {"type": "text", "text": "描述这张图片的内容"}]
+    inputs = processor.apply_chat_template(
+        [{"role": "user", "content": parts}],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    made = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+    new = made[0, inputs["input_ids"].shape[1] :]
+    assert rows[0]["caption"] == processor.decode(new, skip_special_tokens=True)
+
+
+def test_sharded_model(tmp_path: Path) -> None:
+    copy = prepared("sharded-model", tmp_path)
+    rows = rows_made_by(copy)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(copy / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(copy / "model").eval()
+    for row in rows:
+        tokens = tokenizer(row["text"], return_tensors="pt")
+        made = model.generate(**tokens, max_new_tokens=16, do_sample=False, pad_token_id=0)
+        new = made[0, tokens["input_ids"].shape[1] :]
+        assert row["continued"] == tokenizer.decode(new, skip_special_tokens=True)
+    assert len(rows) == 4
+
+
+def test_openai_endpoint(tmp_path: Path) -> None:
+    copy = prepared("openai-endpoint", tmp_path)
+    model = tmp_path / "served"
+    model.mkdir()
+    save_language_model(model)
+    job = job_of(copy)
+    with openai_server(model) as url:
+        job["spec"]["steps"][0]["model"] |= {"url": url, "name": str(model)}
+        run = run_here(copy, job)
+    assert run.report.state is JobState.SUCCEEDED, run.report.message
+    assert run.counts == (16, 16, 0, 0)
+    (file,) = (copy / "out").glob("*.csv")
+    with file.open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    assert sorted(int(row["id"]) for row in rows) == list(range(16))
+    assert all(row["judgement"] for row in rows)

@@ -90,7 +90,12 @@ def _steps() -> list[Document]:
 
 def _nearest() -> Document:
     nearest = {
-        **{"path": "s3://out/index/", "indexColumn": "embedding", "columns": ["path"]},
+        **{
+            "path": "s3://out/index/",
+            "storage": {"region": "eu-1"},
+            "indexColumn": "embedding",
+            "columns": ["path"],
+        },
         **{"column": "rating", "k": 3, "output": "matches"},
     }
     return {"name": "near", "nearest": nearest, "batchSize": 512, "resources": {"cpu": 2}}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -17,7 +18,10 @@ from typer.testing import CliRunner
 
 from batchinference.cli.files import with_absolute_paths
 from batchinference.cli.main import app
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.steps import load_step
 from batchinference.spec import BatchInference, parse
+from batchinference.spec.steps import Step
 from support.documentation import ROOT, jobs
 from support.finished import embedded, finished_output, vectors
 from support.job_runs import run_job
@@ -132,3 +136,19 @@ def test_an_output_on_s3_is_searched(s3: S3Server, monkeypatch: pytest.MonkeyPat
         "'s3://no-such-bucket/x' does not exist"
         in search("s3://no-such-bucket/x", "--row", "0").stderr
     )
+
+
+def test_the_step_reaches_a_store_of_its_own(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.client().create_bucket(Bucket="stored")
+    out = finished_output("s3://stored/out", embedded(vectors(20, 8), n=range(20)))
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    nearest = {
+        **{"path": out, "storage": {"endpoint": s3.endpoint}, "k": 1},
+        **{"column": "embedding", "output": "matches"},
+    }
+    step = Step.model_validate({"name": "near", "nearest": nearest})
+    table = load_step(step, Device())(embedded(vectors(20, 8)))
+    assert isinstance(table, pa.Table)
+    assert [row[0]["n"] for row in table.column("matches").to_pylist()] == list(range(20))

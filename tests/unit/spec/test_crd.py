@@ -173,6 +173,7 @@ def test_defaults_are_shown() -> None:
     assert defaults == {
         "spec.read.options.include_paths": False,
         "spec.steps[].nearest.k": 5,
+        "spec.steps[].nearest.storage.anonymous": False,
         "spec.steps[].python.method": "mapBatches",
         "spec.read.storage.anonymous": False,
         "spec.steps[].replicas.min": 1,

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.read import Columns
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 SIMILARITY = "similarity"
@@ -20,6 +21,8 @@ class Nearest(SpecModel):
 
     path: Uri
     """The output: the `write.path` of a job that has ended well, in parquet or json."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store that holds the output is reached."""
     index_column: ColumnName | None = None
     """Its column of embeddings. Needed when it has several such columns."""
     columns: Columns | None = None

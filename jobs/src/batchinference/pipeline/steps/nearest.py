@@ -28,7 +28,8 @@ class NearestRows:
         self._step = step
         self._nearest = nearest
         try:
-            self._index = open_index(Address(nearest.path), nearest.index_column)
+            output = Address(nearest.path, nearest.storage)
+            self._index = open_index(output, nearest.index_column)
             self._columns = _columns_of(self._index, nearest)
             self._width = _width_of(self._index)
         except BadInput as failure:

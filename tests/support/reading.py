@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat, to_batch
-from batchinference.pipeline.inputs import FrozenInput, freeze_input
-from batchinference.pipeline.readers import reader_for
-from batchinference.pipeline.sizing import SAMPLED_FILES, sample
-from batchinference.pipeline.source import FileRows
-from batchinference.spec.read import Read
+from batchinference.pipeline.file_input import FileInput, open_files
+from batchinference.pipeline.file_rows import FileRows
+from batchinference.pipeline.inputs import FrozenInput
+from batchinference.pipeline.sizing import SAMPLED_FILES
+from batchinference.spec.read import Read, ReadFiles
 
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
 Place = tuple[int, int]
@@ -97,8 +97,15 @@ def _place(row: dict[str, Any]) -> Place:
 class Input:
     """An input that can be read, as a whole or from any file on."""
 
-    frozen: FrozenInput
-    file_rows: FileRows
+    given: FileInput
+
+    @property
+    def frozen(self) -> FrozenInput:
+        return self.given.frozen
+
+    @property
+    def file_rows(self) -> FileRows:
+        return self.given.rows
 
     def read(self, first: int = 0, after: int | None = None) -> Outcome:
         """Read the files `first` up to `after`."""
@@ -111,10 +118,8 @@ def open_input(
     """An input of some format, after the reader has looked at so many of its files."""
     fields = {"format": format_, "paths": [str(path) for path in paths], "options": options}
     read = _READ.validate_python(fields)
-    reader = reader_for(read)
-    frozen = freeze_input(read.paths, read.options.file_extensions or list(reader.extensions))
-    reader.prepare([frozen.address(file) for file in sample(frozen.files(), sampled)])
-    return Input(frozen, FileRows(frozen.root, reader, read.options.include_paths))
+    assert isinstance(read, ReadFiles)
+    return Input(open_files(read, sampled))
 
 
 def read_files(format_: str, *paths: Path | str, **options: Any) -> Outcome:

@@ -66,9 +66,43 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
 
 def reading(format_: str, **options: Any) -> Document:
     """A document that reads this format; its own options by default."""
-    common = {"include_paths": True, "file_extensions": ["a", "b"]}
+    common = {
+        "include_paths": True,
+        "file_extensions": ["a", "b"],
+        "ignore_missing_paths": True,
+        "partitioning": "hive",
+        "limit": 10,
+        "shuffle": "files",
+        "shuffle_seed": 7,
+        "override_num_blocks": 8,
+    }
     own = options or {**common, **READ_OPTIONS[format_]}
     return document(read={"format": format_, "paths": ["s3://in/"], "options": own})
+
+
+SOURCES: dict[str, Document] = {
+    "sql": {
+        "query": "SELECT * FROM t",
+        "url": "sqlite:///data.db",
+        "options": {"shard_keys": ["id"], "shard_hash_fn": "unicode", "override_num_blocks": 4},
+    },
+    "sql of a secret": {"format": "sql", "query": "SELECT * FROM t", "urlEnv": "DATABASE_URL"},
+    "huggingface": {
+        "name": "org/data",
+        "options": {"config": "en", "split": "train", "revision": "v1", "streaming": False},
+    },
+    "lance": {
+        "path": "s3://in/data.lance",
+        "storage": {"region": "eu-west-1"},
+        "options": {"columns": ["id"], "filter": "id > 3", "version": 2},
+    },
+}
+"""What is not files, with every field."""
+
+
+def reading_source(name: str, **fields: Any) -> Document:
+    """A document that reads one of these sources, with some of its fields replaced."""
+    return document(read={"format": name, **SOURCES[name], **fields})
 
 
 def writing(format_: str, **fields: Any) -> Document:
@@ -93,6 +127,7 @@ def valid_documents() -> dict[str, Document]:
         "smallest": document(),
         "full": full_document(),
         **{f"read {format_}": reading(format_) for format_ in READ_OPTIONS},
+        **{f"read {name}": reading_source(name) for name in SOURCES},
         **{f"http {api}": running(model) for api, model in endpoints.full_models().items()},
         **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
         "write parquet": writing("parquet", mode="error", compression="lz4"),

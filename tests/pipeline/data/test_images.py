@@ -12,7 +12,7 @@ import sklearn.datasets
 from PIL import Image
 
 from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.source import GROUP_FILES
+from batchinference.pipeline.file_rows import GROUP_FILES
 from support.reading import open_input, read_files
 
 SKIMAGE = Path(skimage.data_dir)

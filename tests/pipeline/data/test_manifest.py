@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.file_input import parts_of
 from batchinference.pipeline.readers import fetch
 from batchinference.pipeline.sizing import count_rows
-from batchinference.pipeline.source import FileSource, parts_of
 from support.inputs import pictures, png
 from support.reading import Outcome, open_input, read_files
 from support.web import Web, web_server
@@ -230,7 +230,7 @@ class TestParts:
             "manifest", directory, decode="text", file_extensions=["parquet", "csv"]
         )
         whole = opened.read()
-        cut = parts_of(opened.frozen, opened.file_rows.reader, parts)
+        cut = parts_of(opened.frozen.files(), opened.file_rows, parts)
         pieces = Outcome([t for part in cut for t in opened.file_rows.read([part])])
         assert pieces.places == whole.places
         assert pieces.good == whole.good
@@ -243,7 +243,7 @@ class TestParts:
         web.paths = {f"/{number}": [b"x"] for number in range(100)}
         manifest(tmp_path, *(f"{web.url}/{number}" for number in range(100)))
         opened = open_input("manifest", tmp_path)
-        tasks = FileSource(opened.frozen, opened.file_rows, 4).get_read_tasks(4)
+        tasks = opened.given.read_tasks(4)
         assert len(tasks) == 4
         for task in tasks:
             list(task())

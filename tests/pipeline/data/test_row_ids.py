@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.file_input import tasks_of
+from batchinference.pipeline.file_rows import READ_STEP
 from batchinference.pipeline.inputs import InputFile
 from batchinference.pipeline.readers.binary import BinaryReader
-from batchinference.pipeline.source import READ_STEP, FileSource, tasks_of
+from batchinference.pipeline.source import RowSource
 from support.reading import Input, Outcome, data_of, open_input, own_columns
 
 
@@ -115,7 +117,7 @@ def test_reading_twice_gives_the_same(opened: Input) -> None:
 
 
 def test_what_travels_to_a_task_reads_the_same(opened: Input) -> None:
-    travelled = Input(opened.frozen, pickle.loads(pickle.dumps(opened.file_rows)))
+    travelled = Input(pickle.loads(pickle.dumps(opened.given)))
     assert by_id(travelled.read()) == by_id(opened.read())
 
 
@@ -128,12 +130,12 @@ def test_a_bad_row_carries_the_step_and_the_error(opened: Input) -> None:
 
 
 def test_ray_is_given_read_tasks_that_together_read_all(opened: Input) -> None:
-    source = FileSource(opened.frozen, opened.file_rows, tasks=3)
+    source = RowSource(opened.given.read_tasks(3))
     tasks = source.get_read_tasks(parallelism=3)
     tables = [table for task in tasks for table in task()]
     assert len(tasks) == 3
     assert by_id(Outcome(tables)) == by_id(opened.read())
-    assert source.get_name() == "Files"
+    assert source.get_name() == "Rows"
     assert source.estimate_inmemory_data_size() is None
 
 

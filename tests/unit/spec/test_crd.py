@@ -20,7 +20,7 @@ from batchinference.spec.generate import CRD_FILE, generated_files
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 from support.documents import Document, document
-from support.refusals import READ_OPTIONS, reading, valid_documents, writing
+from support.refusals import READ_OPTIONS, SOURCES, reading, valid_documents, writing
 from support.variations import changed, full_document, places
 
 CRD = custom_resource_definition()
@@ -171,7 +171,6 @@ def test_everything_in_the_spec_is_bounded() -> None:
 def test_defaults_are_shown() -> None:
     defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
     assert defaults == {
-        "spec.read.options.include_paths": False,
         "spec.steps[].nearest.k": 5,
         "spec.steps[].nearest.storage.anonymous": False,
         "spec.steps[].python.method": "mapBatches",
@@ -193,7 +192,7 @@ def test_required_fields() -> None:
     required = {path: schema["required"] for path, schema in ALL.items() if "required" in schema}
     assert ROOT["required"] == ["spec"]
     assert required["spec"] == ["read", "write"]
-    assert required["spec.read"] == ["paths", "format"]
+    assert required["spec.read"] == ["format"]
     assert required["spec.write"] == ["path", "format"]
     assert required["spec.steps[]"] == ["name"]
     assert required["spec.steps[].model"] == ["runtime", "inputs", "output"]
@@ -259,6 +258,7 @@ def test_a_step_does_one_thing() -> None:
 @pytest.mark.parametrize("option", sorted({name for own in READ_OPTIONS.values() for name in own}))
 def test_an_option_stays_with_its_formats(option: str) -> None:
     owners = [name for name, own in READ_OPTIONS.items() if option in own]
+    owners += [name for name, fields in SOURCES.items() if option in fields.get("options", {})]
     listed = ", ".join(f"'{name}'" for name in owners)
     message = f"options.{option} is for format {' and '.join(owners)} only"
     assert RULES["spec.read"][message] == (

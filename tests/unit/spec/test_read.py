@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
+from batchinference.spec.read import FileOptions
 from support.documents import document
 from support.refusals import READ_OPTIONS, accepted_at, reading, refused, refused_at, short
 from support.variations import REMOVED
 
 FORMATS = list(READ_OPTIONS)
-COMMON = ["include_paths", "file_extensions"]
+COMMON = list(FileOptions.model_fields)
 OF_ANOTHER_FORMAT = [
     (format_, option, value)
     for format_, own in READ_OPTIONS.items()
@@ -35,7 +36,7 @@ def test_a_format_refuses_the_options_of_another(format_: str, option: str, valu
     unknown = f"spec.read.options.{option}: unknown option '{option}' for {format_}; "
     assert message.startswith(unknown)
     known = "there are " + ", ".join([*COMMON, *READ_OPTIONS[format_]])
-    nearest = {f"did you mean '{name}'?" for name in READ_OPTIONS[format_]}
+    nearest = {f"did you mean '{name}'?" for name in [*COMMON, *READ_OPTIONS[format_]]}
     assert message.removeprefix(unknown) in {known, *nearest}
 
 
@@ -84,7 +85,8 @@ def test_the_option_that_was_meant_is_named(format_: str, option: str, nearest: 
 )
 def test_options_that_are_left_out(format_: str, defaults: dict[str, Any]) -> None:
     read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
-    expected = {"include_paths": False, "file_extensions": None, **defaults}
+    common = {"include_paths": False, "ignore_missing_paths": False}
+    expected = {**dict.fromkeys(COMMON), **common, **defaults}
     assert read.options.model_dump() == expected
 
 
@@ -104,7 +106,8 @@ def test_options_that_are_left_out(format_: str, defaults: dict[str, Any]) -> No
     ids=short,
 )
 def test_a_format_that_there_is_not(value: Any, message: str) -> None:
-    expected = message.format(formats=", ".join(FORMATS))
+    formats = [*FORMATS, "sql", "huggingface", "lance"]
+    expected = message.format(formats=", ".join(formats))
     assert refused_at("spec.read.format", value) == f"spec.read.format: {expected}"
 
 

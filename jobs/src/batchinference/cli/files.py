@@ -27,9 +27,7 @@ def directory_of(file: str) -> Path:
 def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     """The job with local paths made absolute, starting at `directory`."""
     spec = job.spec
-    read = spec.read.model_copy(
-        update={"paths": [_absolute(path, directory) for path in spec.read.paths]}
-    )
+    read = spec.read.moved(lambda path: _absolute(path, directory))
     write = spec.write.moved(lambda path: _absolute(path, directory))
     errors = spec.errors
     if errors.path:

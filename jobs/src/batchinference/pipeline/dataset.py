@@ -17,7 +17,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.prepare import Prepared
 from batchinference.pipeline.process_memory import MemoryWatch
-from batchinference.pipeline.source import FileRows, FileSource
+from batchinference.pipeline.source import RowSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.table_sink import sink_for
 from batchinference.plan import Plan, Stage
@@ -66,11 +66,10 @@ class Execution:
         self._given_up.set()
 
     def _read(self) -> Dataset:
-        prepared, options = self._prepared, self._spec.read.options
-        file_rows = FileRows(prepared.frozen.root, prepared.reader, options.include_paths)
+        prepared, sizing = self._prepared, self._prepared.sizing
         dataset: Dataset = ray.data.read_datasource(
-            FileSource(prepared.frozen, file_rows, prepared.sizing.read_tasks),
-            override_num_blocks=prepared.sizing.blocks,
+            RowSource(prepared.input.read_tasks(sizing.read_tasks)),
+            override_num_blocks=sizing.blocks,
             num_cpus=TASK_CPUS,
             label_selector=_selector(self._plan, CPU_GROUP),
             ray_remote_args={"max_retries": TASK_RETRIES},

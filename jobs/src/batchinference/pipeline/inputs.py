@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.retries import persistently
 from batchinference.pipeline.rows import MAX_FILES
 from batchinference.pipeline.storage import Address, base_name
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -28,19 +29,22 @@ _HIDDEN = frozenset("._")
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file: its number in the list, its path in the file system, its size in bytes. Where
-    several tasks share it, a part of it: rows `start` up to `stop`, where None is its end."""
+    """One file: its number in the list, its path in the file system, its size in bytes, and how
+    many rows are read of it, where None is all. Where several tasks share it, a part of it: rows
+    `start` up to `stop`, where None is its end."""
 
     number: int
     path: str
     size: int
+    rows: int | None = None
     start: int = 0
     stop: int | None = None
 
 
 @dataclass(frozen=True)
 class FrozenInput:
-    """All files of the input. `root` names the file system; `table` has path and size."""
+    """All files of the input. `root` names the file system; `table` has path and size, and rows
+    where the input is limited to these."""
 
     root: Address
     table: pa.Table
@@ -54,30 +58,51 @@ class FrozenInput:
         return sum(self.table.column("size").to_pylist())
 
     def files(self) -> list[InputFile]:
-        columns = (self.table.column(name).to_pylist() for name in ("path", "size"))
-        return [
-            InputFile(number, path, size)
-            for number, (path, size) in enumerate(zip(*columns, strict=True))
-        ]
+        columns = (column.to_pylist() for column in self.table.columns)
+        return [InputFile(number, *row) for number, row in enumerate(zip(*columns, strict=True))]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows to read, where these are limited."""
+        limited = "rows" in self.table.column_names
+        return sum(self.table.column("rows").to_pylist()) if limited else None
+
+    def limited(self, rows: list[int], size: int) -> FrozenInput:
+        """The first files, with how many rows are read of each, and how many bytes of the last."""
+        first = self.table.slice(0, len(rows))
+        sizes = [*first.column("size").to_pylist()[:-1], size]
+        columns = {
+            "path": first.column("path"),
+            "size": pa.array(sizes, pa.int64()),
+            "rows": pa.array(rows, pa.int64()),
+        }
+        return FrozenInput(self.root, pa.table(columns))
 
     def address(self, file: InputFile) -> Address:
         return self.root.at(file.path)
 
+    @property
+    def uris(self) -> list[str]:
+        """The paths of the files as a user writes them."""
+        return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
+
     def serialized(self) -> bytes:
         """The list as a parquet file, with each path as a user writes it."""
-        uris = [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
-        buffer = io.BytesIO()
-        pq.write_table(self.table.set_column(0, "path", pa.array(uris, pa.string())), buffer)
-        return buffer.getvalue()
+        return as_parquet(self.table.set_column(0, "path", pa.array(self.uris, pa.string())))
 
 
 def freeze_input(
-    paths: list[str], extensions: list[str], storage: Storage = FROM_ENVIRONMENT
+    paths: list[str],
+    extensions: list[str],
+    storage: Storage = FROM_ENVIRONMENT,
+    *,
+    ignore_missing: bool = False,
 ) -> FrozenInput:
     """List the files behind these paths, without duplicates, in the order of their paths.
 
     `extensions` choose among the files of directories; a path of its own is taken as it is.
-    Raises BadInput that names the path which does not exist or holds nothing to read.
+    Raises BadInput that names the path which does not exist or holds nothing to read; where that
+    is to be ignored, only when all do.
     """
     _check_one_store(paths)
     endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
@@ -85,10 +110,13 @@ def freeze_input(
     for number, path in enumerate(paths):
         label = f"read.paths[{number}] '{path}'"
         files = _list(Address(path, storage), endings, label)
-        if not files:
+        if not files and not ignore_missing:
             wanted = f" that end in {', '.join(endings)}" if endings else ""
-            raise BadInput(f"{label} holds no files{wanted}")
-        found.update((info.path, info.size or 0) for info in files)
+            empty = f"holds no files{wanted}"
+            raise BadInput(f"{label} {'does not exist' if files is None else empty}")
+        found.update((info.path, info.size or 0) for info in files or [])
+    if not found:
+        raise BadInput("read.paths: there is nothing behind any of them")
     if len(found) > MAX_FILES:
         raise BadInput(f"the input has {len(found)} files; at most {MAX_FILES} can be told apart")
     ordered = sorted(found.items())
@@ -97,6 +125,12 @@ def freeze_input(
         "size": pa.array([size for _, size in ordered], pa.int64()),
     }
     return FrozenInput(Address(paths[0], storage), pa.table(columns))
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
 
 
 def _check_one_store(paths: list[str]) -> None:
@@ -112,20 +146,21 @@ def paths_of(frozen: Address) -> pa.ChunkedArray:
     return pq.read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
 
 
-def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo]:
+def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:
+    """The files behind an address; None when it does not exist."""
     try:
         info = address.info()
         if info.type == pafs.FileType.NotFound:
             if _GLOB.intersection(address.path):
                 return _expand(address, endings)
-            raise BadInput(f"{label} does not exist")
+            return None
         return _below(address, endings) if info.type == pafs.FileType.Directory else [info]
     except OSError as error:
         raise BadInput(f"{label} cannot be listed: {error}") from error
 
 
 def _expand(address: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    found = ArrowFSWrapper(address.filesystem).glob(address.path)
+    found = persistently(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
     matches = [path for path in found if not _is_hidden(path, address.path)]
     infos = address.filesystem.get_file_info(matches) if matches else []
     files = []

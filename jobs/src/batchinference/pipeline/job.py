@@ -106,7 +106,7 @@ class JobRun:
         self._tell(self._report())
         exact = RowCount(counts.read, estimated=False)
         check_errors(self.job.spec.errors, counts, exact, attempt)
-        manifests = attempt.check_and_clean(len(prepared.frozen))
+        manifests = attempt.check_and_clean(len(prepared.input))
         self._told = told_by(manifests)
         # rows that became several may lie in several tasks, none of which can count them
         meter.finish(replace(counts, read=rows_covered(manifests)), time.monotonic())

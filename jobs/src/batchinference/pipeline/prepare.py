@@ -6,21 +6,11 @@ import importlib.util
 import json
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-
 from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
-from batchinference.pipeline.inputs import FrozenInput, freeze_input
+from batchinference.pipeline.job_input import JobInput, open_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import Attempt, begin
-from batchinference.pipeline.readers import reader_for
-from batchinference.pipeline.readers.base import Reader
-from batchinference.pipeline.sizing import (
-    RowCount,
-    Sizing,
-    count_rows,
-    sample,
-    sizing_of,
-)
+from batchinference.pipeline.sizing import RowCount, Sizing, sizing_of
 from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
@@ -33,8 +23,7 @@ from batchinference.spec.steps import Step
 class Prepared:
     """A job that can begin."""
 
-    frozen: FrozenInput
-    reader: Reader
+    input: JobInput
     count: RowCount | None
     sizing: Sizing
     attempt: Attempt
@@ -47,19 +36,17 @@ def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
     """
     for step in spec.steps:
         check_step(step)
-    reader = reader_for(spec.read)
-    extensions = spec.read.options.file_extensions or list(reader.extensions)
-    frozen = freeze_input(spec.read.paths, extensions, spec.read.storage)
-    _check_apart(frozen, layout)
-    reader.prepare([frozen.address(file) for file in sample(frozen.files())])
-    _check_columns(spec, reader)
-    count = count_rows(frozen, reader)
+    given = open_input(spec.read)
+    _check_apart(given, layout)
+    if problems := check_columns(spec, given.columns()):
+        raise BadInput("; ".join(map(str, problems)))
+    count = given.count()
     attempt = begin(spec.write, layout)
     if attempt is None:
         return None
-    layout.input.write(frozen.serialized())
+    layout.input.write(given.serialized())
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Prepared(frozen, reader, count, sizing_of(frozen, spec.read, count), attempt)
+    return Prepared(given, count, sizing_of(given, spec.read, count), attempt)
 
 
 def check_step(step: Step) -> None:
@@ -97,24 +84,11 @@ def _check_module(step: str, path: str) -> None:
         )
 
 
-def _check_apart(frozen: FrozenInput, layout: Layout) -> None:
+def _check_apart(given: JobInput, layout: Layout) -> None:
     """Raise BadOutput when input lies where output goes: an attempt removes the one before it."""
     for place in (layout.output, layout.errors):
-        if not place.in_store_of(frozen.root):
-            continue
-        below = place.path.rstrip("/") + "/"
-        paths = frozen.table.column("path")
-        inside = paths.filter(pc.starts_with(paths, below))
-        if len(inside):
+        if (inside := given.below(place)) is not None:
             raise BadOutput(
-                f"'{place.uri}' is where output goes and holds a file of the input, {inside[0]}: "
+                f"'{place.uri}' is where output goes and holds a file of the input, {inside}: "
                 "choose another write.path or errors.path"
             )
-
-
-def _check_columns(spec: BatchInferenceSpec, reader: Reader) -> None:
-    columns = reader.columns()
-    if columns is not None and spec.read.options.include_paths:
-        columns = [*columns, "path"]
-    if problems := check_columns(spec, columns):
-        raise BadInput("; ".join(map(str, problems)))

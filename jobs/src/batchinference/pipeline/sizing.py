@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import Reader
@@ -44,15 +45,26 @@ class Sizing:
     rows_per_file: int
 
 
-def sizing_of(frozen: FrozenInput, read: Read, count: RowCount | None) -> Sizing:
+class Measured(Protocol):
+    """An input of some parts and bytes."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+def sizing_of(given: Measured, read: Read, count: RowCount | None) -> Sizing:
     """The cut of an input; `count` is None when nothing is known of its rows."""
-    files, size = len(frozen), frozen.size
+    files, size = len(given), given.size
     rows = count.rows if count else size // 100
     tasks = min(max(math.ceil(size / TASK_BYTES), min(files, MIN_TASKS)), files, MAX_TASKS)
     if isinstance(read, ReadManifest):  # whose rows cost much more than their bytes
         tasks = max(tasks, min(MIN_TASKS, math.ceil(rows / FETCHED_ROWS)))
     wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
-    blocks = tasks * max(1, math.ceil(wanted / tasks))
+    blocks = tasks * max(1, math.ceil(wanted / max(1, tasks)))
+    if chosen := read.options.override_num_blocks:
+        tasks = blocks = chosen
     rows_per_file = min(rows // MIN_COMMITS, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
     return Sizing(tasks, blocks, max(1, rows_per_file))
 

@@ -7,7 +7,13 @@ import difflib
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
-from batchinference.spec.read import CsvOptions, ParquetOptions, VideoOptions
+from batchinference.spec.read import (
+    CsvOptions,
+    FileOptions,
+    LanceOptions,
+    ParquetOptions,
+    VideoOptions,
+)
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
 
@@ -29,11 +35,13 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     if spec.read.format in _FORMAT_COLUMNS:
         stamped = isinstance(options, VideoOptions) and options.include_timestamps
         columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
-    elif isinstance(options, ParquetOptions):
+    elif isinstance(options, ParquetOptions | LanceOptions):
         columns = options.columns
     elif isinstance(options, CsvOptions):
         columns = options.column_names
-    return [*columns, "path"] if columns and options.include_paths else columns
+    if columns is None or (isinstance(options, FileOptions) and options.partitioning):
+        return None
+    return [*columns, "path"] if spec.read.include_paths else columns
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[Problem]:

@@ -21,9 +21,9 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
     Input may also lie in the image, where an absolute path names it; output needs a volume.
     """
     problems = []
-    for index, path in enumerate(spec.read.paths):
-        if is_local(path) and not _absolute(path):
-            problems.append(_relative(f"spec.read.paths[{index}]", path))
+    for field, place in spec.read.places.items():
+        if is_local(place) and not _absolute(place):
+            problems.append(_relative(f"spec.read.{field}", place))
     for index, step in enumerate(spec.steps):
         source = step.model.source_or_none if step.model else None
         if step.model and source and _is_relative_source(step.model, source):

@@ -15,8 +15,10 @@ from batchinference.spec.uris import HIDDEN
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
 TABLE_NAME = r"^[^\s.]+(\.[^\s.]+)*$"
 _SECRET = re.compile(
-    r"secret|token|password|credential|authorization|access-key|account-key|sas", re.IGNORECASE
+    r"secret|token|passw|pwd|credential|authorization|access-key|account-key|sas", re.IGNORECASE
 )
+_PASSWORD = re.compile("://[^/@]*:[^@]*@")
+"""A user with a password, in which SQLAlchemy takes a slash for what it is."""
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
 
@@ -28,7 +30,7 @@ def sqlite_file(url: str) -> str | None:
 
 def _without_password(url: str) -> str:
     parts = urlsplit(url)
-    if parts.password is not None or any(map(_SECRET.search, dict(parse_qsl(parts.query)))):
+    if _PASSWORD.search(url) or any(map(_SECRET.search, dict(parse_qsl(parts.query)))):
         raise PydanticCustomError(
             HIDDEN,
             "a password does not belong into the file: keep the whole address in a Secret, hand it "

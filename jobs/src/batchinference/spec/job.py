@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DNS_LABEL, SpecModel
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.error_policy import ErrorPolicy
-from batchinference.spec.read import Read
+from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
 
@@ -46,11 +46,16 @@ class BatchInferenceSpec(SpecModel):
                     "step_name", "two steps are named '{name}'", {"name": step.name}
                 )
             seen.add(step.name)
-            if step.label_from_path and not self.read.options.include_paths:
+            if step.label_from_path and not self.read.include_paths:
+                way_out = (
+                    "set read.options.include_paths to true"
+                    if isinstance(self.read, ReadFiles)
+                    else f"rows of {self.read.format} come from no file"
+                )
                 raise PydanticCustomError(
                     "label_path",
-                    "step '{name}' needs the paths: set read.options.include_paths to true",
-                    {"name": step.name},
+                    "step '{name}' needs the paths: {way_out}",
+                    {"name": step.name, "way_out": way_out},
                 )
         return self
 

@@ -30,6 +30,7 @@ from batchinference.spec.base import (
     KUBERNETES_RESOURCE,
     MEMORY,
     MODULE_PATH,
+    SQL_NAME,
     VARIABLE,
     OptionsModel,
 )
@@ -53,6 +54,7 @@ _PATTERNS = {
     TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",
     VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
+    SQL_NAME: "a name of SQL: letters, digits, '_' and '.'",
     ENDPOINT: "an http:// or https:// address without user and password",
 }
 _TYPE_NAMES = {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.read.base import Columns, FileOptions, ReadModel
+from batchinference.spec.read.base import Columns, FileOptions, ReadFiles, ReadModel
 from batchinference.spec.read.manifest import ManifestOptions, ReadManifest
 from batchinference.spec.read.media import (
     AudioOptions,
@@ -22,6 +22,14 @@ from batchinference.spec.read.records import (
     ReadWebdataset,
     TfrecordsOptions,
     WebdatasetOptions,
+)
+from batchinference.spec.read.sources import (
+    HuggingfaceOptions,
+    LanceOptions,
+    ReadHuggingface,
+    ReadLance,
+    ReadSql,
+    SqlOptions,
 )
 from batchinference.spec.read.tables import (
     CsvOptions,
@@ -46,7 +54,10 @@ Read = Annotated[
     | ReadVideo
     | ReadTfrecords
     | ReadWebdataset
-    | ReadManifest,
+    | ReadManifest
+    | ReadSql
+    | ReadHuggingface
+    | ReadLance,
     Field(discriminator="format"),
 ]
 
@@ -56,8 +67,10 @@ __all__ = [
     "Columns",
     "CsvOptions",
     "FileOptions",
+    "HuggingfaceOptions",
     "ImageOptions",
     "JsonOptions",
+    "LanceOptions",
     "ManifestOptions",
     "NumpyOptions",
     "ParquetOptions",
@@ -65,16 +78,21 @@ __all__ = [
     "ReadAudio",
     "ReadBinary",
     "ReadCsv",
+    "ReadFiles",
+    "ReadHuggingface",
     "ReadImages",
     "ReadJson",
+    "ReadLance",
     "ReadManifest",
     "ReadModel",
     "ReadNumpy",
     "ReadParquet",
+    "ReadSql",
     "ReadText",
     "ReadTfrecords",
     "ReadVideo",
     "ReadWebdataset",
+    "SqlOptions",
     "TextOptions",
     "TfrecordsOptions",
     "VideoOptions",

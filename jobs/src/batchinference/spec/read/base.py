@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, OptionsModel, SpecModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -12,9 +14,17 @@ from batchinference.spec.uris import Uri
 
 Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
 Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
+Blocks = Annotated[int, Field(ge=1, le=10_000)]
 
 
-class FileOptions(OptionsModel):
+class ReadOptions(OptionsModel):
+    """Options of every source."""
+
+    override_num_blocks: Blocks | None = None
+    """Into how many blocks the input is cut, about; chosen by its size unless told otherwise."""
+
+
+class FileOptions(ReadOptions):
     """Options of every format that is made of files."""
 
     include_paths: bool = False
@@ -28,11 +38,70 @@ class FileOptions(OptionsModel):
     ) = None
     """Endings, without the dot, that a file in a directory must have to be read.
     Each format has its usual ones."""
+    ignore_missing_paths: bool = False
+    """Pass over paths behind which there is nothing, as long as one has something."""
+    partitioning: Literal["hive"] | None = None
+    """`hive` adds a column of text for each part `name=value` of the directories of a file, such
+    as `class=cat/`."""
+    limit: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    """Read so many rows and no more: the first by the order of the paths. Where the files do not
+    tell their rows, they are read twice up to there."""
+    shuffle: Literal["files"] | None = None
+    """Read the files in another order than that of their paths."""
+    shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    """The same number gives the same order; otherwise each run has one of its own."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.shuffle_seed is not None and self.shuffle is None:
+            raise PydanticCustomError("seed", "'shuffle_seed' needs 'shuffle: files'", {})
+        return self
 
 
 class ReadModel(SpecModel):
+    """Where rows come from."""
+
+    PLACES: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold an address, or a list of them."""
+
+    @property
+    def include_paths(self) -> bool:
+        """Whether rows tell the file that they came from."""
+        return False
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The addresses to read from, by their fields."""
+        found: dict[str, str] = {}
+        for field in self.PLACES:
+            value = getattr(self, field)
+            if isinstance(value, list):
+                found |= {f"{field}[{index}]": uri for index, uri in enumerate(value)}
+            elif value is not None:
+                found[field] = value
+        return found
+
+    def moved(self, move: Callable[[str], str]) -> Self:
+        """The same with other addresses."""
+        changed = {}
+        for field in self.PLACES:
+            value = getattr(self, field)
+            changed[field] = list(map(move, value)) if isinstance(value, list) else move(value)
+        return self.model_copy(update=changed)
+
+
+class ReadFiles(ReadModel):
+    """Files of one format."""
+
+    PLACES = ("paths",)
+
     paths: Paths
     """Files, directories (read with their subdirectories) and globs; local, s3://, gs:// or
     az://."""
     storage: Storage = FROM_ENVIRONMENT
     """How the object store that the paths name is reached."""
+
+    @property
+    def include_paths(self) -> bool:
+        options: FileOptions = getattr(self, "options")  # noqa: B009 - each format has its own
+        return options.include_paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from batchinference.spec.base import ColumnName
-from batchinference.spec.read.base import ReadModel
+from batchinference.spec.read.base import ReadFiles
 from batchinference.spec.read.media import ImageOptions
 
 
@@ -21,7 +21,7 @@ class ManifestOptions(ImageOptions):
     web."""
 
 
-class ReadManifest(ReadModel):
+class ReadManifest(ReadFiles):
     """Parquet or CSV files of addresses, each of which is fetched; the other columns are kept."""
 
     format: Literal["manifest"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.read.base import FileOptions, ReadModel
+from batchinference.spec.read.base import FileOptions, ReadFiles
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
@@ -40,7 +40,7 @@ class VideoOptions(FileOptions):
     """Add a column `frame_timestamp`: the seconds from the beginning at which a frame is shown."""
 
 
-class ReadImages(ReadModel):
+class ReadImages(ReadFiles):
     """Pictures, one a row, in a column `image` of height x width x channels (uint8)."""
 
     format: Literal["images"]
@@ -49,7 +49,7 @@ class ReadImages(ReadModel):
     """Options of the format."""
 
 
-class ReadAudio(ReadModel):
+class ReadAudio(ReadFiles):
     """Recordings, one a row: `amplitude` of channels x samples (float32, from -1 to 1) and
     `sample_rate`."""
 
@@ -59,7 +59,7 @@ class ReadAudio(ReadModel):
     """Options of the format."""
 
 
-class ReadVideo(ReadModel):
+class ReadVideo(ReadFiles):
     """Films, one frame a row: `frame` of height x width x RGB (uint8), and `frame_index`."""
 
     format: Literal["video"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.read.base import FileOptions, ReadModel
+from batchinference.spec.read.base import FileOptions, ReadFiles
 
 
 class TextOptions(FileOptions):
@@ -16,7 +16,7 @@ class TextOptions(FileOptions):
     """Leave out lines that hold nothing but white space."""
 
 
-class ReadText(ReadModel):
+class ReadText(ReadFiles):
     """Text files, one line a row, in a column `text`."""
 
     format: Literal["text"]
@@ -29,7 +29,7 @@ class BinaryOptions(FileOptions):
     pass
 
 
-class ReadBinary(ReadModel):
+class ReadBinary(ReadFiles):
     """Files of any kind, one a row, in a column `bytes`."""
 
     format: Literal["binary"]

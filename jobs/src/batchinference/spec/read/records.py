@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.read.base import Columns, FileOptions, ReadModel
+from batchinference.spec.read.base import Columns, FileOptions, ReadFiles
 from batchinference.spec.read.media import ImageOptions
 
 
@@ -16,7 +16,7 @@ class TfrecordsOptions(FileOptions):
     feature that has a single value in them is a plain column."""
 
 
-class ReadTfrecords(ReadModel):
+class ReadTfrecords(ReadFiles):
     """Files of tf.train.Example records, which may be compressed with gzip; the features are the
     columns."""
 
@@ -40,7 +40,7 @@ class WebdatasetOptions(ImageOptions):
     """The extensions, without the first dot, to read; the others are passed over."""
 
 
-class ReadWebdataset(ReadModel):
+class ReadWebdataset(ReadFiles):
     """Tar archives of samples: members that share a name up to its first dot are a row, with the
     name in `__key__` and a column for each extension."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import DELIMITER
-from batchinference.spec.read.base import Columns, FileOptions, ReadModel
+from batchinference.spec.read.base import Columns, FileOptions, ReadFiles
 
 
 class ParquetOptions(FileOptions):
@@ -15,7 +15,7 @@ class ParquetOptions(FileOptions):
     """The columns to read; the others are never fetched."""
 
 
-class ReadParquet(ReadModel):
+class ReadParquet(ReadFiles):
     """Parquet files with their own columns."""
 
     format: Literal["parquet"]
@@ -29,7 +29,7 @@ class JsonOptions(FileOptions):
     """One JSON object a line (JSON Lines). False: a file is one array of objects."""
 
 
-class ReadJson(ReadModel):
+class ReadJson(ReadFiles):
     """JSON files; the fields of an object are the columns."""
 
     format: Literal["json"]
@@ -45,7 +45,7 @@ class CsvOptions(FileOptions):
     """The names of the columns of files that have no header line."""
 
 
-class ReadCsv(ReadModel):
+class ReadCsv(ReadFiles):
     """Files of separated values with a header line."""
 
     format: Literal["csv"]
@@ -58,7 +58,7 @@ class NumpyOptions(FileOptions):
     pass
 
 
-class ReadNumpy(ReadModel):
+class ReadNumpy(ReadFiles):
     """NumPy's files, one row an element of the first axis: .npy in a column `data`, .npz with a
     column for each of its arrays."""
 

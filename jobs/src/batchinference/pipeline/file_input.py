@@ -1,0 +1,135 @@
+"""Files as the input of a job."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow.compute as pc
+
+from batchinference.pipeline.file_rows import FileRows
+from batchinference.pipeline.inputs import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.job_input import ReadRows
+from batchinference.pipeline.path_columns import PathColumns
+from batchinference.pipeline.readers import reader_for
+from batchinference.pipeline.readers.base import DivisibleReader, Reader
+from batchinference.pipeline.readers.chunks import first, size_of
+from batchinference.pipeline.retries import persistently
+from batchinference.pipeline.sizing import SAMPLED_FILES, RowCount, count_rows, sample
+from batchinference.pipeline.storage import Address
+from batchinference.spec.read import FileOptions, ReadFiles
+
+FILE_COST = 1 << 16
+"""Opening a file takes as long as reading about so many bytes of it."""
+
+
+def open_files(read: ReadFiles, sampled: int = SAMPLED_FILES) -> FileInput:
+    """List the files, and look at so many of them. Raises BadInput that says what is missing."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    reader = reader_for(read)  # type: ignore[arg-type]
+    extensions = options.file_extensions or list(reader.extensions)
+    ignore = options.ignore_missing_paths
+    frozen = freeze_input(read.paths, extensions, read.storage, ignore_missing=ignore)
+    samples = [frozen.address(file) for file in sample(frozen.files(), sampled)]
+    persistently(lambda: reader.prepare(samples))
+    path_columns = PathColumns.of(options, frozen.uris)
+    path_columns.check(reader.columns() or [], frozen.uris[0])
+    rows = FileRows(frozen.root, reader, path_columns)
+    if options.limit is not None:
+        frozen = limited(frozen, rows, options.limit)
+    return FileInput(frozen, rows, options)
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """A frozen list of files, each of which is a part."""
+
+    frozen: FrozenInput
+    rows: FileRows
+    options: FileOptions
+
+    def __len__(self) -> int:
+        return len(self.frozen)
+
+    @property
+    def size(self) -> int:
+        return self.frozen.size
+
+    def columns(self) -> list[str] | None:
+        known = self.rows.reader.columns()
+        return None if known is None else [*known, *self.rows.path_columns.names]
+
+    def count(self) -> RowCount | None:
+        if self.frozen.rows is not None:
+            return RowCount(self.frozen.rows, estimated=False)
+        return persistently(lambda: count_rows(self.frozen, self.rows.reader))
+
+    def serialized(self) -> bytes:
+        return self.frozen.serialized()
+
+    def below(self, place: Address) -> str | None:
+        if not place.in_store_of(self.frozen.root):
+            return None
+        paths = self.frozen.table.column("path")
+        inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
+        return str(inside[0]) if len(inside) else None
+
+    def read_tasks(self, tasks: int) -> list[ReadRows]:
+        """Each task reads files that are neighbours in the order of reading."""
+        files = self.frozen.files()
+        if self.options.shuffle == "files":
+            random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - no secret
+        if isinstance(self.rows.reader, DivisibleReader) and len(files) < tasks:
+            files = parts_of(files, self.rows, tasks)
+        return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
+
+
+def limited(frozen: FrozenInput, rows: FileRows, most: int) -> FrozenInput:
+    """The input cut off after so many rows. Files are read to be counted unless they tell."""
+    left, counts, size = most, [], 0
+    for file in frozen.files():
+        there = _rows_up_to(left, file, rows)
+        counts.append(min(left, there))
+        size = round(file.size * counts[-1] / max(1, there))
+        left -= counts[-1]
+        if left == 0:
+            break
+    return frozen.limited(counts, size)
+
+
+def _rows_up_to(most: int, file: InputFile, rows: FileRows) -> int:
+    """Rows of a file, which may be more than `most` only where the file tells them."""
+    if rows.reader.rows_exact:
+        return _counted(rows.reader, file, rows.root)
+    return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
+
+
+def _counted(reader: Reader, file: InputFile, root: Address) -> int:
+    address = root.at(file.path)
+    return persistently(lambda: reader.rows_in(address, file.size)) or 0
+
+
+def parts_of(files: list[InputFile], rows: FileRows, parts: int) -> list[InputFile]:
+    """Files cut into about so many parts with the same number of rows."""
+    counts = [
+        _counted(rows.reader, file, rows.root) if file.rows is None else file.rows for file in files
+    ]
+    most = max(1, math.ceil(sum(counts) / parts))
+    return [
+        replace(file, start=start, stop=start + most if start + most < count else None)
+        for file, count in zip(files, counts, strict=True)
+        for start in range(0, max(1, count), most)
+    ]
+
+
+def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
+    """Files as at most so many lists of neighbours with about the same number of bytes."""
+    total = sum(file.size + FILE_COST for file in files)
+    lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
+    done = 0
+    for file in files:
+        lists[min(len(lists) - 1, done * len(lists) // total)].append(file)
+        done += file.size + FILE_COST
+    return [chosen for chosen in lists if chosen]

@@ -1,0 +1,99 @@
+"""Files as rows with ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.inputs import InputFile
+from batchinference.pipeline.job_input import check_names
+from batchinference.pipeline.path_columns import PathColumns
+from batchinference.pipeline.readers.base import BadRow, Chunk, DivisibleReader, Reader
+from batchinference.pipeline.readers.chunks import after, first, size_of
+from batchinference.pipeline.retries import ATTEMPTS, Patience
+from batchinference.pipeline.storage import Address, is_trouble
+
+READ_STEP = "read"
+"""The step that is named in the error of a row which could not be decoded."""
+READ_THREADS = 8
+"""Files that one task fetches and decodes at a time, where each is one row."""
+GROUP_FILES = 32
+"""Files that make one table, where each is one row."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Turns files into tables of rows with ids. It travels into the read tasks."""
+
+    root: Address
+    reader: Reader
+    path_columns: PathColumns
+
+    def read(self, files: list[InputFile]) -> Iterator[pa.Table]:
+        """All rows of these files, with an END row after each file's last."""
+        if not self.reader.row_per_file:
+            for file in files:
+                yield from self._tables(file)
+            return
+        with ThreadPoolExecutor(READ_THREADS) as pool:
+            for start in range(0, len(files), GROUP_FILES):
+                group = files[start : start + GROUP_FILES]
+                yield concat([t for tables in pool.map(self._listed, group) for t in tables])
+
+    def _listed(self, file: InputFile) -> list[pa.Table]:
+        return list(self._tables(file))
+
+    def _tables(self, file: InputFile) -> Iterator[pa.Table]:
+        row = file.start
+        for chunk in self.chunks(file):
+            table = self._identified(chunk, file, row)
+            row += table.num_rows
+            if table.num_rows:
+                yield table
+        if file.stop is None:
+            yield rows.end_of_file(file.number, row)
+
+    def chunks(self, file: InputFile) -> Iterator[Chunk]:
+        """What the reader yields; where the file is damaged, its rest is one bad row. After
+        trouble of storage that passes, the file is read again from where that came."""
+        done = file.start
+        patience = Patience(1 if self.reader.row_per_file else ATTEMPTS)
+        while True:
+            try:
+                for chunk in self._rows_from(done, file):
+                    done += size_of(chunk)
+                    yield chunk
+                return
+            except OSError as error:
+                if not is_trouble(error):
+                    yield BadRow(error)
+                    return
+                _bear(patience, error, self.root.at(file.path))
+
+    def _rows_from(self, row: int, file: InputFile) -> Iterator[Chunk]:
+        address = self.root.at(file.path)
+        stop = file.rows if file.stop is None else file.stop
+        if isinstance(self.reader, DivisibleReader):
+            return self.reader.read_part(address, row, stop)
+        chunks = self.reader.read(address)
+        return after(row, chunks if stop is None else first(stop, chunks))
+
+    def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
+        if isinstance(chunk, BadRow):
+            return rows.failed_row(rows.pack(file.number, row), READ_STEP, chunk.error)
+        uri = self.root.at(file.path).uri
+        check_names(chunk.column_names, uri)
+        return rows.with_ids(self.path_columns.added_to(chunk, uri), file.number, row)
+
+
+def _bear(patience: Patience, error: OSError, address: Address) -> None:
+    try:
+        patience.bear(error)
+    except OSError:
+        raise JobFailure(f"{address.uri} cannot be read: {error}") from error

@@ -1,0 +1,66 @@
+"""Lance data sets, by Ray's datasource for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import lance
+from ray.data._internal.datasource.lance_datasource import LanceDatasource
+
+from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.sizing import MAX_TASKS, RowCount
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.table_input import TableInput
+from batchinference.pipeline.tables.stores import location, storage_options
+from batchinference.spec.read import LanceOptions, ReadLance
+
+_SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
+"""Where in its own code an error of Lance comes from."""
+
+
+def open_source(read: ReadLance) -> TableInput:
+    """Open one version of the data set and count its rows."""
+    options, place = read.options, Address(read.path, read.storage)
+    uri, settings = location(place), storage_options(place)
+    with _at_fault(f"read.path '{read.path}'"):
+        dataset = lance.dataset(uri, storage_options=settings)
+    with _at_fault("read.options.version"):
+        dataset = dataset.checkout_version(options.version or dataset.version)
+    columns = _columns(dataset, options)
+    with _at_fault("read.options.filter"):
+        count = dataset.count_rows(options.filter)
+    source = LanceDatasource(uri, dataset.version, options.columns, options.filter, settings)
+    tasks = source.get_read_tasks(options.override_num_blocks or MAX_TASKS)
+    return TableInput(
+        "lance",
+        [*tasks] or [_nothing],
+        columns,
+        RowCount(count, estimated=False),
+        place=place,
+    )
+
+
+@contextmanager
+def _at_fault(field: str) -> Iterator[None]:
+    """Turn what Lance raises into a BadInput that names the field."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the library raises many kinds
+        raise BadInput(f"{field}: {_SOURCE_LINE.sub('', str(error))}") from None
+
+
+def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
+    there = dataset.schema.names
+    for name in options.columns or []:
+        if name not in there:
+            raise BadInput(
+                f"read.options.columns: there is no column '{name}', only {', '.join(there)}"
+            )
+    return options.columns or there
+
+
+def _nothing() -> list[object]:
+    """What a data set without rows yields."""
+    return []

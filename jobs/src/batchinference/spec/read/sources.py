@@ -1,0 +1,114 @@
+"""Sources that are not files: databases, data sets of the Hugging Face Hub, Lance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import SQL_NAME
+from batchinference.spec.databases import Database, sqlite_file
+from batchinference.spec.read.base import Columns, ReadModel, ReadOptions
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import Uri
+
+SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
+
+
+class SqlOptions(ReadOptions):
+    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8)] | None = None
+    """Columns by whose values the rows are divided into `override_num_blocks` queries that run
+    side by side. The database must know MOD, ABS and the hash function."""
+    shard_hash_fn: SqlName = "MD5"
+    """The database's function that turns the shard keys into a number."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
+            raise PydanticCustomError(
+                "shards", "'shard_keys' and an 'override_num_blocks' above 1 need each other", {}
+            )
+        return self
+
+
+class ReadSql(ReadModel, Database):
+    """The rows of a query."""
+
+    format: Literal["sql"]
+    """The kind of source."""
+    query: Annotated[str, Field(min_length=1, max_length=16384)]
+    """A SELECT statement."""
+    options: SqlOptions = SqlOptions()
+    """Options of the source."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        file = sqlite_file(self.url or "")
+        return {"url": file} if file else {}
+
+    def moved(self, move: Callable[[str], str]) -> Self:
+        url, file = self.url, sqlite_file(self.url or "")
+        if url and file:
+            url = url.replace(file, move(file), 1)
+        return self.model_copy(update={"url": url})
+
+
+class HuggingfaceOptions(ReadOptions):
+    config: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The configuration of a data set that has several."""
+    split: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The split to read, such as `train`, and where nothing is streamed also `train[:1000]`. It may
+    be left out where a folder that was saved has only one."""
+    revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The branch, tag or commit of a data set of the Hub. A commit keeps a job repeatable."""
+    streaming: bool = True
+    """Read over the network as rows are needed. False: each machine downloads the data set
+    first."""
+
+
+class ReadHuggingface(ReadModel):
+    """A data set of the Hugging Face Hub, or one that `datasets` has saved."""
+
+    format: Literal["huggingface"]
+    """The kind of source."""
+    name: Annotated[str, Field(min_length=1, max_length=1024)]
+    """Its id on the Hub, or the path of a folder: one that begins with `/` or `.`."""
+    options: HuggingfaceOptions = HuggingfaceOptions()
+    """Options of the source."""
+
+    @property
+    def is_path(self) -> bool:
+        return self.name.startswith(("/", ".", "~", "file://"))
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {"name": self.name} if self.is_path else {}
+
+    def moved(self, move: Callable[[str], str]) -> Self:
+        return self.model_copy(update={"name": move(self.name)}) if self.is_path else self
+
+
+class LanceOptions(ReadOptions):
+    columns: Columns | None = None
+    """The columns to read; the others are never fetched."""
+    filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """An SQL condition that the rows to read fulfil, evaluated by Lance."""
+    version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """The version to read; the latest unless told otherwise."""
+
+
+class ReadLance(ReadModel):
+    """A Lance data set."""
+
+    PLACES = ("path",)
+
+    format: Literal["lance"]
+    """The kind of source."""
+    path: Uri
+    """Its directory; local, s3://, gs:// or az://."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store that the path names is reached."""
+    options: LanceOptions = LanceOptions()
+    """Options of the source."""

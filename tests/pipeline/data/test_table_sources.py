@@ -1,0 +1,359 @@
+"""Sources that are not files: their rows, ids and counts, and what is refused before anything
+starts. What they hold is compared with what their own library reads."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray.cloudpickle
+from pydantic import TypeAdapter
+
+from batchinference.pipeline import table_sources
+from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.job_input import JobInput, open_input
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.prepare import prepare
+from batchinference.pipeline.sizing import RowCount
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.table_input import TableInput
+from batchinference.spec import parse
+from batchinference.spec.read import Read
+from support.documents import Document, document
+from support.reading import Outcome
+from support.table_sources import ROWS, database, lance_set, saved
+
+SECRET = "hunter2"
+_READ: TypeAdapter[Read] = TypeAdapter(Read)
+
+
+def opened(format_: str, **fields: Any) -> JobInput:
+    return open_input(_READ.validate_python({"format": format_, **fields}))
+
+
+def read(given: JobInput) -> Outcome:
+    """All rows, read by tasks as they travel."""
+    travelled = ray.cloudpickle.loads(ray.cloudpickle.dumps(given.read_tasks(1)))
+    return Outcome([table for task in travelled for table in task()])
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
+    """The fields that name each source."""
+    directory = tmp_path_factory.mktemp("sources")
+    return {
+        "sql": {"url": database(directory / "a.db"), "query": "SELECT * FROM texts ORDER BY id"},
+        "huggingface": {"name": str(saved(directory / "set")), "options": {"split": "train"}},
+        "lance": {"path": str(lance_set(directory / "a.lance"))},
+    }
+
+
+def by_library(format_: str, fields: Document) -> list[dict[str, Any]]:
+    match format_:
+        case "sql":
+            connection = sqlite3.connect(fields["url"].removeprefix("sqlite:///"))
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(fields["query"])]
+        case "huggingface":
+            return list(datasets.load_from_disk(fields["name"])["train"])
+    return list(lance.dataset(fields["path"]).to_table().to_pylist())
+
+
+SOURCES = ["sql", "huggingface", "lance"]
+
+
+@pytest.mark.parametrize("format_", SOURCES)
+class TestAnySource:
+    def test_its_rows_are_those_that_its_library_reads(
+        self, format_: str, places: dict[str, Document]
+    ) -> None:
+        found = read(opened(format_, **places[format_])).good
+        assert found == by_library(format_, places[format_]) == ROWS
+
+    def test_columns_and_rows_are_known_before(
+        self, format_: str, places: dict[str, Document]
+    ) -> None:
+        given = opened(format_, **places[format_])
+        assert given.columns() == ["id", "text", "score"]
+        assert given.count() == RowCount(120, estimated=False)
+
+    def test_each_part_has_positions_and_an_end(
+        self, format_: str, places: dict[str, Document]
+    ) -> None:
+        given = opened(format_, **places[format_])
+        outcome = read(given)
+        assert set(outcome.ends) == set(range(len(given)))
+        assert sum(outcome.ends.values()) == 120
+        assert outcome.places == [
+            (part, row) for part, rows in sorted(outcome.ends.items()) for row in range(rows)
+        ]
+
+    def test_parts_are_named_in_the_frozen_input(
+        self, format_: str, places: dict[str, Document]
+    ) -> None:
+        given = opened(format_, **places[format_])
+        table = pq.read_table(io.BytesIO(given.serialized()))
+        assert table.column("path").to_pylist() == [f"{format_}:{n}" for n in range(len(given))]
+
+    def test_a_missing_library_is_told_with_what_to_install(
+        self, format_: str, places: dict[str, Document], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(table_sources.LIBRARIES, format_, "not_installed")
+        with pytest.raises(BadInput, match=r"pip install 'batchinference\[formats\]'"):
+            opened(format_, **places[format_])
+
+    def test_columns_that_steps_name_are_checked(
+        self, format_: str, places: dict[str, Document], tmp_path: Path
+    ) -> None:
+        spec = parse(
+            document(
+                read={"format": format_, **places[format_]},
+                write={"format": "json", "path": str(tmp_path / "out")},
+                steps=[{"name": "keep", "filter": "scor > 1"}],
+            )
+        ).spec
+        with pytest.raises(BadInput, match="did you mean 'score'"):
+            prepare(spec, Layout.of(spec))
+
+
+class TestSql:
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return database(tmp_path / "a.db")
+
+    def test_a_query_may_end_in_a_semicolon_and_choose(self, url: str) -> None:
+        query = "SELECT text, id * 2 AS twice FROM texts WHERE id < 3 ORDER BY id;\n"
+        assert read(opened("sql", url=url, query=query)).good == [
+            {"text": f"text {number}", "twice": 2 * number} for number in range(3)
+        ]
+
+    @pytest.mark.parametrize("shards", [2, 3])
+    def test_shards_divide_the_rows(self, url: str, shards: int) -> None:
+        options = {
+            "shard_keys": ["id"],
+            "shard_hash_fn": "ABS",
+            "override_num_blocks": shards,
+        }
+        given = opened("sql", url=url, query="SELECT * FROM texts", options=options)
+        assert len(given) == shards
+        outcome = read(given)
+        assert sorted(outcome.good, key=lambda row: int(row["id"])) == ROWS
+        assert set(outcome.ends.values()) == {120 // shards}
+
+    def test_a_row_that_no_shard_would_hold_is_no_silent_loss(self, tmp_path: Path) -> None:
+        url = database(tmp_path / "b.db", [*ROWS, {"id": None, "text": "lost", "score": 0}])
+        options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": 2}
+        with pytest.raises(BadInput, match=r"shard_keys: 1 row\(s\) have no value there"):
+            opened("sql", url=url, query="SELECT * FROM texts", options=options)
+
+    def test_a_function_that_the_database_has_not_is_told(self, url: str) -> None:
+        options = {"shard_keys": ["id"], "override_num_blocks": 2}
+        with pytest.raises(BadInput, match=r"shard_hash_fn: the database cannot compute MOD"):
+            opened("sql", url=url, query="SELECT * FROM texts", options=options)
+
+    @pytest.mark.parametrize("shard_keys", [None, ["id"]])
+    def test_a_query_without_rows_is_an_empty_input(
+        self, url: str, shard_keys: list[str] | None
+    ) -> None:
+        options: Document = {}
+        if shard_keys:
+            options = {"shard_keys": shard_keys, "override_num_blocks": 2}
+        query = "SELECT * FROM texts WHERE id < 0"
+        given = opened("sql", url=url, query=query, options=options)
+        assert given.count() == RowCount(0, estimated=False)
+        assert read(given).ends == {0: 0}
+
+    @pytest.mark.parametrize(
+        ("fields", "words"),
+        [
+            ({"query": "SELECT * FROM txets"}, "read.query: .*no such table: txets"),
+            ({"query": "SELEKT 1"}, "read.query: .*syntax error"),
+            ({"url": "sqlite:////none/a.db"}, "read.url: no connection: .*unable to open"),
+            ({"url": "nonesuch://host/db"}, "read.url: no connection: NoSuchModuleError"),
+            ({"url": "postgresql+psycopg://u@h/d"}, "read.url: the database's driver is missing"),
+        ],
+    )
+    def test_what_cannot_be_read_is_told_by_its_field(
+        self, url: str, fields: Document, words: str
+    ) -> None:
+        with pytest.raises(BadInput, match=words):
+            opened("sql", **{"url": url, "query": "SELECT 1", **fields})
+
+    def test_two_columns_of_one_name_are_refused(self, url: str) -> None:
+        class Twice(tables_sql().Database):  # type: ignore[misc]
+            def columns(self, query: str) -> list[str]:
+                return ["id", "id"]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables_sql(), "Database", Twice)
+            with pytest.raises(BadInput, match=r"read.query has two columns 'id'"):
+                opened("sql", url=url, query="SELECT id, id FROM texts")
+
+    def test_the_url_may_come_from_the_environment_and_does_not_travel(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DATABASE_URL", url)
+        given = opened("sql", urlEnv="DATABASE_URL", query="SELECT * FROM texts ORDER BY id")
+        assert url.encode() not in ray.cloudpickle.dumps(given.read_tasks(1))
+        assert read(given).good == ROWS
+
+    def test_a_variable_that_is_not_set_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+        with pytest.raises(BadInput, match="the environment variable 'DATABASE_URL' is not set"):
+            opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
+
+    @pytest.mark.parametrize(
+        "url", [f"mysql://user:{SECRET}@host/db", f"no url, but {SECRET}", f"x://u:{SECRET}@h"]
+    )
+    def test_no_error_shows_a_password(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DATABASE_URL", url)
+        with pytest.raises(BadInput, match=r"read\.urlEnv: ") as raised:
+            opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
+        assert SECRET not in raised.value.message
+
+    def test_a_password_in_an_error_of_the_database_is_hidden(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DATABASE_URL", f"mysql://user:{SECRET}@host/db")
+        database = tables_sql().Database(None, "DATABASE_URL")
+        assert database.explain(ValueError(f"login user/{SECRET} failed")) == (
+            "ValueError: login user/*** failed"
+        )
+
+
+def tables_sql() -> Any:
+    from batchinference.pipeline.table_sources import sql
+
+    return sql
+
+
+class TestHuggingface:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return saved(tmp_path / "set")
+
+    def test_a_split_is_chosen(self, folder: Path) -> None:
+        given = opened("huggingface", name=str(folder), options={"split": "test"})
+        assert read(given).good == ROWS[:7]
+
+    @pytest.mark.parametrize("split", [None, "trian"])
+    def test_a_split_that_there_is_not_is_told(self, folder: Path, split: str | None) -> None:
+        options = {"split": split} if split else {}
+        with pytest.raises(BadInput, match=r"read\.options\.split: .*has train, test"):
+            opened("huggingface", name=str(folder), options=options)
+
+    def test_a_single_split_needs_no_name(self, tmp_path: Path) -> None:
+        datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "one")
+        assert read(opened("huggingface", name=str(tmp_path / "one"))).good == ROWS
+
+    @pytest.mark.parametrize("parts", [1, 2, 7])
+    def test_a_saved_set_is_cut_into_as_many_parts_as_asked(self, folder: Path, parts: int) -> None:
+        options = {"split": "train", "override_num_blocks": parts}
+        given = opened("huggingface", name=str(folder), options=options)
+        assert len(given) == parts
+        assert read(given).good == ROWS
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    def test_a_folder_of_files_is_read_streamed_or_not(
+        self, tmp_path: Path, streaming: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        (tmp_path / "in").mkdir()
+        for number in range(3):
+            part = pa.Table.from_pylist(ROWS[number * 40 : number * 40 + 40])
+            pq.write_table(part, tmp_path / "in" / f"train-{number}.parquet")
+        options = {"split": "train", "streaming": streaming}
+        given = opened("huggingface", name=str(tmp_path / "in"), options=options)
+        assert len(given) == (3 if streaming else 1)
+        assert read(given).good == ROWS
+
+    def test_a_set_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match=r"read\.name '.*/none': "):
+            opened("huggingface", name=str(tmp_path / "none"))
+
+
+class TestLance:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> str:
+        return str(lance_set(tmp_path / "a.lance"))
+
+    def test_columns_filter_and_version(self, path: str) -> None:
+        options = {"columns": ["text"], "filter": "id % 10 = 3", "version": 3}
+        versions = [version["version"] for version in lance.dataset(path).versions()]
+        options["version"] = versions[0]
+        given = opened("lance", path=path, options=options)
+        theirs = lance.dataset(path, version=versions[0]).to_table(["text"], "id % 10 = 3")
+        assert read(given).good == theirs.to_pylist()
+        assert given.count() == RowCount(10, estimated=False)
+        assert given.columns() == ["text"]
+
+    def test_the_version_is_the_one_that_was_found_whatever_is_added_later(self, path: str) -> None:
+        given = opened("lance", path=path)
+        lance.write_dataset(pa.Table.from_pylist(ROWS), path, mode="append")
+        assert read(given).good == ROWS
+
+    @pytest.mark.parametrize(("blocks", "parts"), [(1, 1), (2, 2), (99, 4)])
+    def test_fragments_are_shared_out(self, path: str, blocks: int, parts: int) -> None:
+        given = opened("lance", path=path, options={"override_num_blocks": blocks})
+        assert len(given) == parts
+        assert read(given).good == ROWS
+
+    def test_a_set_without_rows_is_an_empty_input(self, tmp_path: Path) -> None:
+        empty = tmp_path / "empty.lance"
+        lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), empty)
+        given = opened("lance", path=str(empty))
+        assert (given.columns(), read(given).ends) == (["id"], {0: 0})
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"columns": ["txt"]}, r"read\.options\.columns: there is no column 'txt'"),
+            ({"filter": "idd > 3"}, r"read\.options\.filter: .*idd"),
+            ({"filter": "id >"}, r"read\.options\.filter: "),
+            ({"version": 99}, r"read\.options\.version: "),
+        ],
+    )
+    def test_what_cannot_be_read_is_told_by_its_field(
+        self, path: str, options: Document, words: str
+    ) -> None:
+        with pytest.raises(BadInput, match=words) as raised:
+            opened("lance", path=path, options=options)
+        assert ".rs:" not in raised.value.message
+
+    def test_a_set_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match=r"read\.path '.*/none': .*not found"):
+            opened("lance", path=str(tmp_path / "none"))
+
+    def test_it_may_not_lie_where_output_goes(self, path: str, tmp_path: Path) -> None:
+        given = opened("lance", path=path)
+        assert given.below(Address(str(tmp_path))) == path
+        assert given.below(Address(path)) == path
+        assert given.below(Address(path + "2")) is None
+        assert given.below(Address("s3://bucket")) is None
+
+
+def failing(error: Exception) -> TableInput:
+    def task() -> Iterator[pa.Table]:
+        yield pa.table({"id": [1]})
+        raise error
+
+    return TableInput("sql", [task])
+
+
+def test_a_source_that_fails_on_the_way_is_told_by_its_part() -> None:
+    with pytest.raises(JobFailure, match="sql:0 cannot be read: ValueError: gone away"):
+        list(failing(ValueError("gone away")).read_tasks(1)[0]())
+
+
+def test_a_column_by_a_reserved_name_is_refused() -> None:
+    given = TableInput("sql", [lambda: [pa.table({"_bi_id": [1]})]])
+    with pytest.raises(BadInput, match="sql:0 has a column '_bi_id'"):
+        list(given.read_tasks(1)[0]())

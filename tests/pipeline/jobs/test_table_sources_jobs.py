@@ -1,0 +1,66 @@
+"""Whole jobs over sources that are not files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchinference.spec.report import JobState
+from support.documents import Document
+from support.job_runs import errors_of, job_document, run_job
+from support.outputs import rows_of
+from support.table_sources import ROWS, database, lance_set, saved
+
+STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
+BAD = 57
+"""A row on which the step raises."""
+
+
+def source(format_: str, directory: Path) -> Document:
+    """The fields of a source with one bad row."""
+    rows = [{**row, "text": "bad row"} if row["id"] == BAD else row for row in ROWS]
+    match format_:
+        case "sql":
+            options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": 2}
+            url, query = database(directory / "a.db", rows), "SELECT * FROM texts"
+            return {"url": url, "query": query, "options": options}
+        case "huggingface":
+            name = str(saved(directory / "set", rows))
+            return {"name": name, "options": {"split": "train", "override_num_blocks": 2}}
+    return {"path": str(lance_set(directory / "a.lance", rows))}
+
+
+@pytest.mark.parametrize(
+    ("format_", "place"), [("sql", ("sql:1", 28)), ("huggingface", ("huggingface:0", 57)),
+                           ("lance", ("lance:1", 17))]
+)  # fmt: skip
+def test_a_source_is_read_counted_and_covered_as_files_are(
+    ray: None, tmp_path: Path, format_: str, place: tuple[str, int]
+) -> None:
+    job = job_document("source", "unused", tmp_path / "out", steps=STEPS, errors={"maxRows": 1})
+    job["spec"]["read"] = {"format": format_, **source(format_, tmp_path)}
+    run = run_job(job)
+    assert run.report.state == JobState.SUCCEEDED, run.report.message
+    assert run.counts == (120, 119, 1, 0)
+    assert run.published[-1].progress is not None
+    written = sorted(rows_of(tmp_path / "out"), key=lambda row: int(row["id"]))
+    assert written == [row for row in ROWS if row["id"] != BAD]
+    (error,) = errors_of(tmp_path / "out")
+    assert ((error["path"], error["row"]), error["step"]) == (place, "own")
+
+
+def test_a_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:
+    for number in range(6):
+        path = tmp_path / "in" / f"kind={number % 2}" / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{number}:{row}\n" for row in range(4)))
+    options = {"limit": 10, "shuffle": "files", "shuffle_seed": 3, "partitioning": "hive"}
+    run = run_job(
+        job_document("limited", tmp_path / "in", tmp_path / "out", read={"options": options})
+    )
+    assert run.report.state == JobState.SUCCEEDED, run.report.message
+    assert run.counts == (10, 10, 0, 0)
+    written = sorted((row["kind"], row["text"]) for row in rows_of(tmp_path / "out"))
+    first = [f"{number}:{row}" for number in (0, 2, 4) for row in range(4)][:10]
+    assert written == [("0", text) for text in first]

@@ -1,0 +1,41 @@
+"""Sources that are not files, made for a test: a database, a saved data set, a Lance data set."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+ROWS: list[dict[str, Any]] = [
+    {"id": number, "text": f"text {number}", "score": number / 4} for number in range(120)
+]
+"""What each source holds."""
+
+
+def database(path: Path, rows: list[dict[str, Any]] = ROWS) -> str:
+    """The URL of a SQLite database with these rows in the table `texts`."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE texts (id INTEGER, text TEXT, score REAL)")
+        connection.executemany("INSERT INTO texts VALUES (:id, :text, :score)", rows)
+    return f"sqlite:///{path}"
+
+
+def saved(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    """A data set as `datasets` saves it, with a split `train` and a small one `test`."""
+    import datasets
+
+    train = datasets.Dataset.from_list(rows)
+    datasets.DatasetDict({"train": train, "test": train.select(range(7))}).save_to_disk(path)
+    return path
+
+
+def lance_set(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    """A Lance data set of several fragments; its first version lacks the last 20 rows."""
+    import lance
+
+    lance.write_dataset(pa.Table.from_pylist(rows[:-20]), path, max_rows_per_file=40)
+    lance.write_dataset(pa.Table.from_pylist(rows[-20:]), path, mode="append")
+    return path

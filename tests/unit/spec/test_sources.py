@@ -1,0 +1,144 @@
+"""Sources that are not files: what each needs, and where no password may stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from batchinference.spec.read import ReadHuggingface, ReadLance, ReadSql
+from support.documents import Document, document
+from support.refusals import SOURCES, reading_source, refused, short
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_takes_all_its_fields(name: str) -> None:
+    given = reading_source(name)["spec"]["read"]
+    assert parse(reading_source(name)).spec.read.model_dump(by_alias=True, exclude_unset=True) == (
+        given
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        ({"format": "sql", "url": "sqlite:///a.db"}, ".query: required, but missing"),
+        ({"format": "sql", "query": "SELECT 1"}, ": give exactly one of url and urlEnv"),
+        (
+            {"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db", "urlEnv": "A"},
+            ": give exactly one of url and urlEnv",
+        ),
+        (
+            {"format": "sql", "query": "SELECT 1", "urlEnv": "data base"},
+            ".urlEnv: expected letters, digits",
+        ),
+        ({"format": "huggingface"}, ".name: required, but missing"),
+        ({"format": "lance", "paths": ["a.lance"]}, ".path: required, but missing"),
+        ({"format": "lance", "path": "ftp://a"}, ".path: the scheme 'ftp://' is not supported"),
+    ],
+    ids=short,
+)
+def test_what_a_source_needs(read: Document, message: str) -> None:
+    assert f"spec.read{message}" in refused(document(read=read))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("sql", {"shard_keys": ["id"]}, "'shard_keys' and an 'override_num_blocks' above 1 need"),
+        ("sql", {"override_num_blocks": 2}, "'shard_keys' and an 'override_num_blocks' above 1"),
+        (
+            "sql",
+            {"shard_keys": ["id; DROP TABLE t"], "override_num_blocks": 2},
+            "expected a name of SQL: letters, digits, '_' and '.'",
+        ),
+        ("sql", {"limit": 3}, "unknown option 'limit' for sql"),
+        ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
+        ("lance", {"version": 0}, "Input should be greater than or equal to 1, got 0"),
+        ("lance", {"include_paths": True}, "unknown option 'include_paths' for lance"),
+    ],
+    ids=short,
+)
+def test_options_of_a_source(name: str, options: dict[str, Any], message: str) -> None:
+    assert message in refused(reading_source(name, options=options))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://user:{SECRET}@host/db",
+        f"mysql+pymysql://:{SECRET}@host:3306/db",
+        f"postgresql:///db?user=u&password={SECRET}",
+        f"snowflake://user@account/db?private_key_passwd={SECRET}",
+        f"trino://host/db?access_token={SECRET}",
+        f"postgresql://user:{SECRET}/2@host/db",
+    ],
+)
+def test_a_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
+    found = refused(reading_source("sql", url=url))
+    assert found.startswith("spec.read.url: a password does not belong into the file")
+    assert "urlEnv" in found
+    assert SECRET not in found
+
+
+@pytest.mark.parametrize("url", ["data.db", "", "://host", "sqlite:data.db", f"pg:{SECRET}@h"])
+def test_a_url_that_is_none_is_not_shown(url: str) -> None:
+    found = refused(reading_source("sql", url=url))
+    assert found.startswith("spec.read.url: ")
+    assert SECRET not in found
+
+
+@pytest.mark.parametrize(
+    ("url", "place", "moved"),
+    [
+        ("sqlite:///data.db", "data.db", "sqlite:////jobs/data.db"),
+        ("sqlite:////data/a.db", "/data/a.db", "sqlite:////jobs//data/a.db"),
+        ("sqlite+pysqlite:///a.db?mode=ro", "a.db", "sqlite+pysqlite:////jobs/a.db?mode=ro"),
+        ("sqlite:///:memory:", None, None),
+        ("sqlite://", None, None),
+        ("postgresql://user@host/db", None, None),
+    ],
+)
+def test_a_database_in_a_file_has_a_place(url: str, place: str | None, moved: str | None) -> None:
+    read = ReadSql(format="sql", query="SELECT 1", url=url)
+    assert read.places == ({} if place is None else {"url": place})
+    assert read.moved(lambda path: f"/jobs/{path}").url == (moved or url)
+
+
+def test_the_place_of_a_secret_database_is_not_known() -> None:
+    read = ReadSql(format="sql", query="SELECT 1", urlEnv="DATABASE_URL")
+    assert read.places == {}
+    assert read.moved(lambda path: f"/jobs/{path}") == read
+
+
+@pytest.mark.parametrize("name", ["./data", "../data", "/data", "~/data", "file:///data"])
+def test_a_data_set_whose_name_is_a_path_has_a_place(name: str) -> None:
+    read = ReadHuggingface(format="huggingface", name=name)
+    assert read.places == {"name": name}
+    assert read.moved(lambda path: f"!{path}").name == f"!{name}"
+
+
+@pytest.mark.parametrize("name", ["imdb", "org/data", "org/data.v1"])
+def test_an_id_of_the_hub_has_none(name: str) -> None:
+    read = ReadHuggingface(format="huggingface", name=name)
+    assert read.places == {}
+    assert read.moved(lambda path: f"!{path}") == read
+
+
+def test_a_lance_data_set_has_a_place() -> None:
+    read = ReadLance(format="lance", path="data.lance")
+    assert read.places == {"path": "data.lance"}
+    assert read.moved(lambda path: f"/jobs/{path}").path == "/jobs/data.lance"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_rows_of_a_source_come_from_no_file(name: str) -> None:
+    job = reading_source(name)
+    job["spec"]["steps"] = [{"name": "a", "labelFromPath": {"column": "b", "index": -2}}]
+    assert (
+        f"step 'a' needs the paths: rows of {job['spec']['read']['format']} come from no file"
+        in (refused(job))
+    )

@@ -201,7 +201,7 @@ def test_what_a_row_draws_is_as_likely_as_the_library_says() -> None:
     """Tokens drawn 4,000 times, against the softmax of what temperature and top_k leave."""
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])
     config = transformers.GenerationConfig(do_sample=True, temperature=0.7, top_k=4, top_p=1.0)
-    draws = Sampling(config, 1, seed=3).noise([str(key) for key in range(4000)])
+    draws = Sampling(config, 1, seed=3).noise([str(key) for key in range(4000)], 0)
     drawn = draws(torch.zeros(4000, 1, dtype=torch.long), logits.repeat(4000, 1)).argmax(dim=1)
     counts = Counter(drawn.tolist())
     expected = (logits[:4] / 0.7).softmax(dim=0)

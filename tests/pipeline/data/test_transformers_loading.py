@@ -153,14 +153,27 @@ def test_a_revision_is_for_models_of_the_hub_alone(
         loaded("feature-extraction", Path(bert).name, ["text"], revision="main")
 
 
-@pytest.mark.parametrize("backend", ["pil", "torchvision"])
+@pytest.mark.parametrize(
+    ("options", "pil"),
+    [
+        ({"backend": "pil"}, True),
+        ({"backend": "torchvision"}, False),
+        ({"use_fast": False}, True),
+        ({"use_fast": True}, False),
+    ],
+    ids=repr,
+)
 def test_the_image_processor_is_of_the_kind_that_is_wanted(
-    vit: str, tiny: Tiny, backend: str
+    vit: str, tiny: Tiny, options: Document, pil: bool
 ) -> None:
-    options = {"backend": backend}
     encoder = loaded("image-classification", vit, ["image"], options=options)
     pipeline = loaded("image-segmentation", tiny("segmenter"), ["image"], options=options)
     for processor in (encoder._prepare._processor, pipeline._pipeline.image_processor):
-        assert type(processor).__name__.endswith("Pil") == (backend == "pil")
+        assert type(processor).__name__.endswith("Pil") == pil
     for runtime in (encoder, pipeline):
         assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1
+
+
+def test_tokenizers_have_one_implementation(task: str, source: str) -> None:
+    runtime = made(task, source, options={"use_fast": False})
+    assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))

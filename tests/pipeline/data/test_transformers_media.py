@@ -62,6 +62,13 @@ def test_films_are_classified_by_frames_spread_over_them(tiny: Tiny) -> None:
     assert len({result[0]["score"] for result in found}) == 3
 
 
+def test_frames_may_be_counted_in_the_options(tiny: Tiny) -> None:
+    plain = run(loaded("video-classification", tiny("watcher"), ["video"]), {"video": [film(9)]})
+    options = {"num_frames": 4, "backend": "pil"}
+    counted = loaded("video-classification", tiny("watcher"), ["video"], options=options)
+    assert alike(run(counted, {"video": [film(9)]}), plain, tolerance=0.01)
+
+
 def test_a_films_file_is_decoded(tiny: Tiny) -> None:
     runtime = loaded("video-classification", tiny("watcher"), ["video"])
     frames = film(9)

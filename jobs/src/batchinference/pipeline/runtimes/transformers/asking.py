@@ -18,8 +18,7 @@ from batchinference.pipeline.runtimes.transformers.chats import (
     prompt_of,
     with_images,
 )
-from batchinference.pipeline.runtimes.transformers.loading import Source
-from batchinference.pipeline.runtimes.transformers.media import take_backend
+from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens
 from batchinference.spec.models import TransformersModel
 
@@ -59,7 +58,7 @@ class ImagePrompts:
     def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
         self._options = dict(model.options)
         self._processor = source.processor(
-            transformers.AutoProcessor, **take_backend(self._options)
+            transformers.AutoProcessor, **take_loading(self._options)
         )
         self.tokenizer = self._processor.tokenizer
         self.tokenizer.padding_side = padding_side

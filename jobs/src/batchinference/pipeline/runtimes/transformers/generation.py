@@ -42,25 +42,30 @@ class GenerationRuntime:
 
     def _generate(self, asked: Asked) -> list[list[str]]:
         """The new texts of each row."""
-        tensors = self._sampling.repeated(to_model(asked.tensors, self._model))
-        with torch.inference_mode():
-            output = self._model.generate(
-                **tensors,
-                generation_config=self._sampling.generate_config(),
-                logits_processor=self._sampling.noise(asked.keys),
-                tokenizer=self._prompts.tokenizer,
-            )
-        copies = self._sampling.copies
-        new = self._new_tokens(output, tensors["input_ids"])
-        texts = self._prompts.tokenizer.batch_decode(new, skip_special_tokens=True)
-        return [texts[at : at + copies] for at in range(0, len(texts), copies)]
+        tensors = to_model(asked.tensors, self._model)
+        texts: list[list[str]] = [[] for _ in asked.rows]
+        for number in range(self._sampling.passes):
+            with torch.inference_mode():
+                output = self._model.generate(
+                    **tensors,
+                    generation_config=self._sampling.generate_config(),
+                    logits_processor=self._sampling.noise(asked.keys, number),
+                    tokenizer=self._prompts.tokenizer,
+                )
+            new = self._new_tokens(output, tensors.get("input_ids"))
+            found = self._prompts.tokenizer.batch_decode(new, skip_special_tokens=True)
+            for at, text in enumerate(found):
+                texts[at * len(texts) // len(found)].append(text)
+        return texts
 
-    def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
+    def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
         """Without the prompt, with which most models begin what they give."""
+        if prompt is None or not self._continues:
+            return output
         prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)
         width = prompt.shape[1]
         begins = output.shape[1] >= width and torch.equal(output[:, :width], prompt)
-        return output[:, width:] if self._continues and begins else output
+        return output[:, width:] if begins else output
 
 
 def _kind(source: Source, task: str) -> Any:

@@ -39,6 +39,12 @@ class Source:
         return kind.from_pretrained(self.path, **self.revision, **options)
 
 
+def take_loading(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that choose an implementation when a processor is loaded: taken out, so
+    that those of its calls are left."""
+    return {name: options.pop(name) for name in ("backend", "use_fast") if name in options}
+
+
 def device_map_of(model: TransformersModel, device: Device) -> Any:
     """How accelerate lays the model out; None where it goes to the one device as a whole."""
     wanted = model.device_map or ("auto" if device.count > 1 else None)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import transformers
 
-from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.values import (
     films,
     images,
@@ -58,7 +59,10 @@ class VideoInput:
 
     def __init__(self, source: Source, model: TransformersModel, config: Any) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
-        self._count = self._options.pop("num_frames", None) or config.num_frames
+        count = self._options.pop("num_frames", None) or getattr(config, "num_frames", None)
+        if count is None:
+            raise ModelLoad(f"'{model.source}' does not say how many frames: options.num_frames")
+        self._count = int(count)
         self._processor = image_processor(source, self._options)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
@@ -78,9 +82,4 @@ class VideoInput:
 
 def image_processor(source: Source, options: dict[str, Any]) -> Any:
     """The image processor, in the implementation that the options ask for."""
-    return source.processor(transformers.AutoImageProcessor, **take_backend(options))
-
-
-def take_backend(options: dict[str, Any]) -> dict[str, Any]:
-    """The option of how a processor is loaded, out of those of its calls."""
-    return {"backend": options.pop("backend")} if "backend" in options else {}
+    return source.processor(transformers.AutoImageProcessor, **take_loading(options))

@@ -12,8 +12,7 @@ import transformers
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.runtimes.transformers.buckets import buckets
-from batchinference.pipeline.runtimes.transformers.loading import Source
-from batchinference.pipeline.runtimes.transformers.media import take_backend
+from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.rows import Batch
 from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
 from batchinference.spec.models import TransformersModel
@@ -25,7 +24,7 @@ class PipelineRuntime:
         self._task = task_of(model)
         self._options = dict(model.options)
         self._options.pop("questions", None)  # they come with each row
-        self._pipeline = _pipeline(Source(model, device), model, take_backend(self._options))
+        self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
 
@@ -58,11 +57,11 @@ class PipelineRuntime:
         return groups.values()
 
 
-def _pipeline(source: Source, model: TransformersModel, backend: dict[str, Any]) -> Any:
+def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any]) -> Any:
     where = {"device_map": source.device_map} if source.device_map else {"device": source.device}
     parts: dict[str, Any] = {}
-    if backend:
-        parts["image_processor"] = source.processor(transformers.AutoImageProcessor, **backend)
+    if loading and "image" in model.inputs:
+        parts["image_processor"] = source.processor(transformers.AutoImageProcessor, **loading)
     make: Any = transformers.pipeline
     loaded = make(
         model.task,

@@ -33,25 +33,24 @@ _TOP_K = 50
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters, merged with the model's own. `copies` are the texts for each prompt."""
+    """The parameters, merged with the model's own. `copies` are the texts for each prompt; with a
+    `seed`, rows draw by themselves, and each copy takes a pass of its own."""
 
     config: Any
     copies: int
     seed: int | None
 
-    def repeated(self, tensors: Any) -> Any:
-        """The tensors with each row as often as there are texts for it, where rows draw by
-        themselves."""
-        if self.seed is None or self.copies == 1:
-            return tensors
-        return {name: rows.repeat_interleave(self.copies, dim=0) for name, rows in tensors.items()}
+    @property
+    def passes(self) -> int:
+        return 1 if self.seed is None else self.copies
 
-    def noise(self, keys: Sequence[str]) -> LogitsProcessorList:
+    def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
         """Processors after which the likeliest token is one drawn at random, for the rows whose
-        prompts the keys stand for. None where the library draws, or nothing is drawn."""
+        prompts the keys stand for, in the pass of that number. None where the library draws, or
+        nothing is drawn."""
         if self.seed is None:
             return LogitsProcessorList()
-        seeds = [_seed(self.seed, key, number) for key in keys for number in range(self.copies)]
+        seeds = [_seed(self.seed, key, number) for key in keys]
         return LogitsProcessorList([*_warpers(self.config), _RowNoise(seeds)])
 
     def generate_config(self) -> Any:

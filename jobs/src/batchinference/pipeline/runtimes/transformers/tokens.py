@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
+from batchinference.pipeline.runtimes.transformers.loading import take_loading
 from batchinference.spec.models import TransformersModel
 
 
@@ -22,6 +23,7 @@ class Tokens:
             tokenizer.pad_token = tokenizer.eos_token
         self._tokenizer = tokenizer
         self._options = {"truncation": True, **options, **model.options}
+        take_loading(self._options)  # there is one implementation of tokenizers
         self._to_the_full = self._options.pop("padding", True) == "max_length"
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
@@ -26,6 +26,7 @@ def weight(group: list[int], multiple: int | None, limit: int) -> int:
     return len(group) * padded(max(group), multiple, limit)
 
 
+@example(lengths=[1, 1, 9], budget=16, multiple=8, limit=64)
 @given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 64), st.integers(1, 600))
 def test_every_row_is_in_one_group_within_the_budget(
     lengths: list[int], budget: int, multiple: int | None, limit: int

@@ -151,6 +151,14 @@ def test_a_model_that_sees_is_asked_about_images(tiny: Tiny) -> None:
     assert len(set(expected)) == 3
 
 
+def test_with_a_seed_an_image_is_part_of_the_prompt(tiny: Tiny) -> None:
+    runtime = loaded("any-to-any", tiny("seer"), ["image"], prompt="what?", images=["image"])
+    rows = [{"image": IMAGES[at]} for at in (0, 1, 0)]
+    (asked,) = runtime._prompts(rows)
+    first, second, third = asked.keys
+    assert first == third != second
+
+
 def test_an_address_in_a_message_is_not_fetched(tiny: Tiny) -> None:
     turn = {"role": "user", "content": [{"type": "image", "url": "http://localhost:1/a.png"}]}
     runtime = loaded("any-to-any", tiny("seer"), ["turns"])

@@ -260,7 +260,7 @@ CASES = [
     Case(
         "text-classification",
         "grader",
-        {"text": TEXTS, "text_pair": TEXTS[::-1]},
+        {"text_pair": TEXTS[::-1], "text": TEXTS},
         lambda pipeline, row: pipeline({"text": row["text"], "text_pair": row["text_pair"]}),
     ),
     Case("text-to-audio", "speaker", SAID, text, speech),

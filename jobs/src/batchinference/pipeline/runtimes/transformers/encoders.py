@@ -104,7 +104,8 @@ def _input(source: Source, model: TransformersModel, config: Any) -> Prepare:
         tokenizer = source.processor(transformers.AutoTokenizer)
         siglip = model.task == "feature-extraction" and "siglip" in config.model_type
         tokens = Tokens(tokenizer, model, **(_SIGLIP_TOKENS if siglip else {}))
-        return lambda inputs: tokens.batches(*map(texts, inputs.values()))
+        names = [name for name in ("text", "text_pair") if name in model.inputs]
+        return lambda inputs: tokens.batches(*(texts(inputs[name]) for name in names))
     if "image" in model.inputs:
         return ImageInput(source, model)
     if "audio" in model.inputs:

@@ -117,6 +117,7 @@ e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KU
 
 .PHONY: bench
 bench: $(VENV)/.test $(CHART)/charts ## Measure the product against its peers
+	PYTHONPATH=tests $(BIN)/python tests/bench/throughput.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/apply_to_complete.py
 
 .PHONY: kind-up

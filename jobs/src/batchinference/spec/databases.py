@@ -13,7 +13,7 @@ from batchinference.spec.base import ENV_NAME, SpecModel
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
-TABLE_NAME = r"^[^\s.]+(\.[^\s.]+)*$"
+TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
 _SECRET = re.compile(
     r"secret|token|passw|pwd|credential|authorization|access-key|account-key|sas", re.IGNORECASE
 )

@@ -9,12 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torchvision import models
 
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes import Runtime, check_runtime
+from batchinference.pipeline.stage import ErrorHandling, StageRunner
+from batchinference.pipeline.storage import Address
+from batchinference.plan.stages import stages_of
+from batchinference.spec.steps import Step
 from support.models import loaded, model_of
+from support.reading import data_of, own_columns, read_files
 
 SMALL = "mobilenet_v3_small"
 LABELS = ["cat", "dog", "owl"]
@@ -211,3 +219,24 @@ def test_weights_that_torchvision_keeps_are_loaded_by_their_name(
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
     found = loaded("torchvision", ("image",), arch=SMALL)({"image": of_one_size()})
     assert found.equals(runtime(state)({"image": of_one_size()}))
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"topK": 2}, {"features": True}], ids=["best", "list", "features"]
+)
+def test_a_corrupt_image_costs_its_row_alone(
+    own_classes: str, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    for number, side in enumerate((30, 40, 30)):
+        Image.fromarray(image(side, 40)).save(tmp_path / f"{number}.png")
+    (tmp_path / "1a.png").write_text("no image")
+    classes = {} if "features" in fields else {"labels": LABELS}
+    model = {"runtime": "torchvision", "arch": SMALL, "source": own_classes,
+             "options": {"num_classes": 3}, **classes, **fields}  # fmt: skip
+    step = {"name": "look", "model": {**model, "inputs": {"image": "image"}, "output": "seen"}}
+    (stage,) = stages_of([Step.model_validate(step)])
+    run = StageRunner(stage, ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet")))
+    result = run(concat(read_files("images", tmp_path).tables))
+    assert len(data_of([result])) == 3
+    (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
+    assert failed[rows.STEP] == "read"

@@ -56,6 +56,11 @@ def test_a_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) 
     assert prepare_job(job) is None
 
 
+def net(**model: Any) -> Document:
+    """A job's step with a model of this runtime."""
+    return {"steps": [{"name": "net", "model": {"inputs": {"x": "text"}, "output": "y", **model}}]}
+
+
 NOT_THERE = {
     "the input": ({"read": {"paths": ["IN/nowhere"]}}, BadInput, "nowhere' does not exist"),
     "input of this format": ({"read": {"format": "images"}}, BadInput, "holds no files that end"),
@@ -72,21 +77,34 @@ NOT_THERE = {
         "there is no module 'no.where'",
     ),
     "the factory of a torch model": (
-        {
-            "steps": [
-                {
-                    "name": "net",
-                    "model": {
-                        "runtime": "torch",
-                        "factory": "nowhere:make",
-                        "inputs": {"x": "text"},
-                        "output": "y",
-                    },
-                }
-            ]
-        },
+        net(runtime="torch", factory="nowhere:make"),
         ModelLoad,
         "step 'net': there is no module 'nowhere'",
+    ),
+    "the factory of a keras model": (
+        net(runtime="keras", factory="nowhere:make"),
+        ModelLoad,
+        "step 'net': there is no module 'nowhere'",
+    ),
+    "the file of an onnx model": (
+        net(runtime="onnx", source="IN/model.onnx"),
+        ModelLoad,
+        "IN/model.onnx' not found: there is no",
+    ),
+    "the weights of a torchvision model": (
+        net(runtime="torchvision", arch="resnet18", source="IN/own.pt", inputs={"image": "text"}),
+        ModelLoad,
+        "IN/own.pt' not found",
+    ),
+    "the torchvision model itself": (
+        net(runtime="torchvision", arch="resnet19", inputs={"image": "text"}),
+        ModelLoad,
+        "torchvision has no classification model 'resnet19'",
+    ),
+    "the sentence-transformers model": (
+        net(runtime="sentenceTransformers", source="IN/model", inputs={"text": "text"}),
+        ModelLoad,
+        "IN/model' not found",
     ),
 }
 

@@ -80,6 +80,7 @@ def _int_or_word(schema: Schema) -> Schema:
     rule = f"type(self) == int ? self >= {least} && self <= {most} : self == '{text}'"
     return {
         **_plain_description({"description": schema.get("description", "")}),
+        "maxLength": len(text),
         "x-kubernetes-int-or-string": True,
         "x-kubernetes-validations": [
             {"rule": rule, "message": f"a number from {least} to {most}, or '{text}'"}

@@ -166,6 +166,13 @@ def test_a_process_has_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
         runtime(factory=FACTORY)
 
 
+def test_a_device_that_keras_does_not_know_is_not_left_idle() -> None:
+    from batchinference.pipeline.runtimes.keras import _place
+
+    with pytest.raises(ModelLoad, match="Keras on jax has no devices of the kind 'npu'"):
+        _place(Device("npu"), "jax")
+
+
 def test_a_replica_computes_with_the_threads_of_its_cpus() -> None:
     model = model_of("keras", ("x",), factory=FACTORY)
     for device in (Device("cpu", 1, 2), Device("cuda", 1, 2)):

@@ -223,6 +223,11 @@ def test_a_replica_computes_with_the_threads_of_its_cpus(save: Save) -> None:
     assert options.intra_op_num_threads == 2
 
 
+def test_a_device_that_onnxruntime_does_not_know_is_not_left_idle(save: Save) -> None:
+    with pytest.raises(ModelLoad, match="has no provider for the replica's tpu device"):
+        load_runtime(model_of("onnx", ("x",), source=linear(save)), Device("tpu"))
+
+
 def test_without_a_gpu_the_cpu_computes(save: Save) -> None:
     run = load_runtime(model_of("onnx", ("x",), source=linear(save)), Device("cuda"))
     assert run({"x": batch(2)}).shape == (2, 2)

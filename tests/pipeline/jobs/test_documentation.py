@@ -9,8 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+import torch
+import torchvision
 import yaml
+from onnx import TensorProto, helper
 from PIL import Image
 from skimage import data
 
@@ -22,7 +26,7 @@ from support.outputs import rows_of
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 EXPECTED = {
     "docs/jobs.md": {"reading": 3, "torch-model": 3, "steps": 2, "bad-rows": 2},
-    "docs/models.md": {"generation": 4, "photos": 3},
+    "docs/models.md": {"generation": 4, "photos": 3, "quality": 3},
     "docs/steps.md": {"rows": 28, "legacy": 3},
 }
 """Rows that each job writes."""
@@ -36,6 +40,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, kind in {"clip": "clip", "chat": "chatter", "seer": "seer"}.items():
         (folder / name).mkdir()
         tiny_models.write(kind, folder / name)
+    weights = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
+    torch.save(weights, folder / "mobilenet.pt")
+    onnx.save(mean_model("embedding", 1024, "quality"), str(folder / "quality.onnx"))
     return folder
 
 
@@ -76,6 +83,16 @@ def test_a_job_of_a_page_runs(page: str, job: Document, directory: Path) -> None
     assert done.returncode == 0, done.stderr
     found = written(directory / job["spec"]["write"]["path"])
     assert len(found) == EXPECTED[page][name_of(job)]
+
+
+def mean_model(column: str, width: int, result: str) -> onnx.ModelProto:
+    """The mean of each row's numbers."""
+    node = helper.make_node("ReduceMean", [column], [result], axes=[1], keepdims=0)
+    values = helper.make_tensor_value_info(column, TensorProto.FLOAT, ["rows", width])
+    means = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["rows"])
+    graph = helper.make_graph([node], "mean", [values], [means])
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=10)
 
 
 def written(output: Path) -> list[Document]:

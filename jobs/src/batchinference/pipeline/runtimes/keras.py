@@ -68,6 +68,8 @@ def _place(device: Device, backend: str) -> str:
     """The device as Keras has it."""
     if backend == "torch":
         return str(take(device))
+    if device.kind not in ("cpu", "cuda"):
+        raise ModelLoad(f"Keras on {backend} has no devices of the kind '{device.kind}'")
     if backend == "tensorflow":
         tensorflow = importlib.import_module("tensorflow")
         tensorflow.config.threading.set_intra_op_parallelism_threads(device.threads)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import OutOfMemoryError
-
 _WORDS = (
     "Failed to allocate memory",
     "RESOURCE_EXHAUSTED",
@@ -25,5 +23,7 @@ def memory_errors() -> Iterator[None]:
         yield
     except Exception as error:
         if any(words in str(error) for words in _WORDS):
+            from torch import OutOfMemoryError
+
             raise OutOfMemoryError(str(error)) from error
         raise

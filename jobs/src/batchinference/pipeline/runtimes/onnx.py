@@ -16,8 +16,8 @@ from batchinference.pipeline.runtimes.memory import memory_errors
 from batchinference.pipeline.runtimes.sources import resolve_place
 from batchinference.spec.models import OnnxModel
 
-_PROVIDERS = {"cuda": "CUDAExecutionProvider", "npu": "CANNExecutionProvider"}
 _CPU = "CPUExecutionProvider"
+_PROVIDERS = {"cpu": _CPU, "cuda": "CUDAExecutionProvider", "npu": "CANNExecutionProvider"}
 _TYPES = {"float": "float32", "double": "float64", "string": "object"}
 """NumPy's names of types where ONNX has other ones."""
 
@@ -78,8 +78,8 @@ def _session(file: str, device: Device) -> Any:
 
 def _provider(device: Device) -> str:
     """What computes on the device. Raises ModelLoad when a device is there and would stay idle."""
-    kind = take(device).type
-    provider = _PROVIDERS.get(kind, _CPU)
+    kind = take(device).type if device.kind == "cuda" else device.kind
+    provider = _PROVIDERS.get(kind, "provider")
     if provider not in onnxruntime.get_available_providers():
         raise ModelLoad(
             f"this build of ONNX Runtime has no {provider} for the replica's {kind} device: "

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import string
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizer
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
+from support import tiny_models
 from support.models import loaded
 
 TEXTS = ["A cat sits on the mat.", "Dogs bark.", "The stock market fell sharply today " * 5]
@@ -26,28 +24,8 @@ PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.u
 def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a small model of texts and images, with random weights and a prompt."""
     folder = tmp_path_factory.mktemp("clip")
-    letters = [*string.ascii_lowercase, *(f"{letter}</w>" for letter in string.ascii_lowercase)]
-    vocabulary = {token: number for number, token in enumerate([*letters, "<|startoftext|>",
-                                                                "<|endoftext|>"])}  # fmt: skip
-    end = vocabulary["<|endoftext|>"]
-    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-             "num_attention_heads": 2}  # fmt: skip
-    text = {"vocab_size": len(vocabulary), "max_position_embeddings": 32, "bos_token_id": end - 1,
-            "eos_token_id": end, "pad_token_id": end}  # fmt: skip
-    torch.manual_seed(0)
-    config = CLIPConfig(
-        text_config={**small, **text},
-        vision_config={**small, "image_size": 32, "patch_size": 8},
-        projection_dim=16,
-    )
-    CLIPModel(config).save_pretrained(folder / "hub")
-    side = {"height": 32, "width": 32}
-    images = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=side)
-    texts = CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=32)
-    CLIPProcessor(images, texts).save_pretrained(folder / "hub")
-    model = SentenceTransformer(
-        modules=[Transformer(str(folder / "hub"))], device="cpu", prompts={"query": "search "}
-    )
+    parts = [Transformer(tiny_models.write("clip", folder))]
+    model = SentenceTransformer(modules=parts, device="cpu", prompts={"query": "search "})
     model.save(str(folder / "model"))
     return str(folder / "model")
 
@@ -121,7 +99,7 @@ def test_truncated_embeddings_have_length_one_when_normalized(clip: str) -> None
 def test_images_and_texts_have_embeddings_in_one_space(clip: str) -> None:
     images = embedded(runtime(clip, "image"), PHOTOS, "image")
     texts = embedded(runtime(clip), ["cat", "dog"])
-    assert images.shape == texts.shape == (2, 16)
+    assert images.shape == texts.shape == (2, 24)
     expected = direct(clip, [Image.fromarray(photo) for photo in PHOTOS])
     assert np.abs(images - expected).max() < 1e-6
     assert np.abs(texts - direct(clip, ["cat", "dog"])).max() < 1e-6

@@ -103,6 +103,11 @@ def test_a_model_comes_from_a_factory_or_a_source(name: str) -> None:
             {"inputs": {"image": "photo"}},
             ": a prompt is for texts, not for images",
         ),
+        (
+            "sentenceTransformers",
+            {"source": "s3://models/minilm"},
+            ": 'revision' is for models of the Hub, and 's3://models/minilm' is none",
+        ),
         ("sentenceTransformers", {"truncateDim": 0}, ".truncateDim: Input should be greater than"),
         ("sentenceTransformers", {"task": "x"}, ".task: unknown field; there are runtime, source"),
     ],

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.uris import is_local
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]
@@ -18,6 +19,7 @@ TopK = Annotated[int, Field(ge=1, le=100000)]
 OutputName = Annotated[str, Field(min_length=1, max_length=256)]
 Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
+_PATH_MARKS = ("/", "./", "../", "~", "file://")
 
 
 class RuntimeModel(SpecModel):
@@ -54,3 +56,13 @@ def check_factory(model: RuntimeModel, arguments: Arguments) -> None:
         raise PydanticCustomError("model_source", "give a 'factory' or a 'source' (or both)", {})
     if model.factory_or_none is None and arguments:
         raise PydanticCustomError("model_factory", "'factoryArgs' needs a 'factory'", {})
+
+
+def check_revision(source: str, revision: str | None) -> None:
+    """Raise when there is a revision of what is plainly no model of the Hub."""
+    if revision is not None and (not is_local(source) or source.startswith(_PATH_MARKS)):
+        raise PydanticCustomError(
+            "model_revision",
+            "'revision' is for models of the Hub, and '{source}' is none",
+            {"source": source},
+        )

@@ -8,7 +8,14 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
-from batchinference.spec.models.base import Dtype, Inputs, Revision, RuntimeModel, Source
+from batchinference.spec.models.base import (
+    Dtype,
+    Inputs,
+    Revision,
+    RuntimeModel,
+    Source,
+    check_revision,
+)
 
 
 class SentenceTransformersModel(RuntimeModel):
@@ -48,6 +55,7 @@ class SentenceTransformersModel(RuntimeModel):
                 "{image: COLUMN}",
                 {},
             )
+        check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
             raise PydanticCustomError("model_prompt", "give 'prompt' or 'promptName', not both", {})
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):

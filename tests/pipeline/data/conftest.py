@@ -119,7 +119,7 @@ def minilm() -> str:
 
 @pytest.fixture(autouse=True)
 def no_ray() -> Iterator[None]:
-    """Nothing here needs a Ray that is up, and some of Ray Data's functions start one by the way."""
+    """Nothing here needs a Ray that is up, which some of Ray Data's functions start by the way."""
     yield
     import ray
 

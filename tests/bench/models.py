@@ -1,0 +1,37 @@
+"""What both sides of throughput.py compute."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+
+
+class Network(torch.nn.Module):
+    """Three convolutions over uint8 images of batch x height x width x 3: batch x 10 scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (3, 8, 16, 32)
+        layers = [
+            layer
+            for inner, outer in itertools.pairwise(widths)
+            for layer in (torch.nn.Conv2d(inner, outer, 3, stride=4, padding=1), torch.nn.ReLU())
+        ]
+        self.layers = torch.nn.Sequential(*layers)
+        self.head = torch.nn.Linear(widths[-1], 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        pixels = image.permute(0, 3, 1, 2).float() / 255
+        return self.head(self.layers(pixels).mean(dim=(2, 3)))
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    return Network()
+
+
+def distance(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The distance of (x, y) from the origin."""
+    return {**batch, "distance": np.sqrt(batch["x"] ** 2 + batch["y"] ** 2)}

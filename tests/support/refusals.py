@@ -9,6 +9,7 @@ import pytest
 from batchinference.spec import BatchInference, SpecError, parse, parse_one
 from support import endpoints
 from support.documents import Document, document, model_step, python_step
+from support.language_models import full_vllm_step
 from support.runtimes import FULL_MODELS, full_model
 from support.variations import REMOVED, changed, full_document, place_of
 
@@ -130,6 +131,7 @@ def valid_documents() -> dict[str, Document]:
         **{f"read {name}": reading_source(name) for name in SOURCES},
         **{f"http {api}": running(model) for api, model in endpoints.full_models().items()},
         **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
+        "vllm": document(steps=[full_vllm_step()]),
         "write parquet": writing("parquet", mode="error", compression="lz4"),
         "write json": writing("json", mode="overwrite", compression="gzip"),
         "write lance": writing("lance", rowsPerFile=1000),

@@ -13,6 +13,8 @@ from batchinference.pipeline import engine
 from support.examples import directories_of_modules
 from support.s3 import S3Server, s3_server
 
+FAKES = Path(__file__).parents[2] / "support" / "fake_vllm"
+"""Where a stand-in for the package vllm is."""
 OWN_CODE = Path(__file__).parent / "own_code.py"
 """The module of a user: `own_code:NAME` in python steps."""
 
@@ -30,7 +32,7 @@ def one_ray() -> Iterator[None]:
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    for directory in (*directories_of_modules(), str(OWN_CODE.parent)):
+    for directory in (*directories_of_modules(), str(OWN_CODE.parent), str(FAKES)):
         engine.importable(directory)
     ray.init(
         num_cpus=3,

@@ -184,3 +184,19 @@ class Brightness:
     def __call__(self, batch: Batch) -> Batch:
         means = [float(np.mean(image)) for image in batch["image"]]
         return {**batch, "brightness": np.array(means)}
+
+
+def of_many_types(batch: Batch) -> Batch:
+    """Columns whose types a way through Python objects would change."""
+    rows = len(batch["text"])
+    batch["small"] = np.arange(rows, dtype=np.int32)
+    batch["vector"] = np.ones((rows, 3), dtype=np.float32)
+    batch["pixels"] = np.zeros((rows, 2, 2, 3), dtype=np.uint8)
+    batch["moment"] = np.full(rows, np.datetime64("2026-01-02T03:04:05", "ms"))
+    batch["other"] = np.full(rows, True)
+    return batch
+
+
+def with_styles(batch: Batch) -> Batch:
+    batch["style"] = np.array([None if text == "plain" else text for text in batch["text"]])
+    return batch

@@ -143,6 +143,8 @@ def test_only_keyword_arguments_are_free() -> None:
         "model.options",
         "model.factoryArgs",
         "model.body",
+        "model.chatTemplateArgs",
+        "model.engine",
         "python.constructorArgs",
         "python.callArgs",
     ]
@@ -171,6 +173,8 @@ def test_everything_in_the_spec_is_bounded() -> None:
 def test_defaults_are_shown() -> None:
     defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
     assert defaults == {
+        "spec.steps[].model.parallelism.tensor": 1,
+        "spec.steps[].model.parallelism.pipeline": 1,
         "spec.steps[].nearest.k": 5,
         "spec.steps[].nearest.storage.anonymous": False,
         "spec.steps[].python.method": "mapBatches",
@@ -294,7 +298,7 @@ def test_a_field_stays_with_its_runtimes() -> None:
     rules = RULES["spec.steps[].model"]
     words = {message: rule for message, rule in rules.items() if " is one of " in message}
     assert rules == expected | words
-    assert {message.split()[0] for message in words} == {"dtype"}
+    assert {message.split()[0] for message in words} == {"dtype", "task"}
     assert expected["pooling is for runtime transformers only"]
     assert expected["api is required for runtime http"]
 

@@ -133,6 +133,8 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
         task = _task(stage, errors)
         retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
         return dataset.map_batches(task, batch_size=None, **common, **retries)
+    if stage.is_llm:
+        return _add_llm(dataset, stage, plan, errors)
     return dataset.map_batches(
         _actor(stage, errors),
         batch_size=stage.batch_size,
@@ -145,6 +147,16 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
         max_restarts=ACTOR_RESTARTS,
         **common,
     )
+
+
+def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
+    from batchinference.pipeline.llm import Nodes, Tries, add_llm  # brings in Ray's own runtimes
+
+    engine = _selector(plan, plan.group_of(stage)) if plan.groups else None
+    nodes = Nodes(engine, _selector(plan, CPU_GROUP))
+    of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
+    tries = Tries({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
+    return add_llm(dataset, stage, errors, nodes, tries)
 
 
 def _actor(stage: Stage, errors: ErrorHandling) -> type:

@@ -60,7 +60,7 @@ def content_of(model: Prompt, row: Mapping[str, Any]) -> Any:
         return fill(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
     used = {name for text in texts for name in places(text)} | set(model.images)
-    (name,) = set(model.inputs) - used
+    (name,) = set(row) - used
     value = plain(row[name])
     if value is None:
         raise ValueError(f"input '{name}' is null")

@@ -69,7 +69,9 @@ def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
         shape = _shape(stage)
         known = shapes.get(shape)
         shapes[shape] = (
-            replace(known, max=known.max + stage.replicas.max) if known else _group(stage)
+            replace(known, max=known.max + stage.replicas.max * stage.pods)
+            if known
+            else _group(stage)
         )
     return [_cpu_group(stages, workers), *_uniquely_named(list(shapes.values()))]
 
@@ -85,12 +87,12 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
 
 def _shape(stage: Stage) -> Shape:
     memory = stage.memory or DEFAULT_MEMORY
-    return stage.cpus, stage.gpus, memory, stage.custom, stage.accelerator
+    return stage.cpus, stage.gpus // stage.pods, memory, stage.custom, stage.accelerator
 
 
 def _group(stage: Stage) -> WorkerGroup:
     cpus, gpus, memory, custom, accelerator = _shape(stage)
-    most = stage.replicas.max if stage.replicas else 1
+    most = stage.replicas.max * stage.pods if stage.replicas else 1
     name = stage.name[:MAX_GROUP_NAME].rstrip("-")
     return WorkerGroup(name, cpus, gpus, memory, 0, most, custom, accelerator)
 
@@ -110,8 +112,11 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 
 def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
+    beside = [(stage, cpus) for stage in stages for cpus in stage.beside]
     must = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)]
+    must += [cpus for _, cpus in beside]
     may = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)]
+    may += [cpus for stage, cpus in beside if stage.replicas for _ in range(stage.replicas.max)]
     reading = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
     tasks = [reading, WRITE_CPUS]
     cpus = workers.cpu or _default_cpus([*must, *tasks])

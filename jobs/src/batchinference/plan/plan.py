@@ -55,6 +55,7 @@ def plan_for_machine(
 def cpus_needed(plan: Plan) -> float:
     """CPUs without which the plan's replicas would starve the tasks that feed them and write."""
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
+    pools += sum(sum(stage.beside) for stage in plan.stages)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]
     return pools + max([TASK_CPUS, *tasks]) + WRITE_CPUS
 

@@ -21,6 +21,8 @@ TASK_CPUS = 1.0
 WRITE_CPUS = 0.25
 """CPUs of a write task. It mostly waits for storage, and must never have to wait for a whole CPU
 until all reading is done: what is not written is not safe."""
+BESIDE_CPUS = 0.25
+"""CPUs of an actor that prepares rows for a model's own actors, and mostly waits for them."""
 Custom = tuple[tuple[str, int], ...]
 """Custom resources by Ray's names of them, and how many of each."""
 
@@ -31,7 +33,9 @@ class Stage:
 
     `replicas` is None for tasks, which start wherever CPUs are free.
     `batch_size` is in rows; None stands for a whole block. `kinds` are the resources that are
-    devices, with PyTorch's name of the kind of each.
+    devices, with PyTorch's name of the kind of each. On a cluster a replica has its GPUs in so many
+    `pods`, each with its CPUs and memory. `beside` has a number for each pool of actors that
+    prepares rows for this one: the CPUs of one of them.
     """
 
     name: str
@@ -44,11 +48,19 @@ class Stage:
     custom: Custom = ()
     accelerator: str | None = None
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
+    pods: int = 1
+    beside: tuple[float, ...] = ()
 
     @property
     def resources(self) -> dict[str, int]:
         """GPUs and custom resources of one replica, by Ray's names of them."""
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
+
+    @property
+    def is_llm(self) -> bool:
+        """Whether Ray Data runs it by a processor of its own, in several operators."""
+        model = self.steps[0].model if self.steps else None
+        return model is not None and model.runtime == "vllm"
 
     @property
     def rows_per_block(self) -> int | None:
@@ -80,6 +92,8 @@ def _stage(step: Step) -> Stage:
             resources.memory,
             _batch_size(step),
             step.replicas or Replicas(),
+            pods=step.model.pods if step.model else 1,
+            beside=(BESIDE_CPUS,) * (step.model.actors_beside if step.model else 0),
         )
     return Stage(step.name, (step,), resources.cpu)
 

@@ -70,7 +70,7 @@ _KEY_MARK = "[key]"
 _MAPPING_TYPES = {"model_type", "model_attributes_type", "dict_type"}
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
-    *("url", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling"),
+    *("url", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
 }
 """Parts of a specification in which people put passwords; values below them are not shown."""
 

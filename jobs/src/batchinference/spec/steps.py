@@ -160,6 +160,8 @@ class Step(SpecModel):
                 f"'{self.python.callable}' is a function, which runs wherever a CPU is free (a "
                 "class has a name in CapWords)"
             )
+        if self.model is not None:
+            self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
             _check_names(self.rename_columns)
         return self

@@ -17,27 +17,36 @@ from batchinference.spec.models import Model
 @dataclass(frozen=True)
 class Entry:
     """Where a runtime is: a class of a module in this package, or a function that gives an object
-    of one. `library` is what it imports, and `extra` the one of this package that installs it. A
-    module that `checks` has a function of that name, which finds what is wrong with a model without
-    loading it."""
+    of one. `library` is what it imports, and `package` what pip installs for it. A module that
+    `checks` has a function of that name, which finds what is wrong with a model without loading
+    it."""
 
     module: str
     name: str
     library: str
-    extra: str
+    package: str
     checks: bool = False
 
 
 RUNTIMES = {
-    "http": Entry("http", "HttpRuntime", "aiohttp", "runtimes", checks=True),
-    "keras": Entry("keras", "KerasRuntime", "keras", "runtimes", checks=True),
-    "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", "runtimes"),
+    "http": Entry("http", "HttpRuntime", "aiohttp", "batchinference[runtimes]", checks=True),
+    "keras": Entry("keras", "KerasRuntime", "keras", "batchinference[runtimes]", checks=True),
+    "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", "batchinference[runtimes]"),
     "sentenceTransformers": Entry(
-        "sentence_transformers", "SentenceTransformersRuntime", "sentence_transformers", "runtimes"
+        "sentence_transformers",
+        "SentenceTransformersRuntime",
+        "sentence_transformers",
+        "batchinference[runtimes]",
     ),
-    "torch": Entry("torch", "TorchRuntime", "torch", "pipeline"),
-    "torchvision": Entry("torchvision", "TorchvisionRuntime", "torchvision", "vision", checks=True),
-    "transformers": Entry("transformers", "load_transformers", "transformers", "pipeline"),
+    "torch": Entry("torch", "TorchRuntime", "torch", "batchinference[pipeline]"),
+    "torchvision": Entry(
+        "torchvision", "TorchvisionRuntime", "torchvision", "batchinference[vision]", checks=True
+    ),
+    "transformers": Entry(
+        "transformers", "load_transformers", "transformers", "batchinference[pipeline]"
+    ),
+    # no class of one actor but several operators of Ray Data: see pipeline/llm
+    "vllm": Entry("", "", "vllm", "ray[llm]"),
 }
 """The runtimes by their names in the specification. A module is imported when a model needs it."""
 
@@ -54,7 +63,7 @@ def _check_library(model: Model) -> None:
     if importlib.util.find_spec(entry.library) is None:
         raise ModelLoad(
             f"the runtime '{model.runtime}' needs the package {entry.library}: "
-            f"pip install 'batchinference[{entry.extra}]', or an image that has it"
+            f"pip install '{entry.package}', or an image that has it"
         )
 
 

@@ -14,11 +14,13 @@ from batchinference.spec.models.sentence_transformers import SentenceTransformer
 from batchinference.spec.models.torch import TorchModel
 from batchinference.spec.models.torchvision import TorchvisionModel
 from batchinference.spec.models.transformers import TransformersModel
+from batchinference.spec.models.vllm import VllmModel
 
 Model = Annotated[
     TransformersModel
     | TorchModel
     | HttpModel
+    | VllmModel
     | TorchvisionModel
     | KerasModel
     | OnnxModel
@@ -36,4 +38,5 @@ __all__ = [
     "TorchModel",
     "TorchvisionModel",
     "TransformersModel",
+    "VllmModel",
 ]

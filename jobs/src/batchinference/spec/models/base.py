@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.resources import Resources
 from batchinference.spec.uris import is_local
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -43,6 +44,19 @@ class RuntimeModel(SpecModel):
     def factory_or_none(self) -> str | None:
         """The user's function that makes the model, for a runtime that takes one."""
         return getattr(self, "factory", None)
+
+    @property
+    def pods(self) -> int:
+        """Pods of a replica on a cluster. GPUs are divided between them."""
+        return 1
+
+    @property
+    def actors_beside(self) -> int:
+        """Actor pools that work for the model's own, on CPUs alone."""
+        return 0
+
+    def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
+        """Raise when the step's resources or batches do not fit the model."""
 
     @property
     def default_batch_size(self) -> int:

@@ -21,6 +21,7 @@ from batchinference.spec.models.prompts import (
     check_inputs,
     check_template,
 )
+from batchinference.spec.resources import Resources
 
 PATHS = {
     "chat": "/chat/completions",
@@ -143,6 +144,11 @@ class HttpModel(RuntimeModel):
     def default_batch_size(self) -> int:
         """Several rows for each request in flight: a batch lasts as long as its slowest row."""
         return 8 * self.concurrency
+
+    def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
+        """Raise when the step asks for devices."""
+        if resources.gpu or resources.custom:
+            raise _error("the endpoint computes elsewhere: leave out resources.gpu and custom")
 
     @model_validator(mode="after")
     def _check(self) -> HttpModel:

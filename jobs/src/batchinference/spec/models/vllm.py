@@ -1,0 +1,149 @@
+"""Language models run by vLLM, through Ray Data's processor for it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.arguments import Arguments
+from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.models.base import Inputs, RuntimeModel, Source
+from batchinference.spec.models.prompts import (
+    Images,
+    Messages,
+    Template,
+    check_images,
+    check_inputs,
+)
+from batchinference.spec.resources import Resources
+
+Parts = Annotated[int, Field(ge=1, le=64)]
+_ENGINE_ELSEWHERE = {
+    "model": "source",
+    "task_type": "task",
+    "tensor_parallel_size": "parallelism.tensor",
+    "pipeline_parallel_size": "parallelism.pipeline",
+}
+"""Engine arguments that have a field, for the plan needs to know them."""
+
+
+class Parallelism(SpecModel):
+    """How a model is laid out over the GPUs of a replica: tensor x pipeline of them."""
+
+    tensor: Parts = 1
+    """GPUs that share each layer. They are on one node, in one pod."""
+    pipeline: Parts = 1
+    """Groups of layers, one after another. On a cluster each has a pod of its own, with the CPUs
+    and memory of the step's resources."""
+
+
+class VllmModel(RuntimeModel):
+    """A language model run by vLLM. Texts that are generated batch themselves: a replica takes new
+    rows as soon as others are done."""
+
+    HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
+
+    runtime: Literal["vllm"]
+    """The library that runs the model."""
+    task: Literal["generate", "embed"] = "generate"
+    """What it does with a prompt: go on with it, or make an embedding of it."""
+    source: Source
+    """A model id of the Hub, the path of a folder, or an s3:// prefix that holds such a folder."""
+    inputs: Inputs
+    """Names for columns, by which templates, `images` and `adapter` speak of them."""
+    output: ColumnName
+    """The column that takes the text, or the embedding."""
+    prompt: Template | None = None
+    """What the model is asked, with `{name}` for the input of that name and braces of the text
+    doubled. Without it the one input that no other field uses is taken as it is: a text, or for a
+    chat a list of messages, each with `role` and `content`."""
+    system: Template | None = None
+    """A system message, the first of the chat."""
+    messages: Messages = []
+    """Messages of the chat between `system` and `prompt`, for instance examples."""
+    images: Images = []
+    """The inputs that are images, which the model sees behind the prompt: columns of pixels, of
+    files' bytes, or of addresses."""
+    chat: bool | None = None
+    """Put the prompt into the model's chat template. True for generate and false for embed unless
+    told otherwise."""
+    chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
+    """The chat template in Jinja, for a model that has none or another one."""
+    chat_template_args: Arguments = {}
+    """Further variables of the chat template, such as `enable_thinking`."""
+    sampling: Arguments = {}
+    """vLLM's SamplingParams: `max_tokens` (vLLM stops after 16 unless told otherwise),
+    `temperature`, `top_p`, `seed`, `stop`... For embed its PoolingParams."""
+    engine: Arguments = {}
+    """vLLM's engine arguments: `max_model_len`, `gpu_memory_utilization`, `dtype`,
+    `enable_prefix_caching`, `limit_mm_per_prompt`..."""
+    parallelism: Parallelism = Parallelism()
+    """How the model is laid out over several GPUs."""
+    lora_path: Source | None = None
+    """Where LoRA adapters are, each in a folder of its own: an absolute path or an s3:// prefix.
+    Without it an adapter is an id of the Hub."""
+    adapter: ColumnName | None = None
+    """The input that names each row's LoRA adapter; null for the model itself."""
+    max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Batches that a replica works on at the same time. Together they should hold as many rows as
+    the engine has sequences (`max_num_seqs`)."""
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the chat template is used."""
+        return self.task == "generate" if self.chat is None else self.chat
+
+    @property
+    def pods(self) -> int:
+        """Pods of a replica on a cluster."""
+        return self.parallelism.pipeline
+
+    @property
+    def actors_beside(self) -> int:
+        """Actor pools that prepare prompts: for images, the chat template and the tokens."""
+        return bool(self.images) + self.is_chat + 1
+
+    def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
+        """Raise when the step's resources or batches do not fit the model."""
+        needed = self.parallelism.tensor * self.parallelism.pipeline
+        if resources.gpu != needed:
+            message = (
+                f"vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {needed}: set "
+                f"resources.gpu to {needed}, not {resources.gpu}"
+            )
+            raise _error(message)
+        if resources.custom:
+            raise _error("vllm takes GPUs: leave out resources.custom")
+        if batch_size == "auto":
+            raise _error("vllm makes its batches itself: batchSize is a number")
+
+    @model_validator(mode="after")
+    def _check(self) -> VllmModel:
+        for name in sorted(self.engine.keys() & _ENGINE_ELSEWHERE.keys()):
+            raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_ELSEWHERE[name]}")
+        if not self.is_chat:
+            self._check_no_chat()
+        if self.adapter is None and self.lora_path is not None:
+            raise _error("'loraPath' needs an 'adapter': the input that names each row's")
+        if self.lora_path is not None and not re.match("/|[a-z0-9]+://", self.lora_path):
+            raise _error(
+                f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
+            )
+        special = [*self.images, *([self.adapter] if self.adapter is not None else [])]
+        check_images(self.inputs, special)
+        texts = [message.content for message in self.messages]
+        check_inputs(self.inputs, [*texts, self.system or ""], special, self.prompt or "")
+        return self
+
+    def _check_no_chat(self) -> None:
+        for name in ("system", "messages", "images", "chat_template", "chat_template_args"):
+            if getattr(self, name):
+                alias = type(self).model_fields[name].alias
+                raise _error(f"'{alias}' is for a chat: set 'chat' to true")
+
+
+def _error(message: str) -> PydanticCustomError:
+    return PydanticCustomError("vllm", "{message}", {"message": message})

@@ -1,0 +1,167 @@
+"""Rows on their way through Ray Data's processor: what they ask, and that they come out whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from ray.llm._internal.batch.stages.base import wrap_postprocess, wrap_preprocess
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat, to_table
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.llm.carried import (
+    ERROR,
+    REQUEST,
+    RESULT,
+    ROW,
+    EngineError,
+    opened,
+    seal,
+    unseal,
+)
+from batchinference.spec.models import VllmModel
+from support.language_models import vllm
+
+PARAMETERS = {"sampling_params": {"max_tokens": 3}}
+Row = dict[str, Any]
+
+
+def model(**fields: Any) -> VllmModel:
+    return VllmModel.model_validate(vllm(**fields))
+
+
+def good(**columns: Any) -> pa.Table:
+    return rows.with_ids(to_table(columns), 0, 0)
+
+
+def requests(spec: VllmModel, **columns: Any) -> list[Any]:
+    """What is asked for each row, or the error in its place."""
+    sealed = seal("ask", spec, good(**columns))
+    pairs = zip(sealed[REQUEST].to_pylist(), sealed[ERROR].to_pylist(), strict=True)
+    return [error or json.loads(request) for request, error in pairs]
+
+
+def well(_: Row) -> Row:
+    return {"generated_text": "well"}
+
+
+def through_ray(sealed: pa.Table, answer: Callable[[Row], Row] = well) -> pa.Table:
+    """What Ray's own wrappers around the stages make of the rows, with a stage that answers."""
+    before = wrap_preprocess(lambda row: opened(PARAMETERS, row), "__data")
+    after = wrap_postprocess(
+        lambda row: {ROW: row[ROW], RESULT: row["generated_text"]}, "__data", True
+    )
+    results: list[Row] = []
+    for row in sealed.to_pylist():
+        data = before(row)
+        assert data["__data"]["sampling_params"] == PARAMETERS["sampling_params"]
+        if not data["__data"][ERROR]:
+            data["__data"] |= answer(data["__data"])
+        results.append(after(data))
+    names = dict.fromkeys(name for row in results for name in (ROW, RESULT, ERROR) if name in row)
+    return pa.table({name: [row.get(name) for row in results] for name in names})
+
+
+def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
+    return rows.failed_row(row_id, "ask", error, share=share)
+
+
+def test_a_chat_asks_with_messages() -> None:
+    spec = model(system="Hm.", prompt="Say {question}!")
+    assert requests(spec, text=["a", "b"])[1] == {
+        "messages": [
+            {"role": "system", "content": "Hm."},
+            {"role": "user", "content": "Say b!"},
+        ]
+    }
+
+
+@pytest.mark.parametrize("fields", [{"chat": False}, {"task": "embed"}], ids=str)
+def test_what_is_no_chat_asks_with_a_prompt(fields: dict[str, Any]) -> None:
+    assert requests(model(prompt="Q: {question}", **fields), text=["a"]) == [{"prompt": "Q: a"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [(None, "poem"), ("s3://adapters/", "poem"), ("/adapters/", "/adapters/poem")],
+    ids=str,
+)
+def test_an_adapter_goes_by_the_name_that_ray_takes(path: str | None, expected: str) -> None:
+    where = {} if path is None else {"loraPath": path}
+    inputs = {"question": "text", "style": "style"}
+    spec = model(inputs=inputs, adapter="style", **where)
+    asked = requests(spec, text=["a", "b"], style=pa.array(["poem", None]))
+    assert [request["model"] for request in asked] == [expected, "org/model"]
+
+
+def test_a_row_that_nothing_can_be_asked_for_is_set_aside() -> None:
+    table = good(text=pa.array(["a", None]))
+    done = unseal(through_ray(seal("ask", model(), table)), "answer", set_aside)
+    bad = done.filter(pa.compute.equal(done[rows.STATE], rows.FAILED)).to_pylist()
+    assert [(row[rows.ID], row[rows.ERROR]) for row in bad] == [
+        (1, "EngineError: ValueError: input 'question' is null")
+    ]
+    assert done["answer"].to_pylist() == ["well", None]
+
+
+def test_rows_come_out_as_they_went_in_with_their_answer() -> None:
+    table = good(
+        text=["a", "b"],
+        small=np.array([1, 2], dtype=np.int8),
+        pixels=np.zeros((2, 2, 2, 3), dtype=np.uint8),
+        ragged=np.array([np.zeros((1, 2)), np.zeros((3, 1))], dtype=object),
+        moment=np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[s]"),
+    )
+    done = unseal(through_ray(seal("ask", model(), table)), "answer", set_aside)
+    assert done.drop_columns("answer").equals(table)
+    assert done["answer"].to_pylist() == ["well", "well"]
+
+
+def test_rows_that_have_nothing_to_ask_pass_by() -> None:
+    others = [
+        rows.skipped_rows(np.array([7, 8]), np.array([5, 6])),
+        rows.failed_row(9, "before", ValueError("no")),
+        rows.end_of_file(0, 10),
+        rows.note_row("before", "note"),
+    ]
+    sealed = seal("ask", model(), concat([good(text=["a"]), *others]))
+    assert sealed[ERROR].to_pylist().count("") == 1
+    done = unseal(through_ray(sealed), "answer", set_aside)
+    _, rest = rows.split(done)
+    assert rest is not None
+    states = rest[rows.STATE].to_pylist()
+    assert sorted(states) == sorted([rows.SKIPPED] * 2 + [rows.FAILED, rows.END, rows.NOTE])
+    assert sorted(filter(None, rest[rows.SHARE].to_pylist())) == [5, 6]
+
+
+def test_a_batch_without_a_row_that_asks_passes_by() -> None:
+    end = rows.end_of_file(0, 10)
+    assert unseal(through_ray(seal("ask", model(), end)), "answer", set_aside).equals(end)
+
+
+def test_a_row_that_the_engine_refuses_keeps_its_share() -> None:
+    shares = np.array([rows.WHOLE // 2, rows.WHOLE // 2])
+    table = rows.with_own_columns(to_table({"text": ["a", "b"]}), pa.array([4, 4]), shares)
+
+    def refusing(row: Row) -> Row:
+        content = row["messages"][0]["content"]
+        return {ERROR: "ValueError: too long"} if content == "b" else well(row)
+
+    done = unseal(through_ray(seal("ask", model(), table), refusing), "answer", set_aside)
+    assert done[rows.STATE].to_pylist() == [rows.GOOD, rows.FAILED]
+    assert done[rows.SHARE].to_pylist() == shares.tolist()
+
+
+def test_where_no_bad_row_is_tolerated_the_job_ends() -> None:
+    def refuse(row_id: int, share: int, error: Exception) -> pa.Table:
+        assert isinstance(error, EngineError)
+        raise JobFailure(f"row {row_id}: {error}")
+
+    sealed = seal("ask", model(), good(text=pa.array(["a", None])))
+    with pytest.raises(JobFailure, match="row 1: ValueError: input 'question' is null"):
+        unseal(through_ray(sealed), "answer", refuse)

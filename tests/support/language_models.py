@@ -1,0 +1,48 @@
+"""Models run by vLLM, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.documents import Document
+
+
+def vllm(**fields: Any) -> Document:
+    """A model that is asked what column `text` says; `fields` replace its own."""
+    return {
+        "runtime": "vllm",
+        "source": "org/model",
+        "inputs": {"question": "text"},
+        "output": "answer",
+        "sampling": {"max_tokens": 64},
+        **fields,
+    }
+
+
+def vllm_step(name: str = "ask", gpu: int = 1, **fields: Any) -> Document:
+    """A step that runs such a model; `fields` are the model's."""
+    return {"name": name, "model": vllm(**fields), "resources": {"gpu": gpu}}
+
+
+def full_model() -> Document:
+    """One that uses every field."""
+    return vllm(
+        task="generate",
+        inputs={"question": "text", "photo": "image", "style": "class"},
+        prompt="{question}",
+        system="You answer shortly.",
+        messages=[{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
+        images=["photo"],
+        chat=True,
+        chatTemplate="{{ messages }}",
+        chatTemplateArgs={"enable_thinking": False},
+        engine={"max_model_len": 4096, "limit_mm_per_prompt": {"image": 1}},
+        parallelism={"tensor": 1, "pipeline": 1},
+        loraPath="s3://models/adapters/",
+        adapter="style",
+        maxConcurrentBatches=4,
+    )
+
+
+def full_vllm_step() -> Document:
+    return {**vllm_step(), "model": full_model()}

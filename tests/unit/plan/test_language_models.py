@@ -1,0 +1,91 @@
+"""What the plan makes of models for vLLM: pods for tensor and pipeline parallelism, CPUs beside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
+from batchinference.spec import BatchInferenceSpec
+from support.language_models import vllm_step
+from support.specs import drop_step, spec_of
+
+
+def asking(
+    gpu: int = 1, most: int = 1, resources: dict[str, Any] | None = None, **fields: Any
+) -> BatchInferenceSpec:
+    step = vllm_step(gpu=gpu, **fields)
+    step |= {"replicas": {"min": 1, "max": most}}
+    step["resources"] |= resources or {}
+    return spec_of(steps=[step, drop_step("text")])
+
+
+def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
+    """Name, CPUs, GPUs, memory and most of each group but `cpu`."""
+    return [
+        (group.name, group.cpus, group.gpus, group.memory, group.max) for group in plan.groups[1:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "pod_gpus", "pods"),
+    [
+        ({}, 1, 1, 3),
+        ({"tensor": 4}, 4, 4, 3),
+        ({"pipeline": 2}, 2, 1, 6),
+        ({"tensor": 8, "pipeline": 2}, 16, 8, 6),
+    ],
+    ids=["one GPU", "tensor", "pipeline", "both"],
+)
+def test_a_pod_has_the_gpus_of_a_tensor_parallel_group(
+    parallelism: dict[str, int], gpus: int, pod_gpus: int, pods: int
+) -> None:
+    large = {"cpu": 8, "memory": "64Gi"}
+    plan = plan_for_cluster(asking(gpus, 3, large, parallelism=parallelism))
+    assert shapes(plan) == [("ask", 8, pod_gpus, "64Gi", pods)]
+    (stage,) = plan.stages
+    assert (stage.gpus, stage.batch_size) == (gpus, 32)
+    assert plan.group_of(stage) == "ask"
+
+
+def test_pods_of_one_shape_are_shared() -> None:
+    steps = [
+        vllm_step("first", gpu=4, parallelism={"tensor": 2, "pipeline": 2}),
+        vllm_step("second", gpu=2, output="other", parallelism={"tensor": 2}),
+    ]
+    plan = plan_for_cluster(spec_of(steps=steps))
+    assert shapes(plan) == [("first", 1, 2, "4Gi", 3)]
+
+
+def test_dropping_columns_joins_the_stage() -> None:
+    (stage,) = plan_for_cluster(asking()).stages
+    assert [step.name for step in stage.steps] == ["ask", "drop"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cpus"),
+    [({}, 0.5), ({"chat": False}, 0.25), ({"task": "embed"}, 0.25)],
+    ids=["chat", "text", "embed"],
+)
+def test_actors_that_prepare_prompts_have_room_beside_reading_and_writing(
+    fields: dict[str, Any], cpus: float
+) -> None:
+    on_cluster = plan_for_cluster(asking(most=4, **fields))
+    without = plan_for_cluster(spec_of())
+    assert cpus_needed(on_cluster) == cpus_needed(without) + 1 + cpus
+    (cpu, *_) = on_cluster.groups
+    assert cpu.cpus * cpu.max >= 1.25 + 4 * cpus
+
+
+def test_a_machine_that_has_the_gpus_runs_it_on_them() -> None:
+    plan = plan_for_machine(asking(4, 3, parallelism={"tensor": 2, "pipeline": 2}), gpus=4)
+    (stage,) = plan.stages
+    assert (stage.gpus, plan.groups, plan.notes) == (4, (), ())
+
+
+def test_a_machine_that_has_too_few_says_so() -> None:
+    plan = plan_for_machine(asking(4, parallelism={"tensor": 4}), gpus=1)
+    assert plan.stages[0].gpus == 0
+    (note,) = plan.notes
+    assert note.startswith("step 'ask' runs on the CPU: the job needs 4 GPU(s)")

@@ -1,0 +1,113 @@
+"""Models for vLLM: prompts, engine arguments, adapters, and how many GPUs they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import parse
+from support.documents import Document, document, model_step
+from support.endpoints import chat
+from support.language_models import full_model, vllm, vllm_step
+from support.refusals import refused, short
+
+STEP = "spec.steps[0]"
+
+
+def said(step: Document) -> str:
+    message = refused(document(steps=[step]))
+    assert message.startswith(STEP)
+    return message.removeprefix(STEP)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        vllm(),
+        vllm(prompt="{question}"),
+        vllm(chat=False, prompt="Q: {question} A:"),
+        vllm(task="embed"),
+        vllm(task="embed", chat=True, system="Hm."),
+        vllm(engine={"dtype": "bfloat16", "hf_overrides": {"a": [1]}}),
+        vllm(inputs={"question": "text", "style": "class"}, adapter="style"),
+        full_model(),
+    ],
+    ids=short,
+)
+def test_a_model_for_vllm(model: Document) -> None:
+    assert parse(document(steps=[model_step(model=model, resources={"gpu": 1})]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"source": None}, ".model.source: Input should be a valid string, got null"),
+        ({"task": "score"}, ".model.task: 'score' is not one of generate, embed"),
+        ({"prompt": "{text}"}, ".model: 'text' is none of the inputs, which are question"),
+        ({"images": ["photo"]}, ".model: 'photo' is none of the inputs, which are question"),
+        ({"adapter": "style"}, ".model: 'style' is none of the inputs, which are question"),
+        ({"prompt": "Hello"}, ".model: input 'question' is used nowhere"),
+        (
+            {"adapter": "question"},
+            ".model: without a 'prompt' one input is sent as it is; here none is left",
+        ),
+        ({"loraPath": "/a"}, ".model: 'loraPath' needs an 'adapter': the input that names each"),
+        (
+            {"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
+            ".model: loraPath: expected an absolute path or an address, got 'adapters'",
+        ),
+        ({"chat": False, "system": "Hm."}, ".model: 'system' is for a chat: set 'chat' to true"),
+        (
+            {"task": "embed", "chatTemplate": "{{ messages }}"},
+            ".model: 'chatTemplate' is for a chat: set 'chat' to true",
+        ),
+        (
+            {"engine": {"tensor_parallel_size": 2}},
+            ".model: engine: 'tensor_parallel_size' has a field of its own: parallelism.tensor",
+        ),
+        ({"engine": {"model": "b"}}, ".model: engine: 'model' has a field of its own: source"),
+        ({"parallelism": {"data": 2}}, ".model.parallelism.data: unknown field; there are tensor"),
+        ({"maxConcurrentBatches": 0}, ".model.maxConcurrentBatches: Input should be greater than"),
+    ],
+    ids=short,
+)
+def test_a_model_for_vllm_that_is_refused(fields: dict[str, Any], message: str) -> None:
+    assert said(vllm_step(**fields)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus"),
+    [({}, 1), ({"tensor": 4}, 4), ({"pipeline": 2}, 2), ({"tensor": 2, "pipeline": 3}, 6)],
+    ids=str,
+)
+def test_a_replica_has_as_many_gpus_as_the_model_is_laid_out_over(
+    parallelism: dict[str, int], gpus: int
+) -> None:
+    assert parse(document(steps=[vllm_step(gpu=gpus, parallelism=parallelism)]))
+    for other in {0, 1, gpus + 1} - {gpus}:
+        assert said(vllm_step(gpu=other, parallelism=parallelism)) == (
+            f": vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {gpus}: set "
+            f"resources.gpu to {gpus}, not {other}"
+        )
+
+
+def test_what_a_pool_for_vllm_cannot_have() -> None:
+    step = vllm_step()
+    assert said({**step, "batchSize": "auto"}) == (
+        ": vllm makes its batches itself: batchSize is a number"
+    )
+    assert said({**step, "resources": {"gpu": 1, "custom": {"NPU": 1}}}) == (
+        ": vllm takes GPUs: leave out resources.custom"
+    )
+
+
+@pytest.mark.parametrize("resources", [{"gpu": 1}, {"custom": {"NPU": 1}}], ids=str)
+def test_an_endpoint_takes_no_device(resources: dict[str, Any]) -> None:
+    assert said(model_step(model=chat(), resources=resources)) == (
+        ": the endpoint computes elsewhere: leave out resources.gpu and custom"
+    )
+
+
+def test_a_token_among_the_engine_arguments_is_not_shown() -> None:
+    assert "hf_secret1" not in said(vllm_step(engine={"hf_token": {"hf_secret1"}}))

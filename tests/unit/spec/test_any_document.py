@@ -28,7 +28,15 @@ FREE = {
         "callArgs",
         "nodeSelector",
     ),
-    *("sampling", "body", "headersFrom", "renameColumns", "constructorRefs"),
+    *(
+        "sampling",
+        "body",
+        "headersFrom",
+        "renameColumns",
+        "constructorRefs",
+        "engine",
+        "chatTemplateArgs",
+    ),
     *("custom", "profiles", "properties"),
 }
 """Mappings in which the user names the keys; `options` of a model, not of what is read."""

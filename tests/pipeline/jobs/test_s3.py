@@ -60,11 +60,13 @@ def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monke
 class TestJobs:
     """Whole jobs, each in a process of its own, because Ray's workers take over its variables."""
 
-    def run(self, job: Document, s3: S3Server, directory: Path, own_code: Path) -> str:
+    def run(
+        self, job: Document, environment: dict[str, str], directory: Path, own_code: Path
+    ) -> str:
         """Run it to its end. What was printed comes back."""
         shutil.copy(own_code, directory / "own_code.py")
         (directory / "job.yaml").write_text(yaml.safe_dump(job))
-        done = Command(["run", "job.yaml", "--sample", "1"], directory, s3.environment).run()
+        done = Command(["run", "job.yaml", "--sample", "1"], directory, environment).run()
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -78,7 +80,7 @@ class TestJobs:
             steps=STEPS,
             errors={"maxRows": 1},
         )
-        printed = self.run(job, s3, tmp_path, own_code)
+        printed = self.run(job, s3.environment, tmp_path, own_code)
         found = s3.objects(bucket, "out/")
         written = sorted(parquet_rows(found, "out/part-"), key=lambda row: row["text"])
         assert written == [
@@ -98,8 +100,14 @@ class TestJobs:
         self, s3: S3Server, bucket: str, tmp_path: Path, own_code: Path
     ) -> None:
         write_lines(tmp_path / "in", {"a.txt": GOOD})
-        job = job_document("up", "in", f"s3://{bucket}/result", steps=STEPS)
-        assert "text: one" in self.run(job, s3, tmp_path, own_code)
+        # the server is named by the job alone, as it is where input and output differ in theirs
+        storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
+        job = job_document(
+            "up", "in", f"s3://{bucket}/result", steps=STEPS, write={"storage": storage}
+        )
+        without = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "nowhere-1"}
+        environment = s3.environment | without
+        assert "text: one" in self.run(job, environment, tmp_path, own_code)
         found = s3.objects(bucket, "result/")
         assert sorted(row["text"] for row in json_rows(found, "result/part-")) == GOOD
         assert "result/_SUCCESS" in found

@@ -1,0 +1,188 @@
+"""Google Cloud Storage and Azure Blob Storage, by servers that play them."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from batchinference.pipeline import retries
+from batchinference.pipeline.failures import BadInput, JobFailure, without_secrets
+from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.stores import object_store
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from support.clouds import ACCOUNT, ACCOUNT_KEY, Cloud, served
+
+SIGNATURE = "signature-of-the-tests"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No credentials but those of the test, and no file system of another test."""
+    for name in ("ACCOUNT", "ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
+        monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+    monkeypatch.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
+    object_store.cache_clear()
+    yield
+    object_store.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def clouds() -> Iterator[dict[str, Cloud]]:
+    with served("google") as google, served("azure") as azure:
+        yield {"gs": google, "az": azure}
+
+
+@pytest.fixture(params=["gs", "az"])
+def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Address:
+    """A place of the test's own in a bucket."""
+    endpoint = {"gs": clouds["gs"].url, "az": f"{clouds['az'].url}/{ACCOUNT}"}[request.param]
+    storage = Storage(endpoint=endpoint, anonymous=request.param == "gs")
+    return Address(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)
+
+
+@pytest.fixture
+def cloud(place: Address, clouds: dict[str, Cloud]) -> Cloud:
+    return clouds[place.scheme]
+
+
+@pytest.mark.parametrize("content", [b"", b"content", bytes(range(256)) * 40_000])
+def test_what_is_written_is_there_and_can_be_read(
+    place: Address, cloud: Cloud, content: bytes
+) -> None:
+    target = place / "deep/a b#é.bin"
+    target.write(content)
+    assert cloud.objects[target.path] == content
+    assert target.read() == content
+    assert target.exists()
+
+
+def test_a_file_that_is_not_there_is_missing_and_no_trouble(place: Address) -> None:
+    assert not (place / "none").exists()
+    with pytest.raises(FileNotFoundError):
+        (place / "none").read()
+    (place / "none").delete()
+
+
+def test_files_are_listed_and_deleted(place: Address) -> None:
+    for name in ("a", "sub/b", "sub/deep/c"):
+        (place / name).write(b"x")
+    assert [info.path for info in place.files()] == [(place / "a").path]
+    found = place.files(recursive=True)
+    assert sorted(info.path for info in found) == [
+        (place / name).path for name in ("a", "sub/b", "sub/deep/c")
+    ]
+    assert [place.at(info.path).read() for info in found] == [b"x"] * 3
+    (place / "sub").delete_directory()
+    assert [info.path for info in place.files(recursive=True)] == [(place / "a").path]
+
+
+@pytest.mark.parametrize("pattern", ["", "*.txt"])
+def test_an_input_is_found_by_directory_and_glob(place: Address, pattern: str) -> None:
+    for name in ("a.txt", "b.txt"):
+        (place / name).write(b"text")
+    frozen = freeze_input([f"{place.uri}/{pattern}"], ["txt"], place.storage)
+    assert frozen.uris == [(place / name).uri for name in ("a.txt", "b.txt")]
+    assert [frozen.address(file).read() for file in frozen.files()] == [b"text"] * 2
+
+
+def test_an_input_that_is_not_there_is_refused(place: Address) -> None:
+    with pytest.raises(BadInput, match=f"read.paths.0. '{place.uri}/none' does not exist"):
+        freeze_input([f"{place.uri}/none"], [], place.storage)
+
+
+def test_a_moment_of_trouble_is_waited_out(place: Address, cloud: Cloud) -> None:
+    (place / "a").write(b"content")
+    cloud.fail(1)
+    assert (place / "a").read() == b"content"
+    cloud.fail(1)
+    (place / "b").write(b"content")
+    assert cloud.objects[(place / "b").path] == b"content"
+
+
+def test_a_file_is_fetched_in_one_piece(place: Address, cloud: Cloud) -> None:
+    cloud.put((place / "a").path, bytes(3 << 20))
+    cloud.requests()
+    assert len((place / "a").read()) == 3 << 20
+    assert cloud.requests() <= 3
+
+
+def test_an_address_travels_with_how_it_is_reached(place: Address) -> None:
+    (place / "a").write(b"content")
+    travelled = pickle.loads(pickle.dumps(place / "a"))
+    assert travelled == place / "a"
+    assert travelled.read() == b"content"
+    assert len(pickle.dumps(place)) < 500
+
+
+def test_credentials_are_sent_unless_access_is_anonymous(clouds: dict[str, Cloud]) -> None:
+    cloud, storage = clouds["az"], Storage(endpoint=f"{clouds['az'].url}/{ACCOUNT}")
+    address = Address("az://bucket/credentials", storage)
+    address.write(b"x")
+    assert True in cloud.authorized
+    anonymous = replace(address, storage=storage.model_copy(update={"anonymous": True}))
+    assert anonymous.read() == b"x"
+    assert cloud.authorized == [False, True]
+
+
+class TestAzureAccount:
+    def test_it_is_named_by_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "lake")
+        assert object_store("az", "bucket", FROM_ENVIRONMENT).type_name == "abfs"
+
+    @pytest.mark.parametrize(
+        "endpoint",
+        ["https://lake.blob.core.windows.net", "https://lake.blob.core.windows.net/",
+         "https://lake.blob.core.chinacloudapi.cn", "http://127.0.0.1:10000/lake"],
+    )  # fmt: skip
+    @pytest.mark.parametrize("anonymous", [False, True])
+    def test_it_is_named_by_the_endpoint(self, endpoint: str, anonymous: bool) -> None:
+        storage = Storage(endpoint=endpoint, anonymous=anonymous)
+        assert object_store("az", "bucket", storage).type_name == "abfs"
+
+    def test_without_one_the_way_out_is_told(self) -> None:
+        with pytest.raises(BadInput, match="az:// needs the name of the storage account: set"):
+            freeze_input(["az://bucket/in"], [])
+
+    def test_a_token_is_not_sent_unencrypted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("AZURE_STORAGE_KEY")
+        storage = Storage(endpoint="http://127.0.0.1:1/lake")
+        with pytest.raises(BadInput, match="an http:// endpoint of Azure needs"):
+            freeze_input(["az://bucket/in"], [], storage)
+
+    def test_its_signature_is_in_no_error(
+        self, monkeypatch: pytest.MonkeyPatch, clouds: dict[str, Cloud]
+    ) -> None:
+        monkeypatch.setattr(retries, "FIRST_WAIT", 0)
+        monkeypatch.setattr(retries, "ATTEMPTS", 1)
+        monkeypatch.delenv("AZURE_STORAGE_KEY")
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"?sv=2026&sig={SIGNATURE}&se=2099")
+        address = Address("az://bucket/a", Storage(endpoint=f"{clouds['az'].url}/{ACCOUNT}"))
+        address.write(b"x")
+        clouds["az"].fail(20)
+        try:
+            with pytest.raises(OSError, match="Azure Error") as raised:
+                address.read()
+        finally:
+            clouds["az"].fail(0)
+        assert SIGNATURE in str(raised.value), "the library shows it no more: hiding is for nothing"
+        assert is_trouble(raised.value)
+        assert SIGNATURE not in JobFailure(f"cannot be read: {raised.value}").message
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at https://u:p@host/x?a=1", "at https://***@host/x?a=1"),
+        ("'http://h/b?se=1&sig=abc%2F=&sv=2'", "'http://h/b?se=1&sig=***&sv=2'"),
+        ("?sig=abc' and more", "?sig=***' and more"),
+        ("s3://bucket/a@b and mail@host", "s3://bucket/a@b and mail@host"),
+        ("nothing secret", "nothing secret"),
+    ],
+)
+def test_credentials_in_addresses_are_hidden(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown

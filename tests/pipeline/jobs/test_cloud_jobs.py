@@ -1,0 +1,42 @@
+"""Whole jobs from and to clouds that a server plays, reached as each side of the job says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from batchinference.spec.report import JobState
+from support.clouds import ACCOUNT, served
+from support.job_runs import job_document, run_job
+
+TEXTS = {"a.txt": b"one\ntwo\n", "deep/b.txt": b"three\n"}
+
+
+def test_from_one_cloud_to_another(ray: None, tmp_path: Path) -> None:
+    with served("google") as google, served("azure") as azure:
+        for name, content in TEXTS.items():
+            google.put(f"lake/in/{name}", content)
+        source = {"storage": {"endpoint": google.url, "anonymous": True}}
+        target = {"endpoint": f"{azure.url}/{ACCOUNT}", "anonymous": True}
+        run = run_job(
+            job_document(
+                "clouds",
+                "gs://lake/in/",
+                "az://results/out",
+                read={**source, "options": {"include_paths": True}},
+                write={"format": "parquet", "storage": target},
+            )
+        )
+        assert run.report.state == JobState.SUCCEEDED, run.report.message
+        written = azure.objects
+    parts = [name for name in written if name.startswith("results/out/part-")]
+    rows = [row for part in parts for row in pq.read_table(io.BytesIO(written[part])).to_pylist()]
+    assert sorted((row["text"], row["path"]) for row in rows) == [
+        ("one", "gs://lake/in/a.txt"),
+        ("three", "gs://lake/in/deep/b.txt"),
+        ("two", "gs://lake/in/a.txt"),
+    ]
+    assert "results/out/_SUCCESS" in written
+    assert "results/out/_batchinference/report.json" in written

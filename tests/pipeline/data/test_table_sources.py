@@ -29,6 +29,7 @@ from batchinference.spec import parse
 from batchinference.spec.read import Read
 from support.documents import Document, document
 from support.reading import Outcome
+from support.s3 import s3_server
 from support.table_sources import ROWS, database, lance_set, saved
 
 SECRET = "hunter2"
@@ -305,6 +306,19 @@ class TestLance:
         given = opened("lance", path=path, options={"override_num_blocks": blocks})
         assert len(given) == parts
         assert read(given).good == ROWS
+
+    def test_it_may_lie_on_s3(
+        self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "s3").mkdir()
+        with s3_server(tmp_path / "s3") as server:
+            server.client().create_bucket(Bucket="lake")
+            files = [file for file in Path(path).rglob("*") if file.is_file()]
+            server.put("lake", {f"a/{f.relative_to(path)}": f.read_bytes() for f in files})
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.setenv(name, server.environment[name])
+            storage = {"endpoint": server.endpoint, "region": "us-east-1"}
+            assert read(opened("lance", path="s3://lake/a", storage=storage)).good == ROWS
 
     def test_a_set_without_rows_is_an_empty_input(self, tmp_path: Path) -> None:
         empty = tmp_path / "empty.lance"

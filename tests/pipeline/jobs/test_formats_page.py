@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import tarfile
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from support.documents import Document
 from support.inputs import add_member, write_video
 from support.job_runs import errors_of, run_job
 from support.outputs import Row, rows_of
+from support.table_sources import ROWS, lance_set, saved
 from support.tfrecords import write_examples
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -43,7 +46,22 @@ def directory(tmp_path: Path) -> Path:
             add_member(archive, f"{name}.json", json.dumps({"name": name}).encode())
     lines = ["photo,title", "photos/astronaut.jpg,Astronaut", "photos/missing.jpg,Nobody"]
     (tmp_path / "listed.csv").write_text("\n".join(lines) + "\n")
+    write_sources(tmp_path)
     return tmp_path
+
+
+def write_sources(directory: Path) -> None:
+    """What the page reads that is not files, and the files of its partitions."""
+    for kind, name in (("cat", "a"), ("dog", "b")):
+        file = directory / f"pets/kind={kind}/{name}.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text("".join(f'{{"name": "{kind} {number}"}}\n' for number in range(2)))
+    with contextlib.closing(sqlite3.connect(directory / "tickets.db")) as base, base:
+        base.execute("CREATE TABLE tickets (id INTEGER, body TEXT, closed INTEGER)")
+        rows = [(2, "two", 0), (1, "one", 0), (3, "three", 1)]
+        base.executemany("INSERT INTO tickets VALUES (?, ?, ?)", rows)
+    saved(directory / "reviews")
+    lance_set(directory / "scored.lance", [{"id": n, "score": n / 40} for n in range(40)])
 
 
 def shape(value: object) -> tuple[int, ...]:
@@ -84,7 +102,25 @@ def check_listed(rows: list[Row]) -> None:
     assert shape(rows[0]["image"]) == (64, 64, 3)
 
 
+def check_some_pets(rows: list[Row]) -> None:
+    expected = [("cat 0", "cat"), ("cat 1", "cat"), ("dog 0", "dog")]
+    assert sorted((row["name"], row["kind"]) for row in rows) == expected
+
+
+def check_open_tickets(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "body": "one"}, {"id": 2, "body": "two"}]
+
+
+def check_reviews(rows: list[Row]) -> None:
+    assert rows == ROWS[:7]
+
+
+def check_good_ones(rows: list[Row]) -> None:
+    assert sorted(row["id"] for row in rows) == list(range(21, 40))
+
+
 CHECKS = {
+    "some-pets": check_some_pets,
     "thumbnails": check_thumbnails,
     "speech": check_speech,
     "frames": check_frames,
@@ -92,6 +128,9 @@ CHECKS = {
     "examples": check_examples,
     "samples": check_samples,
     "listed": check_listed,
+    "open-tickets": check_open_tickets,
+    "reviews": check_reviews,
+    "good-ones": check_good_ones,
 }
 
 

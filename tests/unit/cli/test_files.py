@@ -47,6 +47,28 @@ def test_input(path: str, expected: str) -> None:
     assert made.spec.read.paths == ["/first", expected]
 
 
+@pytest.mark.parametrize(
+    ("read", "field", "expected"),
+    [
+        ({"format": "lance", "path": "a.lance"}, "path", "/jobs/mine/a.lance"),
+        ({"format": "huggingface", "name": "./set"}, "name", "/jobs/mine/set"),
+        ({"format": "huggingface", "name": "org/set"}, "name", "org/set"),
+        (
+            {"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db"},
+            "url",
+            "sqlite:////jobs/mine/a.db",
+        ),
+        (
+            {"format": "sql", "query": "SELECT 1", "url": "postgresql://host/db"},
+            "url",
+            "postgresql://host/db",
+        ),
+    ],
+)
+def test_a_source_that_is_not_files(read: dict[str, str], field: str, expected: str) -> None:
+    assert getattr(absolute(read=read).spec.read, field) == expected
+
+
 @pytest.mark.parametrize(("path", "expected"), PATHS)
 def test_output_and_errors(path: str, expected: str) -> None:
     made = absolute(write={"format": "parquet", "path": path}, errors={"path": path})

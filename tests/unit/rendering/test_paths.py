@@ -63,6 +63,39 @@ def test_relative_input_is_refused_and_the_way_out_is_named(path: str) -> None:
     ]
 
 
+SQL = {"format": "sql", "query": "SELECT 1"}
+
+
+@pytest.mark.parametrize(
+    ("read", "field", "path"),
+    [
+        ({"format": "lance", "path": "./a.lance"}, "path", "./a.lance"),
+        ({"format": "huggingface", "name": "./set"}, "name", "./set"),
+        ({**SQL, "url": "sqlite:///data/a.db"}, "url", "data/a.db"),
+    ],
+)
+def test_a_source_at_a_relative_path_is_refused(read: Document, field: str, path: str) -> None:
+    assert problems(read=read) == [
+        f"spec.read.{field}: '{path}' is a relative path, which no pod has: {WAY_OUT}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        {"format": "lance", "path": "gs://in/a.lance"},
+        {"format": "lance", "path": "/data/a.lance"},
+        {"format": "huggingface", "name": "org/set"},
+        {"format": "huggingface", "name": "/data/set"},
+        {**SQL, "url": "sqlite:////data/a.db"},
+        {**SQL, "url": "postgresql://host/db"},
+        {**SQL, "urlEnv": "DATABASE_URL"},
+    ],
+)
+def test_a_source_that_pods_see_is_fine(read: Document) -> None:
+    assert problems(read=read) == []
+
+
 @pytest.mark.parametrize("path", ["/data/in", "file:///data/in"])
 def test_absolute_input_may_lie_in_the_image(path: str) -> None:
     assert problems(**reading(path)) == []

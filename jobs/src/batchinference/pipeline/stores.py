@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from batchinference.spec.storage import Storage
 
-GCS_PATIENCE = timedelta(seconds=60)
+GCS_PATIENCE = timedelta(seconds=15)
 """How long Google's library tries again; by itself it would for a quarter of an hour."""
 _AZURE_DOMAIN = ".core.windows.net"
 

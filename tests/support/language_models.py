@@ -36,7 +36,7 @@ def full_model() -> Document:
         chat=True,
         chatTemplate="{{ messages }}",
         chatTemplateArgs={"enable_thinking": False},
-        engine={"max_model_len": 4096, "limit_mm_per_prompt": {"image": 1}},
+        engine={"max_model_len": 4096, "gpu_memory_utilization": 0.9},
         parallelism={"tensor": 1, "pipeline": 1},
         loraPath="s3://models/adapters/",
         adapter="style",

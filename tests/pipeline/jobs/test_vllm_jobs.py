@@ -14,9 +14,11 @@ from ray.util.placement_group import PlacementGroup, PlacementGroupID
 
 from batchinference.spec.report import JobState
 from support.documents import Document
+from support.examples import job_of, prepared, run_here
 from support.job_runs import Run, errors_of, job_document, run_job, write_lines
 from support.language_models import vllm_step
 from support.openai_server import save_language_model
+from support.outputs import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -120,3 +122,16 @@ def test_images_adapters_and_several_workers_of_an_engine(
         "poem": f"{backwards} by /adapters/poem of [(2, 2)] on 2 bundles",
     }
     assert [len(group["bundles"]) for group in groups()] == [2], "more would reserve GPUs"
+
+
+@pytest.mark.usefixtures("groups")
+def test_the_example(tmp_path: Path, model: str) -> None:
+    copy = prepared("vllm", tmp_path)
+    job = job_of(copy)
+    job["spec"]["steps"][0]["model"]["source"] = model
+    found = run_here(copy, job)
+    assert found.report.state == JobState.SUCCEEDED, found.report.message
+    haikus = {row["topic"]: row["haiku"] for row in rows_of(copy / "out")}
+    assert len(haikus) == 4
+    asked = "system: You are a bot that responds with haikus.\nuser: fresh bread\nassistant: "
+    assert haikus["fresh bread"] == f"{asked[::-1]} on 2 bundles"

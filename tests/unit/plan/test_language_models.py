@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
-from batchinference.spec import BatchInferenceSpec
+from batchinference.spec import BatchInferenceSpec, SpecError
 from support.language_models import vllm_step
 from support.specs import drop_step, spec_of
 
@@ -89,3 +89,10 @@ def test_a_machine_that_has_too_few_says_so() -> None:
     assert plan.stages[0].gpus == 0
     (note,) = plan.notes
     assert note.startswith("step 'ask' runs on the CPU: the job needs 4 GPU(s)")
+
+
+def test_workers_without_room_for_the_actors_that_prepare_prompts_are_refused() -> None:
+    tight = {"workers": {"cpu": 1.25, "max": 1}}
+    assert plan_for_cluster(spec_of(cluster=tight))
+    with pytest.raises(SpecError, match="this job would wait for ever"):
+        plan_for_cluster(spec_of(steps=[vllm_step()], cluster=tight))

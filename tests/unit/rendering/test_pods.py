@@ -12,6 +12,7 @@ from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.documents import model_step
+from support.language_models import vllm_step
 from support.rendered import Object, Rendered, render
 from support.specs import job
 
@@ -218,3 +219,19 @@ def test_a_volume_in_the_place_of_the_jobs_file_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=rf"spec\.cluster\.volumes\[0\]\.{field}: .*is taken"):
         with_cluster(volumes=[{**volume, "hostPath": {"path": "/data"}}])
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "pod_gpus", "most"),
+    [({}, 1, 1, 3), ({"tensor": 4}, 4, 4, 3), ({"tensor": 4, "pipeline": 2}, 8, 4, 6)],
+    ids=["one GPU", "tensor", "tensor and pipeline"],
+)
+def test_pods_of_a_language_model_have_the_gpus_that_share_a_layer(
+    parallelism: dict[str, int], gpus: int, pod_gpus: int, most: int
+) -> None:
+    step = vllm_step(parallelism=parallelism) | {"replicas": {"min": 1, "max": 3}}
+    step["resources"] = {"gpu": gpus, "cpu": 8, "memory": "64Gi"}
+    _, group = with_cluster(step).cluster["workerGroupSpecs"]
+    assert (group["groupName"], group["minReplicas"], group["maxReplicas"]) == ("ask", 0, most)
+    limits = container(group["template"])["resources"]["limits"]
+    assert limits == {"cpu": "8", "memory": "64Gi", GPU: str(pod_gpus)}

@@ -7,11 +7,12 @@
 Each run is a process of its own that starts Ray and ends it, ours and the peer's in turns, over the
 same files and with the same number of logical CPUs. What is compared is the whole time from start
 to end. The last lines are the ratios of the medians, ours to the peer's in rows a second.
-`make bench` calls this; `throughput.py images` runs one case alone.
+`make throughput` calls this; `throughput.py images` runs one case alone.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -29,6 +30,8 @@ import yaml
 from PIL import Image
 from skimage import data as photos
 
+from batchinference.plan import cpus_needed, plan_for_machine
+from batchinference.spec import parse
 from support.documents import document
 
 HERE = Path(__file__).parent
@@ -37,7 +40,6 @@ LIMIT = 1.0
 """What the ratio must be."""
 NOISE = 0.05
 """How far a ratio may fall below the limit by chance alone, on a machine of two cores."""
-CPUS = 3
 IMAGES, SHAPE = 8000, (300, 400)
 ROWS, FILES, ROW_GROUP = 20_000_000, 20, 250_000
 
@@ -122,7 +124,9 @@ def ours(name: str, source: Path, output: Path, work: Path) -> list[str]:
 
 
 def peer(name: str, source: Path, output: Path, work: Path) -> list[str]:
-    return [sys.executable, str(HERE / f"peer_{name}.py"), str(source), str(output), str(CPUS)]
+    plan = plan_for_machine(parse(jobs(source, output)[name]).spec, gpus=0)
+    cpus = max(os.cpu_count() or 1, math.ceil(cpus_needed(plan)))
+    return [sys.executable, str(HERE / f"peer_{name}.py"), str(source), str(output), str(cpus)]
 
 
 def measure(case: Case, source: Path, work: Path) -> float:

@@ -13,6 +13,9 @@ from PIL import Image
 
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.file_rows import GROUP_FILES
+from batchinference.pipeline.readers.images import ImageReader
+from batchinference.pipeline.storage import Address
+from batchinference.spec.read import ImageOptions
 from support.reading import open_input, read_files
 
 SKIMAGE = Path(skimage.data_dir)
@@ -154,3 +157,16 @@ def test_a_file_that_is_gone_is_trouble_of_storage_and_no_bad_row(tmp_path: Path
     (tmp_path / "a.png").unlink()
     with pytest.raises(JobFailure, match=r"a\.png cannot be read: "):
         opened.read()
+
+
+def test_memory_that_runs_out_is_not_blamed_on_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
+    monkeypatch.setattr(Image, "open", full)
+    reader = ImageReader(ImageOptions())
+    with pytest.raises(MemoryError):
+        list(reader.read(Address(str(tmp_path / "image.png"))))

@@ -122,7 +122,8 @@ class UnidentifiedImageError(OSError):
 @pytest.mark.parametrize(
     "error",
     [JobFailure("no"), BadInput("no"), ModelLoad("no"), OSError(errno.ENOSPC, "full"),
-     ConnectionError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device")],
+     ConnectionError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device"),
+     RuntimeError("CUDA error: device-side assert triggered")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_what_says_nothing_about_a_row_is_raised_at_once(error: Exception) -> None:

@@ -13,6 +13,8 @@ from batchinference.pipeline.failures import JobFailure
 _TROUBLE = frozenset(
     {"ConnectionError", "MemoryError", "OutOfMemoryError", "Timeout", "TimeoutError"}
 )
+_BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
+"""What torch says once a device has failed: all that follows in the process fails like it."""
 _TROUBLE_NUMBERS = frozenset(
     {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
      errno.ESTALE}
@@ -56,10 +58,12 @@ def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
 
 def is_about_the_row(error: BaseException) -> bool:
     """Whether an error may be blamed on a row: not a failed job, and no trouble of storage,
-    network or memory, after which the same row may well succeed."""
+    network, memory or a device, after which the same row may well succeed."""
     # by their names: torch, requests and their like are not imported here
     if _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__):
         return False
     if isinstance(error, OSError) and error.errno in _TROUBLE_NUMBERS:
+        return False
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_DEVICE):
         return False
     return not isinstance(error, JobFailure)

@@ -10,7 +10,7 @@
       input.parquet                the frozen list of input files
       manifests/NNNN/*.json        commits of attempt NNNN
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
-  staged/part-KEY-*            of a table: what its commit takes, until it is made
+      staged/part-KEY-*            of a table: what its commit takes, until it is made
 
 KEY is the beginning of the work's hash: two jobs that share a directory keep apart. Names that
 begin with an underscore are passed over by readers of data sets.

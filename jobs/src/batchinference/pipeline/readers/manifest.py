@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after, first, size_of
@@ -84,8 +85,10 @@ class ManifestReader:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_WAY_OUT})") from error
             return error
-        except Exception as error:  # noqa: BLE001 - whatever a decoder raises, the row is bad
-            return error
+        except Exception as error:
+            if not is_about_the_row(error):
+                raise
+            return error  # whatever a decoder raises, the row is bad
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":

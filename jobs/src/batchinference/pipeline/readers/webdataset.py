@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.images import ImageReader
@@ -77,7 +78,10 @@ class WebdatasetReader:
         for sample in samples:
             try:
                 row = self._row(sample)
-            except Exception as error:  # noqa: BLE001 - whatever a decoder raises, the row is bad
+            except Exception as error:
+                if not is_about_the_row(error):
+                    raise
+                # whatever a decoder raises, the row is bad
                 yield from [*self._run(rows), BadRow(error)]
                 rows, size = [], 0
                 continue

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.storage import Address
 
@@ -31,8 +32,10 @@ class WholeFileReader:
         content = file.read()
         try:
             columns = self.decode(content)
-        except Exception as error:  # noqa: BLE001 - whatever a decoder raises, the row is bad
-            yield BadRow(error)
+        except Exception as error:
+            if not is_about_the_row(error):
+                raise
+            yield BadRow(error)  # whatever a decoder raises, the row is bad
             return
         yield pa.table(columns, names=list(self.names))
 

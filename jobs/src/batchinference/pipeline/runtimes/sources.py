@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -13,6 +14,7 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.retries import persistently
 from batchinference.pipeline.storage import Address
 from batchinference.spec.uris import is_local, local_path
 
@@ -120,7 +122,11 @@ def _download(source: Address, paths: list[str], target: Path) -> None:
         relative = path[len(source.path) :].lstrip("/") or Path(path).name
         file = partial / relative
         file.parent.mkdir(parents=True, exist_ok=True)
-        opened = source.filesystem.open_input_stream(path, compression=None)
-        with opened as stream, file.open("wb") as out:
-            shutil.copyfileobj(stream, out, 8 << 20)
+        persistently(functools.partial(_copy, source, path, file))
     partial.rename(target)
+
+
+def _copy(source: Address, path: str, file: Path) -> None:
+    opened = source.filesystem.open_input_stream(path, compression=None)
+    with opened as stream, file.open("wb") as out:
+        shutil.copyfileobj(stream, out, 8 << 20)

@@ -33,7 +33,10 @@ def other(value: Any) -> Any:
         case str():
             return value + "x"
         case dict():
-            return dict(list(value.items())[1:])
+            # not a flag, whose default the server would fill in again
+            flags = [key for key, child in value.items() if isinstance(child, bool)]
+            gone = next((key for key in value if key not in flags), next(iter(value)))
+            return {key: child for key, child in value.items() if key != gone}
         case _:
             return value[::-1] if len(value) > 1 else []
 

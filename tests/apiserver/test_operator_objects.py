@@ -82,7 +82,7 @@ INVALID = {
         "spec.read.paths[0]",
     ),
     "a scheme that is not known": (
-        {"write": {"format": "json", "path": "gs://bucket/out"}},
+        {"write": {"format": "json", "path": "hdfs://bucket/out"}},
         "spec.write.path",
     ),
     "a filter that does not parse": (

@@ -71,7 +71,11 @@ def _steps() -> list[Document]:
         "output": "score",
     }
     own = python_step("own", "own.code:Label", batchSize=8, replicas={"max": 2})
-    own["python"] |= {"constructorArgs": {"labels": ["a", "b"]}, "callArgs": {"top": 3}}
+    own["python"] |= {
+        "method": "map",
+        "constructorArgs": {"labels": ["a", "b"]},
+        "callArgs": {"top": 3},
+    }
     return [
         {"name": "label", "labelFromPath": {"column": "class", "index": -2}},
         embedding,
@@ -105,7 +109,6 @@ def _legacy() -> Document:
     legacy = python_step("legacy", "old.code:Predictor", batchSize="auto")
     columns = {"input": "rating", "output": "score"}
     legacy["python"] |= {
-        "method": "mapBatches",
         "predictBatch": columns,
         "constructorRefs": {"model": "old.code:network"},
     }

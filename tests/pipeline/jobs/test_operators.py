@@ -42,22 +42,22 @@ def operators(dataset: Dataset) -> list[str]:
 
 
 CASES = {
-    "no steps": (1, [], ["ReadFiles", "Write"]),
-    "a function": (1, [FUNCTION], ["ReadFiles", "MapBatches(function)", "Write"]),
+    "no steps": (1, [], ["ReadRows", "Write"]),
+    "a function": (1, [FUNCTION], ["ReadRows", "MapBatches(function)", "Write"]),
     "a function where files suffice as blocks": (
         20,
         [FILTER, FUNCTION],
-        ["ReadFiles->MapBatches(filter)", "Write"],
+        ["ReadRows->MapBatches(filter)", "Write"],
     ),
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
-        ["ReadFiles->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
+        ["ReadRows->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
     ),
     "two pools": (
         1,
         [POOL, {**POOL, "name": "second"}],
-        ["ReadFiles", "MapBatches(pool)", "MapBatches(second)", "Write"],
+        ["ReadRows", "MapBatches(pool)", "MapBatches(second)", "Write"],
     ),
 }
 

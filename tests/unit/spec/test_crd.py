@@ -254,7 +254,7 @@ def test_a_step_does_one_thing() -> None:
         f"[{given}].filter(given, given).size() == 1"
     )
     assert rules["batchSize, replicas and resources are for model and python steps"] == (
-        "has(self.model) || has(self.python) || "
+        "has(self.model) || has(self.python) || has(self.nearest) || "
         "!(has(self.batchSize) || has(self.replicas) || has(self.resources))"
     )
 

@@ -112,8 +112,8 @@ def _step_rules() -> list[Schema]:
             "message": f"a step holds exactly one of {', '.join(kinds)}",
         },
         {
-            "rule": "has(self.model) || has(self.python) || !(has(self.batchSize) || "
-            "has(self.replicas) || has(self.resources))",
+            "rule": "has(self.model) || has(self.python) || has(self.nearest) || "
+            "!(has(self.batchSize) || has(self.replicas) || has(self.resources))",
             "message": "batchSize, replicas and resources are for model and python steps",
         },
     ]

@@ -120,7 +120,8 @@ def minilm() -> str:
 @pytest.fixture(autouse=True)
 def no_ray() -> Iterator[None]:
     """Nothing here needs a Ray that is up, which some of Ray Data's functions start by the way."""
-    yield
     import ray
 
-    assert not ray.is_initialized()
+    before = ray.is_initialized()
+    yield
+    assert ray.is_initialized() == before

@@ -61,3 +61,16 @@ def test_tensors_come_apart_along_their_first_axis(lengths: tuple[int, int]) -> 
 def test_what_is_no_list_fails_the_job() -> None:
     with pytest.raises(JobFailure, match="column 'list' holds int64, and explode needs lists"):
         explode(pa.table({"list": [1, 2]}))
+
+
+def test_elements_behind_a_null_list_do_not_count() -> None:
+    values, offsets = pa.array(["a", "b", "c"]), pa.array([0, 2, 3], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, values, mask=pa.array([True, False]))
+    changed = explode(pa.table({"n": [1, 2], "list": lists}))
+    assert changed.table.to_pydict() == {"n": [2], "list": ["c"]}
+
+
+def test_a_block_without_elements_tells_no_types() -> None:
+    """What comes of it meets blocks whose elements are tensors."""
+    changed = explode(pa.table({"list": pa.array([[], None], pa.list_(pa.null()))}))
+    assert (changed.table.num_rows, changed.table.column_names) == (0, [])

@@ -106,3 +106,20 @@ def test_directories_of_partitions_are_written_cleaned_and_replaced(tmp_path: Pa
     assert succeeded(run_job(flat))
     assert list((tmp_path / "out").rglob("length=*/*.parquet")) == []
     assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}
+
+
+def test_the_same_work_is_not_added_to_itself(tmp_path: Path) -> None:
+    assert succeeded(run_job(job(tmp_path, "first", "error")))
+    run = run_job(job(tmp_path, "first", "append"))
+    assert succeeded(run)
+    assert run.report.message == "the output was complete already"
+    assert texts(tmp_path) == ["first"]
+
+
+def test_unfinished_output_of_the_same_work_is_not_added_to(tmp_path: Path) -> None:
+    begun = job(tmp_path, "first", "error")
+    assert succeeded(run_job(begun))
+    Layout.of(parse(begun).spec).success.delete()
+    run = run_job(job(tmp_path, "first", "append"))
+    assert "holds unfinished output of the same work" in str(run.report.message)
+    assert texts(tmp_path) == ["first"]

@@ -143,3 +143,9 @@ def test_a_part_too_few_or_too_many_is_noticed(quarters: int, words: str) -> Non
     ends = manifest([], [(0, 1)])
     with pytest.raises(Incomplete, match=words):
         check_coverage([ends, parts((0, 0, quarters))], files=1)
+
+
+def test_a_row_that_is_there_as_a_whole_and_in_part_is_noticed() -> None:
+    whole = manifest([(0, 0, 2)], [(0, 2)])
+    with pytest.raises(Incomplete, match="row 1 of file 0 is there as a whole and in part"):
+        check_coverage([whole, parts((0, 1, 2), task=1)], files=1)

@@ -59,3 +59,18 @@ def test_memory_that_runs_out_shows_in_the_report(tmp_path: Path) -> None:
     assert run.report.memory is not None
     assert run.report.memory.peak_worker_bytes > 50 << 20
     assert run.report.memory.spilled_bytes is not None
+
+
+def test_a_limit_in_percent_is_of_the_rows_of_the_input(tmp_path: Path) -> None:
+    """However finely the rows are divided: no write task holds one as a whole."""
+    source = write_lines(tmp_path / "in", {"a.txt": [f"{'w ' * 40}bad" if n == 7 else "w " * 41
+                                                     for n in range(50)]})  # fmt: skip
+    chain = steps(
+        own("words", method="flatMap"),
+        {"repartition": {"rowsPerBlock": 37}},
+        own("letters", method="map"),
+    )
+    job = job_document("fine", source, tmp_path / "out", steps=chain, errors={"maxPercent": 5})
+    run = run_job(job)
+    assert run.report.message is None
+    assert run.counts == (50, 50 * 41 - 1, 1, 0)

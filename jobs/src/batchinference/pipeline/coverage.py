@@ -28,7 +28,8 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
         ends |= dict(manifest.ends)
     for file, row in _whole(parts):
         ranges[file].append((row, row + 1))
-    faults = [
+    faults = [_twice(*place) for place in parts if parts[place] < WHOLE and _covered(place, ranges)]
+    faults += [
         fault
         for file in range(files)
         if (fault := _fault(file, sorted(ranges[file]), ends.get(file))) is not None
@@ -52,6 +53,15 @@ def _whole(parts: dict[tuple[int, int], int]) -> Iterator[tuple[int, int]]:
             yield place
         if share > WHOLE:
             yield place
+
+
+def _covered(place: tuple[int, int], ranges: dict[int, list[tuple[int, int]]]) -> bool:
+    file, row = place
+    return any(first <= row < after for first, after in ranges[file])
+
+
+def _twice(file: int, row: int) -> str:
+    return f"row {row} of file {file} is there as a whole and in part"
 
 
 def _fault(file: int, ranges: list[tuple[int, int]], rows: int | None) -> str | None:

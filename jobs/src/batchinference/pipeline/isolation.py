@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from batchinference.pipeline.batch_sizes import is_out_of_memory
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.retries import is_passing
 
 _TROUBLE = frozenset(
-    {"ConnectionError", "MemoryError", "OutOfMemoryError", "Timeout", "TimeoutError"}
-)
+    {"APIConnectionError", "ClientConnectionError", "ConnectionError", "Timeout", "TimeoutError",
+     "TransportError", "URLError", "gaierror"}
+)  # fmt: skip
 _BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
 """What torch says once a device has failed: all that follows in the process fails like it."""
 _TROUBLE_NUMBERS = frozenset(
@@ -62,7 +65,9 @@ def is_about_the_row(error: BaseException) -> bool:
     # by their names: torch, requests and their like are not imported here
     if _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__):
         return False
-    if isinstance(error, OSError) and error.errno in _TROUBLE_NUMBERS:
+    if is_out_of_memory(error):
+        return False
+    if isinstance(error, OSError) and (error.errno in _TROUBLE_NUMBERS or is_passing(error)):
         return False
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_DEVICE):
         return False

@@ -104,12 +104,13 @@ class JobRun:
         counts = attempt.counts()
         meter.finish(counts, time.monotonic())
         self._tell(self._report())
-        exact = RowCount(counts.read, estimated=False)
-        check_errors(self.job.spec.errors, counts, exact, attempt)
         manifests = attempt.check_and_clean(len(prepared.input))
         self._told = told_by(manifests)
         # rows that became several may lie in several tasks, none of which can count them
-        meter.finish(replace(counts, read=rows_covered(manifests)), time.monotonic())
+        counts = replace(counts, read=rows_covered(manifests))
+        meter.finish(counts, time.monotonic())
+        exact = RowCount(counts.read, estimated=False)
+        check_errors(self.job.spec.errors, counts, exact, attempt)
         if isinstance(self.job.spec.write, WriteTable):
             # a driver that dies right after the commit leaves the report of it
             attempt.layout.report.write(self._report().serialized())
@@ -124,8 +125,9 @@ class JobRun:
         """The report of a job whose output is there: its own, or with mode ignore another's."""
         now_ = {"name": self.job.metadata.name, "started_at": self._started_at,
                 "updated_at": now(), "seconds": {}}  # fmt: skip
-        if is_complete(layout):
-            report = Report.parse(layout.report.read())
+        done = next((one for one in (layout, layout.whole) if is_complete(one)), None)
+        if done is not None:
+            report = Report.parse(done.report.read())
             now_ |= {"message": "the output was complete already", "state": JobState.SUCCEEDED}
         else:
             self._enter(JobState.SUCCEEDED)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchinference.pipeline.storage import Address, base_name
 from batchinference.spec.job import BatchInferenceSpec
@@ -68,6 +68,12 @@ class Layout:
             state = state / f"{_APPENDED}{key[:8]}"
         errors = Address(spec.errors.path, storage) if spec.errors.path else state / "errors"
         return cls(key, output, state, errors, isinstance(spec.write, WriteTable))
+
+    @property
+    def whole(self) -> Layout:
+        """The layout of the output that this one adds to; itself where it adds to none."""
+        state = self.output / STATE_DIRECTORY
+        return self if state == self.state else replace(self, state=state, errors=state / "errors")
 
     def appended(self) -> list[Layout]:
         """The layouts of what other jobs have added to this output."""

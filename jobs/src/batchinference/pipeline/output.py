@@ -123,6 +123,8 @@ def begin(write: Write, layout: Layout) -> Attempt | None:
     """
     table = table_for(write) if isinstance(write, WriteTable) else None
     try:
+        if layout.whole != layout and _is_same_work(layout):
+            return None
         with reaching_table() if table is not None else nullcontext():
             return _begin(write, layout, table)
     except OSError as error:
@@ -159,6 +161,22 @@ def _begin(write: Write, layout: Layout, table: Table | None) -> Attempt | None:
         _refuse(write, layout)
         return None
     return _open(layout, owner.attempt + 1)
+
+
+def _is_same_work(layout: Layout) -> bool:
+    """Whether the output to add to is of the very same work, whose rows would be there twice.
+
+    Raises BadOutput when it is not complete yet.
+    """
+    owner = _owner(layout.whole)
+    if owner is None or owner.key != layout.key:
+        return False
+    if not layout.whole.success.exists():
+        raise BadOutput(
+            f"write.path '{layout.output.uri}' holds unfinished output of the same work: finish it "
+            "with the mode with which it was begun"
+        )
+    return True
 
 
 def _begin_new(write: Write, layout: Layout, table: Table | None) -> Attempt | None:

@@ -111,7 +111,7 @@ class Address:
         its partitions (`class=cat`)."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = []
-        for info in self.filesystem.get_file_info(selector):
+        for info in persistently(lambda: self.filesystem.get_file_info(selector)):
             if info.type == pafs.FileType.File:
                 found.append(info)
             elif "=" in base_name(info.path):
@@ -120,7 +120,8 @@ class Address:
 
     def directories(self) -> list[Address]:
         """The directories in this one; none when it does not exist."""
-        found = self.filesystem.get_file_info(pafs.FileSelector(self.path, allow_not_found=True))
+        selector = pafs.FileSelector(self.path, allow_not_found=True)
+        found = persistently(lambda: self.filesystem.get_file_info(selector))
         return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
 
     def below(self, path: str) -> str:

@@ -24,6 +24,8 @@ class ExplodeList:
     def __call__(self, batch: pa.Table) -> Changed:
         require(self._step, [self._column], batch)
         elements, parents = self._elements(batch.column(self._column))
+        if len(parents) == 0:
+            return Changed(pa.table({}), parents)  # no rows, no types
         columns = {
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
@@ -40,8 +42,10 @@ class ExplodeList:
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
                 "needs lists"
             )
-        parents = pc.list_parent_indices(column.combine_chunks())
-        return pc.list_flatten(column.combine_chunks()), parents.to_numpy().astype(np.int64)
+        array = column.combine_chunks()
+        # null lists may have elements behind them, which flattening leaves out
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:

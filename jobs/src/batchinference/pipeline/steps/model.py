@@ -41,6 +41,8 @@ class ModelTransform:
         if not failed:
             return with_column(batch, self._model.output, to_column(results))
         well = np.array([row for row in range(batch.num_rows) if row not in failed], dtype=np.int64)
+        if len(well) == 0:
+            return Changed(pa.table({}), well, failed)  # no rows, no types
         column = to_column([results[row] for row in well])
         return Changed(with_column(batch.take(well), self._model.output, column), well, failed)
 

@@ -62,7 +62,11 @@ class LanceTable:
         dataset = self._dataset()
         if dataset is None:
             return False
-        marks = (entry.transaction_properties for entry in dataset.get_transactions() if entry)
+        marks = (
+            entry.transaction_properties
+            for entry in dataset.get_transactions(dataset.version)
+            if entry
+        )
         return any((properties or {}).get(MARK) == str(mark) for properties in marks)
 
     def commit(self, receipts: list[Address], mark: Mark) -> None:

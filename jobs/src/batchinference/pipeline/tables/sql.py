@@ -74,11 +74,20 @@ class SqlTable:
                 for rows in _batches(receipts):
                     connection.execute(sa.insert(table), rows)
         except Exception as error:  # noqa: BLE001 - drivers raise what they like
-            if not existed:
+            if self._was_committed(mark):
+                return
+            if not existed and not self.first_rows(1):
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
                 f"write.table '{self._write.table}' did not take the rows: {_in_short(error)}"
             ) from None
+
+    def _was_committed(self, mark: Mark) -> bool:
+        """Whether only the answer to the commit was lost."""
+        try:
+            return self.holds(mark)
+        except (SQLAlchemyError, BadOutput):
+            return False
 
     def first_rows(self, count: int) -> list[Row]:
         engine = self._engine()

@@ -119,7 +119,17 @@ def test_rows_that_failed_or_ended_before_pass_by_untouched() -> None:
 
 def test_a_table_without_a_good_row_is_left_as_it_is() -> None:
     only_end = rows.end_of_file(3, 0)
-    assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end) is only_end
+    result = runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end)
+    assert result.equals(only_end)
+
+
+def test_a_dropped_column_does_not_come_back_with_rows_that_have_none() -> None:
+    """A batch may hold nothing but the ends of files, which were beside rows with columns."""
+    beside = concat([rows.with_ids(pa.table({"text": ["a"]}), 0, 0), rows.end_of_file(0, 1)])
+    only_end = beside.slice(1)
+    assert "text" in only_end.column_names
+    result = runner({"name": "slim", "dropColumns": ["text"]})(only_end)
+    assert rows.data_columns(result) == []
 
 
 @pytest.mark.parametrize(

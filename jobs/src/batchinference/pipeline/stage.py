@@ -77,7 +77,8 @@ class StepRunner:
     def __call__(self, table: pa.Table) -> pa.Table:
         good, rest = rows.split(table)
         if good.num_rows == 0:
-            return table
+            # without the columns of others beside them, which the step may be there to drop
+            return table if rest is None else rest
         results: list[pa.Table] = []
         start = 0
         while start < good.num_rows:

@@ -19,7 +19,6 @@ def test_files_are_read_byte_for_byte() -> None:
     ]
     assert [row["bytes"] for row in outcome.good] == [path.read_bytes() for path in files]
     assert outcome.places == [(number, 0) for number in range(len(files))]
-    assert outcome.ends == dict.fromkeys(range(len(files)), 1)
 
 
 def test_an_empty_file_is_a_row_of_no_bytes(tmp_path: Path) -> None:

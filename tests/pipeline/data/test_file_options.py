@@ -239,7 +239,6 @@ class Trouble:
     def __init__(self, opened: Input, row: int, times: int) -> None:
         self.reader = opened.file_rows.reader
         self.row, self.times = row, times
-        self.row_per_file = False
 
     def read(self, file: Any) -> Any:
         for number, chunk in enumerate(

@@ -80,6 +80,15 @@ def test_split_parts_good_rows_from_the_others(fates: list[str]) -> None:
         assert errors == ["ValueError: wrong"] * fates.count("failed")
 
 
+def test_rows_that_lie_together_are_split_off_without_a_copy() -> None:
+    files = [rows.with_ids(pa.table({"a": [1, 2, 3]}), file, 0) for file in range(2)]
+    table = concat([files[0], rows.end_of_file(0, 3), files[1], rows.end_of_file(1, 3)])
+    good, _ = rows.split(table.combine_chunks())
+    assert good.column("a").to_pylist() == [1, 2, 3, 1, 2, 3]
+    first, second = (chunk.buffers()[1].address for chunk in good.column("a").chunks)
+    assert first == second
+
+
 def test_splitting_an_empty_table_gives_it_back() -> None:
     table = rows.with_ids(pa.table({"a": pa.array([], pa.int64())}), 0, 0)
     assert rows.split(table) == (table, None)

@@ -93,6 +93,13 @@ def test_a_file_whose_end_nobody_has_seen_is_named(
         check_coverage([manifest(pieces, ends)], len(sizes))
 
 
+def test_files_of_one_row_each_need_not_tell_where_they_end() -> None:
+    check_coverage([manifest([(0, 0, 1), (1, 0, 1)], [])], files=2, rows_each=1)
+    assert rows_covered([], files=2, rows_each=1) == 2
+    with pytest.raises(Incomplete, match="file 1 has 1 rows and 0 were written"):
+        check_coverage([manifest([(0, 0, 1)], [])], files=2, rows_each=1)
+
+
 @pytest.mark.parametrize(
     ("ranges", "rows", "words"),
     [
@@ -133,7 +140,7 @@ def parts(*shares: Range, task: int = 0) -> Manifest:
 def test_parts_of_a_row_make_it_whole_wherever_they_are() -> None:
     whole = manifest([(0, 0, 1), (0, 2, 3)], [(0, 3)])
     check_coverage([whole, parts((0, 1, 1), task=1), parts((0, 1, 3), task=2)], files=1)
-    assert rows_covered([whole]) == 3
+    assert rows_covered([whole], files=1) == 3
 
 
 @pytest.mark.parametrize(

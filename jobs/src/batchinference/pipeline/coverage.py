@@ -12,10 +12,11 @@ from batchinference.pipeline.rows import WHOLE
 SHOWN = 3
 
 
-def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
+def check_coverage(manifests: Iterable[Manifest], files: int, rows_each: int | None = None) -> None:
     """Raises Incomplete that names the first gaps or overlaps, when there are any.
 
-    `files` is the number of files of the input.
+    `files` is the number of files of the input, and `rows_each` how many rows each has, where that
+    is known beforehand and not told by END rows.
     """
     ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
     parts: dict[tuple[int, int], int] = defaultdict(int)
@@ -32,7 +33,7 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
     faults += [
         fault
         for file in range(files)
-        if (fault := _fault(file, sorted(ranges[file]), ends.get(file))) is not None
+        if (fault := _fault(file, sorted(ranges[file]), ends.get(file, rows_each))) is not None
     ]
     if faults:
         more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
@@ -41,8 +42,10 @@ def check_coverage(manifests: Iterable[Manifest], files: int) -> None:
         )
 
 
-def rows_covered(manifests: Iterable[Manifest]) -> int:
-    """Rows of the input, once coverage is checked."""
+def rows_covered(manifests: Iterable[Manifest], files: int, rows_each: int | None = None) -> int:
+    """Rows of the input, once coverage is checked; arguments as there."""
+    if rows_each is not None:
+        return files * rows_each
     return sum(dict(end for manifest in manifests for end in manifest.ends).values())
 
 

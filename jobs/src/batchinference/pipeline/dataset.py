@@ -72,7 +72,8 @@ class Execution:
             override_num_blocks=sizing.blocks,
             num_cpus=TASK_CPUS,
             label_selector=_selector(self._plan, CPU_GROUP),
-            ray_remote_args={"max_retries": TASK_RETRIES},
+            # rows in another order would have the ids of others
+            ray_remote_args={"max_retries": TASK_RETRIES if prepared.input.repeatable else 0},
             **_UNFUSED,
         )
         return dataset

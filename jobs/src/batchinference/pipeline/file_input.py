@@ -16,6 +16,7 @@ from batchinference.pipeline.path_columns import PathColumns
 from batchinference.pipeline.readers import reader_for
 from batchinference.pipeline.readers.base import DivisibleReader, Reader
 from batchinference.pipeline.readers.chunks import first, size_of
+from batchinference.pipeline.readers.whole_file import WholeFileReader
 from batchinference.pipeline.retries import persistently
 from batchinference.pipeline.sizing import SAMPLED_FILES, RowCount, count_rows, sample
 from batchinference.pipeline.storage import Address
@@ -49,6 +50,7 @@ class FileInput:
     frozen: FrozenInput
     rows: FileRows
     options: FileOptions
+    repeatable: bool = True
 
     def __len__(self) -> int:
         return len(self.frozen)
@@ -56,6 +58,10 @@ class FileInput:
     @property
     def size(self) -> int:
         return self.frozen.size
+
+    @property
+    def rows_each(self) -> int | None:
+        return 1 if isinstance(self.rows.reader, WholeFileReader) else None
 
     def columns(self) -> list[str] | None:
         known = self.rows.reader.columns()

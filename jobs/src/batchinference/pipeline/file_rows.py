@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.inputs import InputFile
 from batchinference.pipeline.job_input import check_names
 from batchinference.pipeline.path_columns import PathColumns
 from batchinference.pipeline.readers.base import BadRow, Chunk, DivisibleReader, Reader
 from batchinference.pipeline.readers.chunks import after, first, size_of
+from batchinference.pipeline.readers.whole_file import WholeFileReader
 from batchinference.pipeline.retries import ATTEMPTS, Patience
 from batchinference.pipeline.storage import Address, is_trouble
-
-READ_STEP = "read"
-"""The step that is named in the error of a row which could not be decoded."""
-READ_THREADS = 8
-"""Files that one task fetches and decodes at a time, where each is one row."""
-GROUP_FILES = 32
-"""Files that make one table, where each is one row."""
+from batchinference.pipeline.whole_files import READ_STEP, whole_files
 
 
 @dataclass(frozen=True)
@@ -36,18 +29,13 @@ class FileRows:
     path_columns: PathColumns
 
     def read(self, files: list[InputFile]) -> Iterator[pa.Table]:
-        """All rows of these files, with an END row after each file's last."""
-        if not self.reader.row_per_file:
-            for file in files:
-                yield from self._tables(file)
+        """All rows of these files, with an END row after each file's last where files may have
+        several rows."""
+        if isinstance(self.reader, WholeFileReader):
+            yield from whole_files(self.root, self.reader, self.path_columns, files)
             return
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            for start in range(0, len(files), GROUP_FILES):
-                group = files[start : start + GROUP_FILES]
-                yield concat([t for tables in pool.map(self._listed, group) for t in tables])
-
-    def _listed(self, file: InputFile) -> list[pa.Table]:
-        return list(self._tables(file))
+        for file in files:
+            yield from self._tables(file)
 
     def _tables(self, file: InputFile) -> Iterator[pa.Table]:
         row = file.start
@@ -63,7 +51,7 @@ class FileRows:
         """What the reader yields; where the file is damaged, its rest is one bad row. After
         trouble of storage that passes, the file is read again from where that came."""
         done = file.start
-        patience = Patience(1 if self.reader.row_per_file else ATTEMPTS)
+        patience = Patience(ATTEMPTS)
         while True:
             try:
                 for chunk in self._rows_from(done, file):

@@ -104,10 +104,11 @@ class JobRun:
         counts = attempt.counts()
         meter.finish(counts, time.monotonic())
         self._tell(self._report())
-        manifests = attempt.check_and_clean(len(prepared.input))
+        parts, rows_each = len(prepared.input), prepared.input.rows_each
+        manifests = attempt.check_and_clean(parts, rows_each)
         self._told = told_by(manifests)
         # rows that became several may lie in several tasks, none of which can count them
-        counts = replace(counts, read=rows_covered(manifests))
+        counts = replace(counts, read=rows_covered(manifests, parts, rows_each))
         meter.finish(counts, time.monotonic())
         exact = RowCount(counts.read, estimated=False)
         check_errors(self.job.spec.errors, counts, exact, attempt)

@@ -14,12 +14,13 @@ from batchinference.plan.columns import OWN_PREFIX
 from batchinference.spec.read import Read, ReadFiles
 
 ReadRows: TypeAlias = Callable[[], Iterator[pa.Table]]
-"""Yields tables of rows with ids, and an END row after the last of each part."""
+"""Yields tables of rows with ids, and an END row after the last of each part, unless it is known
+how many rows each has."""
 
 
 class JobInput(Protocol):
-    """An input that is frozen: numbered parts, each of which yields the same rows whenever it is
-    read. The number of a part is half of the identity of its rows."""
+    """An input that is frozen: numbered parts of rows. The number of a part is half of the identity
+    of its rows, and the place of a row in it the other."""
 
     def __len__(self) -> int:
         """How many parts there are."""
@@ -27,6 +28,15 @@ class JobInput(Protocol):
     @property
     def size(self) -> int:
         """About how many bytes are read; 0 where nothing tells."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a part yields the same rows in the same order whenever it is read."""
+
+    @property
+    def rows_each(self) -> int | None:
+        """How many rows every part has, where that is known of all beforehand: these have no END
+        rows."""
 
     def columns(self) -> list[str] | None:
         """The columns of the rows; None when only reading tells."""

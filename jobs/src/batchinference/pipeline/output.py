@@ -50,14 +50,15 @@ class Attempt:
                 by_task[found[0]] = (name, found[1])
         return list(by_task.values())
 
-    def check_and_clean(self, files: int) -> list[Manifest]:
+    def check_and_clean(self, files: int, rows_each: int | None = None) -> list[Manifest]:
         """All commits, checked: each row of the input's `files` is there once, in files that are
-        as they were put. Removes the data and error files that no commit names.
+        as they were put; `rows_each` is how many rows a file has, where all have the same. Removes
+        the data and error files that no commit names.
 
         Raises Incomplete, and BadOutput when another run has taken over the output."""
         self.check_owner()
         manifests = self.manifests()
-        check_coverage(manifests, files)
+        check_coverage(manifests, files, rows_each)
         layout = self.layout
         _check_there(layout.data, [file for m in manifests for file in m.data])
         _check_there(layout.errors, [m.errors for m in manifests if m.errors])

@@ -62,6 +62,14 @@ class PathColumns:
             table = table.append_column(name, pa.repeat(value, table.num_rows))
         return table
 
+    def added_to_each(self, table: pa.Table, uris: list[str]) -> pa.Table:
+        """The rows of files with one row each, with these columns as well."""
+        values = [{**_parts(uri), "path": uri} for uri in uris]
+        for name in self.names:
+            column = pa.array([one[name] for one in values], pa.string())
+            table = table.append_column(name, column)
+        return table
+
 
 def _parts(path: str) -> dict[str, str | None]:
     """The parts `key=value` of the directories of a path."""

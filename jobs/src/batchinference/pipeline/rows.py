@@ -30,6 +30,8 @@ GOOD, FAILED, SKIPPED, END, NOTE = range(5)
 """NOTE rows stand for no row of the input: they tell the driver, by way of the sink, something of
 the step that they name."""
 
+MAX_RUNS = 64
+"""Parts of a table that good rows may be in without being copied together."""
 WHOLE = 1 << 40
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
@@ -110,7 +112,8 @@ def _one(row_id: int, state: int, details: dict[str, str] | None = None) -> pa.T
 
 
 def split(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-    """The good rows, and the others (None when there are none) without their empty data."""
+    """The good rows, and the others (None when there are none) without their empty data. Pixels
+    and their like are not copied."""
     states = table.column(STATE)
     if pc.max(states).as_py() in (None, GOOD):
         return table, None
@@ -118,7 +121,17 @@ def split(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
     others = [name for name in OWN_COLUMNS if name in table.column_names]
     rest = table.select(others).filter(pc.invert(good))
     details = [name for name in (STEP, ERROR, TRACEBACK) if name in table.column_names]
-    return table.filter(good).drop_columns(details), rest
+    return _runs(table.drop_columns(details), good.to_numpy()), rest
+
+
+def _runs(table: pa.Table, chosen: np.ndarray) -> pa.Table:
+    """The chosen rows (bool): where they lie together as a part of the table, else copied."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    starts, stops = edges[::2].tolist(), edges[1::2].tolist()
+    if len(starts) > MAX_RUNS:
+        return table.filter(pa.array(chosen))
+    parts = [table.slice(start, stop - start) for start, stop in zip(starts, stops, strict=True)]
+    return pa.concat_tables(parts) if parts else table.slice(0, 0)
 
 
 def data_columns(table: pa.Table) -> list[str]:

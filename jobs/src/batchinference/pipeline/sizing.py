@@ -9,6 +9,7 @@ from typing import Protocol
 
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import Reader
+from batchinference.pipeline.readers.whole_file import WholeFileReader
 from batchinference.spec.read import ImageOptions, Read, ReadImages, ReadManifest, ReadVideo
 
 TASK_BYTES = 64 << 20
@@ -86,7 +87,7 @@ def _picture_bytes(options: ImageOptions) -> int:
 
 def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
     """Rows of the input: counted where that is cheap, else estimated from a few files."""
-    if reader.row_per_file:
+    if isinstance(reader, WholeFileReader):
         return RowCount(len(frozen), estimated=False)
     files = frozen.files()
     chosen = files if reader.rows_exact and len(files) <= COUNTED_FILES else sample(files)

@@ -1,8 +1,8 @@
 """Sources that are not files, read by Ray's own datasources.
 
 Each of Ray's read tasks is a part of the input, so that its rows get ids by their position, and
-counts, errors and coverage are those of files. Nothing tells whether a source yields the same rows
-a second time, so a job over one is all or nothing.
+counts, errors and coverage are those of files. Few sources yield the same rows a second time, so a
+job over one is all or nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class TableInput:
     size: int = 0
     place: Address | None = None
     """Where it lies, if that is a directory."""
+    repeatable: bool = False
+    rows_each: None = None
     explain: Explain = rows.describe
 
     def __len__(self) -> int:

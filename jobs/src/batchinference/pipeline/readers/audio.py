@@ -25,15 +25,19 @@ class AudioReader(WholeFileReader):
         self._rate = options.sample_rate
         self._mono = options.mono
 
-    def decode(self, content: bytes) -> list[pa.Array]:
+    def decode(self, content: bytes) -> tuple[np.ndarray, int]:
+        """Samples, or without `mono` channels x samples, and how many there are a second."""
         channels, rate = _samples(content)
         if self._mono:
             channels = channels.mean(axis=0, keepdims=True)
         if self._rate not in (None, rate):
             channels = np.stack([resampled(one, rate, self._rate) for one in channels])
             rate = self._rate
-        amplitude = channels[0] if self._mono else channels
-        return [ArrowVariableShapedTensorArray.from_numpy([amplitude]), pa.array([rate])]
+        return channels[0] if self._mono else channels, rate
+
+    def columns_of(self, decoded: list[tuple[np.ndarray, int]]) -> list[pa.Array]:
+        amplitudes, rates = zip(*decoded, strict=True)
+        return [ArrowVariableShapedTensorArray.from_numpy(list(amplitudes)), pa.array(rates)]
 
 
 def _samples(content: bytes) -> tuple[np.ndarray, int]:

@@ -34,8 +34,6 @@ class Reader(Protocol):
 
     extensions: ClassVar[tuple[str, ...]]
     """Endings of files that are read when a directory is named; empty for every file."""
-    row_per_file: ClassVar[bool]
-    """Whether every file is one row."""
     rows_exact: ClassVar[bool]
     """Whether `rows_in` counts rows; otherwise it estimates them."""
 

@@ -14,5 +14,8 @@ class BinaryReader(WholeFileReader):
     def __init__(self, options: BinaryOptions) -> None:
         pass
 
-    def decode(self, content: bytes) -> list[pa.Array]:
-        return [pa.array([content], pa.large_binary())]
+    def decode(self, content: bytes) -> bytes:
+        return content
+
+    def columns_of(self, decoded: list[bytes]) -> list[pa.Array]:
+        return [pa.array(decoded, pa.large_binary())]

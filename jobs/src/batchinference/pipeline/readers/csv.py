@@ -30,7 +30,6 @@ _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
 
 class CsvReader:
     extensions = packed_or_not("csv", "tsv")
-    row_per_file = False
     rows_exact = False
 
     def __init__(self, options: CsvOptions) -> None:

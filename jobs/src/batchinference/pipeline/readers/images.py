@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.readers import pixels
@@ -16,6 +17,8 @@ class ImageReader(WholeFileReader):
     def __init__(self, options: ImageOptions) -> None:
         self._options = options
 
-    def decode(self, content: bytes) -> list[pa.Array]:
-        picture = pixels.decode(content, self._options.mode, self._options.size)
-        return [pixels.to_arrow([picture], self._options.size)]
+    def decode(self, content: bytes) -> np.ndarray:
+        return pixels.decode(content, self._options.mode, self._options.size)
+
+    def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
+        return [pixels.to_arrow(decoded, self._options.size)]

@@ -30,7 +30,6 @@ NO_SCHEMA = pa.schema([])
 
 class JsonReader:
     extensions = packed_or_not("json", "jsonl", "ndjson")
-    row_per_file = False
     rows_exact = False
 
     def __init__(self, options: JsonOptions) -> None:

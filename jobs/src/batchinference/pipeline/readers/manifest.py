@@ -26,7 +26,6 @@ _WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
 
 class ManifestReader:
     extensions = ("parquet", "csv", "csv.gz")
-    row_per_file = False
     rows_exact = True
 
     def __init__(self, options: ManifestOptions) -> None:

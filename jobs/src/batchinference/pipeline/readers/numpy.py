@@ -30,7 +30,6 @@ _DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
 
 class NumpyReader:
     extensions = ("npy", "npz")
-    row_per_file = False
     rows_exact = True
 
     def __init__(self, options: NumpyOptions) -> None:

@@ -15,7 +15,6 @@ from batchinference.spec.read import ParquetOptions
 
 class ParquetReader:
     extensions = ("parquet",)
-    row_per_file = False
     rows_exact = True
 
     def __init__(self, options: ParquetOptions) -> None:

@@ -15,7 +15,6 @@ from batchinference.spec.read import TextOptions
 
 class TextReader:
     extensions = packed_or_not("txt", "text", "md", "rst", "log")
-    row_per_file = False
     rows_exact = False
 
     def __init__(self, options: TextOptions) -> None:

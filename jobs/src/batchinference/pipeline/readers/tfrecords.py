@@ -40,7 +40,6 @@ Record: TypeAlias = bytes | Exception
 
 class TfrecordsReader:
     extensions = packed_or_not("tfrecords", "tfrecord")
-    row_per_file = False
     rows_exact = False
 
     def __init__(self, options: TfrecordsOptions) -> None:

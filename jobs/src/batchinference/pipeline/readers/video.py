@@ -31,7 +31,6 @@ class VideoReader:
         *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),
         *("wmv", "asf", "flv", "3gp", "ogv", "vob", "mxf"),
     )
-    row_per_file = False
     rows_exact = False
 
     def __init__(self, options: VideoOptions) -> None:

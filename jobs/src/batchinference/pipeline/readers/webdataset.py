@@ -44,7 +44,6 @@ Row = dict[str, Any]
 
 class WebdatasetReader:
     extensions = ("tar", "tar.gz", "tgz")
-    row_per_file = False
     rows_exact = False
 
     def __init__(self, options: WebdatasetOptions) -> None:

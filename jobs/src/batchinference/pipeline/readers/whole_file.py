@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -13,10 +13,10 @@ from batchinference.pipeline.storage import Address
 
 
 class WholeFileReader:
-    """A reader of files that are one row each; a format says how to decode one."""
+    """A reader of files that are one row each; a format says how to decode one, and how several
+    become a table."""
 
     extensions: ClassVar[tuple[str, ...]] = ()
-    row_per_file: ClassVar[bool] = True
     rows_exact: ClassVar[bool] = True
     names: ClassVar[tuple[str, ...]]
     """The columns of the format."""
@@ -24,20 +24,29 @@ class WholeFileReader:
     def prepare(self, samples: list[Address]) -> None:
         """Nothing to learn: every file stands alone."""
 
-    def decode(self, content: bytes) -> list[pa.Array]:
-        """The row of a file: the one value of each column."""
+    def decode(self, content: bytes) -> Any:
+        """What a file holds, for `columns_of`."""
         raise NotImplementedError
 
-    def read(self, file: Address) -> Iterator[Chunk]:
-        content = file.read()
+    def columns_of(self, decoded: list[Any]) -> list[pa.Array]:
+        """The columns of so many rows."""
+        raise NotImplementedError
+
+    def decode_or_bad(self, content: bytes) -> Any | BadRow:
+        """What a file holds, or why it cannot be known: whatever a decoder raises."""
         try:
-            columns = self.decode(content)
+            return self.decode(content)
         except Exception as error:
             if not is_about_the_row(error):
                 raise
-            yield BadRow(error)  # whatever a decoder raises, the row is bad
-            return
-        yield pa.table(columns, names=list(self.names))
+            return BadRow(error)
+
+    def table(self, decoded: list[Any]) -> pa.Table:
+        return pa.table(self.columns_of(decoded), names=list(self.names))
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        decoded = self.decode_or_bad(file.read())
+        yield decoded if isinstance(decoded, BadRow) else self.table([decoded])
 
     def rows_in(self, file: Address, size: int) -> int:
         return 1

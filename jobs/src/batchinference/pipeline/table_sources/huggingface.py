@@ -73,6 +73,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
         _count(found, read.options),
         found.info.dataset_size or 0,
         Address(path) if read.is_path else None,
+        repeatable=read.is_path or read.options.revision is not None,
     )
 
 

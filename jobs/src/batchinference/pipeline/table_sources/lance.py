@@ -39,6 +39,7 @@ def open_source(read: ReadLance) -> TableInput:
         columns,
         RowCount(count, estimated=False),
         place=place,
+        repeatable=True,  # it is one version
     )
 
 

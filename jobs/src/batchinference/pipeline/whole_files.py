@@ -1,0 +1,95 @@
+"""Files of one row each as rows with ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.inputs import InputFile
+from batchinference.pipeline.path_columns import PathColumns
+from batchinference.pipeline.readers.base import BadRow
+from batchinference.pipeline.readers.whole_file import WholeFileReader
+from batchinference.pipeline.storage import Address, is_trouble
+
+READ_STEP = "read"
+"""The step that is named in the error of a row which could not be decoded."""
+FETCH_THREADS = 8
+"""Files that one task fetches at a time, while it decodes those before: on the one CPU it has."""
+GROUP_FILES, GROUP_BYTES = 32, 64 << 20
+"""Files that make one table, and the bytes of them that are enough."""
+Content: TypeAlias = bytes | BadRow
+
+
+def whole_files(
+    root: Address, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
+) -> Iterator[pa.Table]:
+    """The rows of these files. No END rows: where a file ends is known without.
+
+    Raises JobFailure where a file cannot be fetched for a reason that says nothing about it.
+    """
+    with ThreadPoolExecutor(FETCH_THREADS) as pool:
+        for group, contents in _ahead(pool, root, _groups(files)):
+            decoded = [_decoded(reader, content) for content in contents]
+            yield _table(root, reader, path_columns, list(zip(group, decoded, strict=True)))
+
+
+def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
+    group: list[InputFile] = []
+    for file in files:
+        group.append(file)
+        if len(group) == GROUP_FILES or sum(one.size for one in group) >= GROUP_BYTES:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, root: Address, groups: Iterable[list[InputFile]]
+) -> Iterator[tuple[list[InputFile], Iterator[Content]]]:
+    """Each group with its contents, which are fetched while the one before is worked on."""
+    before: tuple[list[InputFile], list[Future[Content]]] | None = None
+    for group in groups:
+        fetching = group, [pool.submit(_fetched, root.at(file.path)) for file in group]
+        if before is not None:
+            yield before[0], (one.result() for one in before[1])
+        before = fetching
+    if before is not None:
+        yield before[0], (one.result() for one in before[1])
+
+
+def _fetched(file: Address) -> Content:
+    try:
+        return file.read()
+    except OSError as error:
+        if is_trouble(error):
+            raise JobFailure(f"{file.uri} cannot be read: {error}") from error
+        return BadRow(error)
+
+
+def _decoded(reader: WholeFileReader, content: Content) -> Any | BadRow:
+    return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
+
+
+def _table(
+    root: Address,
+    reader: WholeFileReader,
+    path_columns: PathColumns,
+    decoded: list[tuple[InputFile, Any | BadRow]],
+) -> pa.Table:
+    bad = [(file, one) for file, one in decoded if isinstance(one, BadRow)]
+    good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
+    tables = [rows.failed_row(rows.pack(file.number, 0), READ_STEP, one.error) for file, one in bad]
+    if good:
+        table = reader.table([one for _, one in good])
+        table = path_columns.added_to_each(table, [root.at(file.path).uri for file, _ in good])
+        ids = np.array([rows.pack(file.number, 0) for file, _ in good], dtype=np.int64)
+        tables.insert(0, rows.with_own_columns(table, pa.array(ids)))
+    return concat(tables)

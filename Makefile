@@ -103,7 +103,7 @@ deploy: $(CHART)/charts ## Install the operator into the cluster of KUBECONFIG
 
 .PHONY: quickstart
 quickstart: $(VENV)/.test ## Run the text embeddings example on the cluster of KUBECONFIG
-	PYTHONPATH=tests $(BIN)/python tests/tools/quickstart.py
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/tools/quickstart.py
 
 .PHONY: undeploy
 undeploy: ## Remove the operator; jobs and their definition stay
@@ -117,11 +117,11 @@ e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KU
 
 .PHONY: bench
 bench: $(VENV)/.test $(CHART)/charts ## Measure the product against its peers
-	PYTHONPATH=tests $(BIN)/python tests/bench/apply_to_complete.py
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_complete.py
 
 .PHONY: throughput
 throughput: $(VENV)/.test ## Measure rows a second against hand-written Ray Data, on this machine
-	PYTHONPATH=tests $(BIN)/python tests/bench/throughput.py
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
 .PHONY: kind-up
 kind-up: ## Start a kind cluster with a registry and KubeRay

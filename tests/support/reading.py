@@ -13,9 +13,10 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat, to_batch
-from batchinference.pipeline.file_input import FileInput, open_files
+from batchinference.pipeline.file_input import FileInput, open_files, parts_of
 from batchinference.pipeline.file_rows import FileRows
-from batchinference.pipeline.inputs import FrozenInput
+from batchinference.pipeline.inputs import FrozenInput, InputFile
+from batchinference.pipeline.readers.base import DivisibleReader
 from batchinference.pipeline.sizing import SAMPLED_FILES
 from batchinference.spec.read import Read, ReadFiles
 
@@ -110,6 +111,13 @@ class Input:
     def read(self, first: int = 0, after: int | None = None) -> Outcome:
         """Read the files `first` up to `after`."""
         return Outcome(list(self.file_rows.read(self.frozen.files()[first:after])))
+
+
+def cut_up(opened: Input, parts: int) -> list[InputFile]:
+    """The files of an input as about so many parts."""
+    reader = opened.file_rows.reader
+    assert isinstance(reader, DivisibleReader)
+    return parts_of(opened.frozen.files(), reader, opened.file_rows.root, parts)
 
 
 def open_input(

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.file_input import parts_of
 from batchinference.pipeline.readers import fetch
 from batchinference.pipeline.sizing import count_rows
 from support.inputs import pictures, png
-from support.reading import Outcome, open_input, read_files
+from support.reading import Outcome, cut_up, open_input, read_files
 from support.web import Web, web_server
 
 PICTURES = pictures(3)
@@ -230,7 +229,7 @@ class TestParts:
             "manifest", directory, decode="text", file_extensions=["parquet", "csv"]
         )
         whole = opened.read()
-        cut = parts_of(opened.frozen.files(), opened.file_rows, parts)
+        cut = cut_up(opened, parts)
         pieces = Outcome([t for part in cut for t in opened.file_rows.read([part])])
         assert pieces.places == whole.places
         assert pieces.good == whole.good

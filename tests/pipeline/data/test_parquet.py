@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS
-from support.reading import open_input, read_files
+from support.reading import Outcome, cut_up, open_input, read_files
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +119,36 @@ def test_a_file_that_is_no_parquet_is_one_bad_row(tmp_path: Path, content: bytes
     assert set(outcome.bad) == {(0, 0)}
     assert "ArrowInvalid" in outcome.bad[0, 0]
     assert outcome.ends == {0: 1, 1: 2}
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(parts=st.integers(1, 40), sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+       group=st.integers(1, 12))  # fmt: skip
+def test_parts_of_files_are_row_groups_and_hold_every_row_once(
+    tmp_path: Path, parts: int, sizes: list[int], group: int
+) -> None:
+    for file in tmp_path.iterdir():
+        file.unlink()
+    for number, size in enumerate(sizes):
+        table = pa.table({"a": pa.array(range(size), pa.int64())})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=group)
+    opened = open_input("parquet", tmp_path)
+    cut = cut_up(opened, parts)
+    assert all(part.start % group == 0 for part in cut)
+    outcome = Outcome(list(opened.file_rows.read(cut)))
+    assert outcome.places == [(file, row) for file, size in enumerate(sizes) for row in range(size)]
+    assert [row["a"] for row in outcome.good] == [row for _, row in outcome.places]
+    assert outcome.ends == dict(enumerate(sizes))
+
+
+def test_reading_begins_at_any_row_and_stops_at_any(digits: Path) -> None:
+    opened = open_input("parquet", digits)
+    (file,) = opened.frozen.files()
+    part = Outcome(list(opened.file_rows.read([replace(file, start=499, stop=1203)])))
+    assert part.places == [(0, row) for row in range(499, 1203)]
+    assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()
 
 
 def test_a_truncated_file_is_one_bad_row(digits: Path, tmp_path: Path) -> None:

@@ -136,6 +136,21 @@ def test_a_manifest_is_cut_by_its_rows(files: int, rows: int, tasks: int) -> Non
 
 
 @pytest.mark.parametrize(
+    ("files", "size", "rows", "tasks"),
+    [
+        (1, 1000, 10, 1),
+        (1, 10**6, 10_000, 10),
+        (1, 1 << 30, 10**7, MIN_TASKS),
+        (1, 1 << 34, 10**7, 256),
+        (300, 1000, 300, MIN_TASKS),
+    ],
+)
+def test_parquet_is_cut_within_files(files: int, size: int, rows: int, tasks: int) -> None:
+    parquet = ReadParquet(format="parquet", paths=["in"])
+    assert cut(files, size, RowCount(rows, estimated=False), parquet).read_tasks == tasks
+
+
+@pytest.mark.parametrize(
     ("read", "expected"),
     [
         (ReadVideo(format="video", paths=["in"]), 720 * 1280 * 3),

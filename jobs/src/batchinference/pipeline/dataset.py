@@ -67,9 +67,12 @@ class Execution:
 
     def _read(self) -> Dataset:
         prepared, sizing = self._prepared, self._prepared.sizing
+        tasks = prepared.input.read_tasks(sizing.read_tasks)
+        # cutting blocks keeps steps from joining the reading of their rows
+        enough = 2 * len(tasks) > sizing.blocks and not self._spec.read.options.override_num_blocks
         dataset: Dataset = ray.data.read_datasource(
-            RowSource(prepared.input.read_tasks(sizing.read_tasks)),
-            override_num_blocks=sizing.blocks,
+            RowSource(tasks),
+            override_num_blocks=len(tasks) if enough else sizing.blocks,
             num_cpus=TASK_CPUS,
             label_selector=_selector(self._plan, CPU_GROUP),
             # rows in another order would have the ids of others

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -87,8 +88,9 @@ class FileInput:
         files = self.frozen.files()
         if self.options.shuffle == "files":
             random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - no secret
-        if isinstance(self.rows.reader, DivisibleReader) and len(files) < tasks:
-            files = parts_of(files, self.rows, tasks)
+        reader = self.rows.reader
+        if isinstance(reader, DivisibleReader) and len(files) < tasks:
+            files = parts_of(files, reader, self.rows.root, tasks)
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
 
@@ -117,16 +119,38 @@ def _counted(reader: Reader, file: InputFile, root: Address) -> int:
     return persistently(lambda: reader.rows_in(address, file.size)) or 0
 
 
-def parts_of(files: list[InputFile], rows: FileRows, parts: int) -> list[InputFile]:
-    """Files cut into about so many parts with the same number of rows."""
-    counts = [
-        _counted(rows.reader, file, rows.root) if file.rows is None else file.rows for file in files
-    ]
+def parts_of(
+    files: list[InputFile], reader: DivisibleReader, root: Address, parts: int
+) -> list[InputFile]:
+    """Files cut into about so many parts with about the same number of rows."""
+    counts = [_counted(reader, file, root) if file.rows is None else file.rows for file in files]
     most = max(1, math.ceil(sum(counts) / parts))
     return [
-        replace(file, start=start, stop=start + most if start + most < count else None)
+        part
         for file, count in zip(files, counts, strict=True)
-        for start in range(0, max(1, count), most)
+        for part in _cut(file, count, _starts(reader, root.at(file.path), count, most))
+    ]
+
+
+def _starts(reader: DivisibleReader, file: Address, count: int, most: int) -> list[int]:
+    """Where parts of a file begin: every so many rows, or before that where it costs no more."""
+    wanted = range(0, max(1, count), most)
+    allowed = persistently(lambda: reader.starts(file)) if len(wanted) > 1 else None
+    if allowed is None:
+        return list(wanted)
+    return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})
+
+
+def _cut(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
+    stops: list[int | None] = [*starts[1:], None]
+    return [
+        replace(
+            file,
+            start=start,
+            stop=stop,
+            size=file.size * ((count if stop is None else stop) - start) // max(1, count),
+        )
+        for start, stop in zip(starts, stops, strict=True)
     ]
 
 

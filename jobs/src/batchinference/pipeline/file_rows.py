@@ -74,7 +74,7 @@ class FileRows:
 
     def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
         if isinstance(chunk, BadRow):
-            return rows.failed_row(rows.pack(file.number, row), READ_STEP, chunk.error)
+            return rows.unreadable_rows(file.number, row, chunk.rows, READ_STEP, chunk.error)
         uri = self.root.at(file.path).uri
         check_names(chunk.column_names, uri)
         return rows.with_ids(self.path_columns.added_to(chunk, uri), file.number, row)

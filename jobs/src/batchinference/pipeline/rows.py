@@ -82,6 +82,17 @@ def end_of_file(file: int, rows: int) -> pa.Table:
     return _one(pack(file, rows), END)
 
 
+def unreadable_rows(file: int, first: int, count: int, step: str, error: Exception) -> pa.Table:
+    """Rows `first`... of a file that all failed by the same error."""
+    start = pack(file, first)
+    texts = {STEP: step, ERROR: describe(error), TRACEBACK: ""}
+    columns = {
+        ID: np.arange(start, start + count, dtype=np.int64),
+        STATE: np.full(count, FAILED, dtype=np.int8),
+    }
+    return pa.table(columns | {name: pa.repeat(text, count) for name, text in texts.items()})
+
+
 def failed_row(
     row_id: int, step: str, error: BaseException, traceback: str = "", share: int = WHOLE
 ) -> pa.Table:

@@ -20,8 +20,8 @@ MIN_COMMITS = 32
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """Rows and bytes of an output file that are enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
-FETCHED_ROWS = 256
-"""Rows of a manifest that make a read task."""
+FETCHED_ROWS, GROUP_ROWS = 256, 1000
+"""Rows of a manifest, and of parquet files, that make a read task: their files can be cut."""
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
 """What is taken for granted where nothing tells the size: height and width, bytes."""
 INFLATION = {"audio": 10, "webdataset": 10}
@@ -59,15 +59,21 @@ def sizing_of(given: Measured, read: Read, count: RowCount | None) -> Sizing:
     """The cut of an input; `count` is None when nothing is known of its rows."""
     files, size = len(given), given.size
     rows = count.rows if count else size // 100
-    tasks = min(max(math.ceil(size / TASK_BYTES), min(files, MIN_TASKS)), files, MAX_TASKS)
-    if isinstance(read, ReadManifest):  # whose rows cost much more than their bytes
-        tasks = max(tasks, min(MIN_TASKS, math.ceil(rows / FETCHED_ROWS)))
+    tasks = _tasks(files, size, rows, read)
     wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
     blocks = tasks * max(1, math.ceil(wanted / max(1, tasks)))
     if chosen := read.options.override_num_blocks:
         tasks = blocks = chosen
     rows_per_file = min(rows // MIN_COMMITS, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
     return Sizing(tasks, blocks, max(1, rows_per_file))
+
+
+def _tasks(files: int, size: int, rows: int, read: Read) -> int:
+    """Read tasks. Rows of a manifest cost much more than their bytes."""
+    cheap = {"manifest": FETCHED_ROWS, "parquet": GROUP_ROWS}.get(read.format)
+    least = files if cheap is None else max(files, math.ceil(rows / cheap))
+    most = files if cheap is None else MAX_TASKS
+    return min(max(math.ceil(size / TASK_BYTES), min(least, MIN_TASKS)), most, MAX_TASKS)
 
 
 def row_bytes(size: int, rows: int, read: Read) -> int:

@@ -16,9 +16,11 @@ CHUNK_ROWS = 16384
 
 @dataclass(frozen=True)
 class BadRow:
-    """One row that cannot be decoded."""
+    """A row that cannot be decoded, or some that follow each other, of which nothing but their
+    number is known."""
 
     error: Exception
+    rows: int = 1
 
 
 Chunk: TypeAlias = pa.Table | BadRow
@@ -52,7 +54,11 @@ class Reader(Protocol):
 
 @runtime_checkable
 class DivisibleReader(Reader, Protocol):
-    """A reader of files so costly that several tasks share one. `rows_in` counts exactly."""
+    """A reader of files that several tasks may share. `rows_in` counts exactly."""
+
+    def starts(self, file: Address) -> list[int] | None:
+        """The rows at which reading may begin without having read what is before; None where that
+        is any row."""
 
     def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
         """Rows `start` up to `stop`; None stands for the end."""

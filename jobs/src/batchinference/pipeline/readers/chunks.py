@@ -9,7 +9,14 @@ from batchinference.pipeline.readers.base import BadRow, Chunk
 
 def size_of(chunk: Chunk) -> int:
     """Rows of a chunk."""
-    return 1 if isinstance(chunk, BadRow) else int(chunk.num_rows)
+    return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
+
+
+def part(chunk: Chunk, start: int, rows: int) -> Chunk:
+    """At most so many rows of a chunk."""
+    if isinstance(chunk, BadRow):
+        return BadRow(chunk.error, min(rows, chunk.rows - start))
+    return chunk.slice(start, rows)
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -17,12 +24,12 @@ def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     for chunk in chunks:
         size = size_of(chunk)
         if rows < size:
-            yield chunk if isinstance(chunk, BadRow) else chunk.slice(rows)
+            yield part(chunk, rows, size)
         rows = max(0, rows - size)
 
 
 def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """So many rows, and no more of the file than they are in."""
     while rows > 0 and (chunk := next(chunks, None)) is not None:
-        yield chunk if isinstance(chunk, BadRow) else chunk.slice(0, rows)
+        yield part(chunk, 0, rows)
         rows -= size_of(chunk)

@@ -53,6 +53,9 @@ class ManifestReader:
     def read(self, file: Address) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
 
+    def starts(self, file: Address) -> None:
+        """Any row: what costs is not the manifest."""
+
     def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
         chunks = after(start, self._table(file).read(file))
         if stop is not None:

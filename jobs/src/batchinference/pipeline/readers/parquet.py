@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
+from batchinference.pipeline.readers.chunks import after as after_rows
+from batchinference.pipeline.readers.chunks import first as first_rows
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import ParquetOptions
+
+_DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
+"""What pyarrow raises for files that are damaged, and OSError for storage that is away too."""
 
 
 class ParquetReader:
@@ -36,13 +42,34 @@ class ParquetReader:
             return
 
     def read(self, file: Address) -> Iterator[Chunk]:
+        return self.read_part(file, 0, None)
+
+    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                reader = pq.ParquetFile(source)
-                for batch in reader.iter_batches(CHUNK_ROWS, columns=self._wanted):
-                    yield pa.table(batch)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                yield BadRow(error)  # the rest of the file counts as one row
+                opened = pq.ParquetFile(source, pre_buffer=True)
+            except _DAMAGE as error:
+                yield BadRow(_blamed(error))
+                return
+            for group, (first, after) in enumerate(pairwise(_edges(opened.metadata))):
+                begin, end = max(start, first), after if stop is None else min(stop, after)
+                if begin < end:
+                    chunks = self._group(opened, group, after - first)
+                    yield from first_rows(end - begin, after_rows(begin - first, chunks))
+
+    def _group(self, opened: pq.ParquetFile, group: int, rows: int) -> Iterator[Chunk]:
+        """A row group; where it is damaged, its rest are bad rows."""
+        try:
+            for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[group], columns=self._wanted):
+                rows -= batch.num_rows
+                yield pa.table(batch)
+        except _DAMAGE as error:
+            yield BadRow(_blamed(error), rows)
+
+    def starts(self, file: Address) -> list[int] | None:
+        """Those of row groups."""
+        footer = _footer(file)
+        return None if footer is None else _edges(footer)[:-1] or [0]
 
     def rows_in(self, file: Address, size: int) -> int | None:
         footer = _footer(file)
@@ -50,6 +77,19 @@ class ParquetReader:
 
     def columns(self) -> list[str] | None:
         return self._columns
+
+
+def _edges(footer: pq.FileMetaData) -> list[int]:
+    """The rows at which row groups begin, and the number of rows of all."""
+    sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+    return list(accumulate(sizes, initial=0))
+
+
+def _blamed(error: Exception) -> Exception:
+    """An error that is the file's own. Raises one of storage."""
+    if isinstance(error, OSError) and is_trouble(error):
+        raise error
+    return error
 
 
 def _footer(file: Address) -> pq.FileMetaData | None:

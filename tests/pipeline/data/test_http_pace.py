@@ -14,11 +14,11 @@ from batchinference.pipeline.endpoint.errors import (
     NoAnswer,
     RequestFailed,
     TooFast,
-    TryAgain,
 )
 from batchinference.pipeline.endpoint.health import DOWN_AFTER
 from batchinference.pipeline.endpoint.pace import Pace
-from batchinference.pipeline.endpoint.retries import FIRST_WAIT, LONGEST_WAIT, Retries
+from batchinference.pipeline.endpoint.retries import Retries
+from batchinference.pipeline.http_retries import FIRST_WAIT, LONGEST_WAIT, TryAgain
 from support.endpoints import ask, chat
 from support.http_servers import served
 from support.virtual_time import clock, in_leaping_time

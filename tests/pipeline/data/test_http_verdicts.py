@@ -160,6 +160,13 @@ async def test_an_endpoint_whose_quota_is_used_up_ends_the_job() -> None:
     assert len(server.requests) == 1
 
 
+async def test_what_would_take_too_long_is_not_waited_for() -> None:
+    async with served(always(500, "broken", **{"Retry-After": "86400"})) as server:
+        (answer,) = await ask(chat(url=server.url), question=["a"])
+    assert str(answer) == "the endpoint answered 500: broken"
+    assert len(server.requests) == 1
+
+
 @pytest.mark.parametrize("status", [200, 400, 401, 500, 503])
 async def test_a_key_that_the_endpoint_repeats_is_not_shown(
     status: int, monkeypatch: pytest.MonkeyPatch

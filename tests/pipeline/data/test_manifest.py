@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import email.utils
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline import http_retries
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.readers import fetch
 from batchinference.pipeline.sizing import count_rows
@@ -25,7 +28,7 @@ PICTURES = pictures(3)
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """A server, asked again without waiting for long."""
-    monkeypatch.setattr(fetch, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
     with web_server() as web:
         yield web
 
@@ -133,7 +136,7 @@ def test_what_cannot_be_decoded_is_the_error_of_its_row(
     assert (outcome.places, list(outcome.bad)) == ([(0, 0), (0, 2)], [(0, 1)])
 
 
-@pytest.mark.parametrize("trouble", [500, 503, 429, 0], ids=["500", "503", "429", "no answer"])
+@pytest.mark.parametrize("trouble", [408, 409, 429, 500, 503, 599, 0], ids=str)
 def test_a_server_in_trouble_is_asked_again(tmp_path: Path, web: Web, trouble: int) -> None:
     web.paths = {"/a": [trouble, trouble, b"at last"]}
     manifest(tmp_path, f"{web.url}/a")
@@ -141,16 +144,29 @@ def test_a_server_in_trouble_is_asked_again(tmp_path: Path, web: Web, trouble: i
     assert web.asked["/a"] == 3
 
 
+@pytest.mark.parametrize("asked", ["seconds", "date"])
 def test_the_time_that_a_server_asks_for_is_waited(
-    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+    asked: str, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr("tenacity.nap.time.sleep", waited.append)
-    web.headers = {"Retry-After": "7"}
+    date = email.utils.formatdate(time.time() + 300, usegmt=True)
+    web.headers = {"Retry-After": "300" if asked == "seconds" else date}
     web.paths = {"/a": [429, b"x"], "/b": [503, b"x"]}
     manifest(tmp_path, f"{web.url}/a", f"{web.url}/b")
     assert len(read_files("manifest", tmp_path).good) == 2
-    assert waited == [7, 7]
+    assert waited == pytest.approx([300, 300], abs=30 if asked == "date" else 0)
+
+
+def test_a_server_that_asks_for_too_long_a_time_is_not_asked_again(
+    tmp_path: Path, web: Web
+) -> None:
+    web.headers = {"Retry-After": "86400"}
+    web.paths = {"/a": [429, b"x"]}
+    manifest(tmp_path, f"{web.url}/a")
+    with pytest.raises(JobFailure, match="/a answers 429 Too Many Requests"):
+        read_files("manifest", tmp_path)
+    assert web.asked["/a"] == 1
 
 
 def test_storage_that_is_away_fails_the_job(tmp_path: Path, web: Web) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
-import time
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -16,15 +14,13 @@ from batchinference.pipeline.endpoint.errors import BadAnswer, NoAnswer, Request
 from batchinference.pipeline.endpoint.forms import Form
 from batchinference.pipeline.endpoint.keys import Keys
 from batchinference.pipeline.endpoint.pace import Pace
-from batchinference.pipeline.endpoint.retries import FIRST_WAIT, Retries
+from batchinference.pipeline.endpoint.retries import Retries
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.http_retries import FIRST_WAIT, LONGEST_PAUSE, asked_wait, is_passing
 from batchinference.spec.models import HttpModel
 
-LONGEST_PAUSE = 900.0
-"""Seconds that an endpoint may ask to wait. The job holds all that it has meanwhile."""
 SHOWN = 300
 """Characters of an answer that a message repeats."""
-_AGAIN = {408, 409, 425}
 _GATEWAY = {502, 503, 504}
 _MISTAKEN = {401, 404, 405, 407, 410}
 """What is said to every row alike: no such key, path or model."""
@@ -77,13 +73,12 @@ class Endpoint:
             return self._answer(content)
         said = self._keys.hide(content.decode(errors="replace"))
         message = f"the endpoint answered {status}: {' '.join(said.split())[:SHOWN]}"
-        wait = _asked_wait(response.headers.get("Retry-After"))
+        wait = asked_wait(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             raise TooFast(message, _bearable(wait))
-        if status in _GATEWAY | _AGAIN:
-            raise NoAnswer(message)
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise BadAnswer(message)
+        if is_passing(status):
+            says_nothing = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
+            raise (NoAnswer if says_nothing else BadAnswer)(message, wait or 0.0)
         if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise RequestFailed(message)
@@ -97,20 +92,6 @@ class Endpoint:
             return self._form.answer(answer)
         except (RequestFailed, BadAnswer) as error:
             raise type(error)(self._keys.hide(str(error))) from None
-
-
-def _asked_wait(header: str | None) -> float | None:
-    """The seconds of a Retry-After, which may be a number or a date; None when there is none."""
-    if header is None:
-        return None
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
-        return None
 
 
 def _bearable(wait: float | None) -> float:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from batchinference.pipeline.http_retries import TryAgain
+
 
 class RequestFailed(Exception):
     """The endpoint gives this row no answer, while it answers others."""
-
-
-class TryAgain(Exception):
-    """No answer this time. Another try may bring one."""
-
-    wait = 0.0
-    """Seconds that the endpoint asked to wait."""
 
 
 class NoAnswer(TryAgain):
@@ -24,7 +19,3 @@ class BadAnswer(TryAgain):
 
 class TooFast(TryAgain):
     """The endpoint asks for fewer requests. Says nothing about the row."""
-
-    def __init__(self, message: str, wait: float) -> None:
-        super().__init__(message)
-        self.wait = wait

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.endpoint.errors import BadAnswer, RequestFailed, TooFast, TryAgain
+from batchinference.pipeline.endpoint.errors import BadAnswer, RequestFailed, TooFast
+from batchinference.pipeline.http_retries import TryAgain
 
 DOWN_AFTER = 10
 """So many rows one after another that the endpoint failed on say that it fails on every row."""

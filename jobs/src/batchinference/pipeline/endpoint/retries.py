@@ -1,4 +1,4 @@
-"""Asking again: when, how often, and what it means when nothing helped."""
+"""Asking again: how often, what counts as a try, and what it means when nothing helped."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import TypeVar
 
 import tenacity
 
-from batchinference.pipeline.endpoint.errors import RequestFailed, TooFast, TryAgain
+from batchinference.pipeline.endpoint.errors import RequestFailed, TooFast
 from batchinference.pipeline.endpoint.health import Health
 from batchinference.pipeline.endpoint.pace import Pace
-
-FIRST_WAIT = 0.5
-LONGEST_WAIT = 60.0
-"""Seconds between the first tries and between late ones. Half of them is left to chance, so that
-rows that failed together do not come back together."""
+from batchinference.pipeline.http_retries import TryAgain, policy
 
 Answer = TypeVar("Answer")
 
@@ -36,13 +32,7 @@ class Retries:
         endpoint is down.
         """
         began = _now()
-        retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_after_attempt(self._tries),
-            wait=tenacity.wait_exponential(FIRST_WAIT / 2, LONGEST_WAIT / 2)
-            + tenacity.wait_random_exponential(FIRST_WAIT / 2, LONGEST_WAIT / 2),
-            retry=tenacity.retry_if_exception_type(TryAgain),
-            reraise=True,
-        )
+        retrying = tenacity.AsyncRetrying(**policy(self._tries))
         try:
             return await retrying(self._try, request)
         except TryAgain as error:

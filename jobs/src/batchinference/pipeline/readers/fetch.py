@@ -13,37 +13,24 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ChunkedEncodingError
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    wait_exponential,
-    wait_random,
-)
+from tenacity import Retrying
 
+from batchinference.pipeline.http_retries import TryAgain, asked_wait, is_passing, policy
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.uris import SCHEMES, scheme_of
 
 THREADS = 16
 ATTEMPTS = 5
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-"""Seconds between attempts: they double, unless the server asks for more."""
 TIMEOUTS = (10.0, 60.0)
 """Seconds until a connection stands, and between two pieces of an answer."""
-_LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
 
 
 class Gone(Exception):
     """There is nothing at an address, or it is none."""
 
 
-class Away(Exception):
-    """An address that gives no answer now. `wait` is how many seconds it asks for."""
-
-    def __init__(self, message: str, wait: float = 0) -> None:
-        super().__init__(message)
-        self.wait = wait
+class Away(TryAgain):
+    """An address that gives no answer now."""
 
 
 class Fetcher:
@@ -66,9 +53,7 @@ class Fetcher:
         """
         if scheme_of(uri) not in ("http", "https"):
             return _from_storage(uri, beside)
-        stop = stop_after_attempt(ATTEMPTS)
-        again = Retrying(stop=stop, wait=_wait, retry=retry_if_exception_type(Away), reraise=True)
-        return again(self._get, uri)
+        return Retrying(**policy(ATTEMPTS))(self._get, uri)
 
     def _get(self, url: str) -> bytes:
         try:
@@ -78,8 +63,8 @@ class Fetcher:
         except requests.RequestException as error:
             raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
         told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
-        if answer.status_code in _LATER:
-            raise Away(told, _seconds(answer.headers.get("Retry-After", "")))
+        if is_passing(answer.status_code):
+            raise Away(told, asked_wait(answer.headers) or 0.0)
         if not answer.ok:
             raise Gone(told)
         return answer.content
@@ -103,18 +88,6 @@ def _address(uri: str, beside: Address) -> Address:
     if "://" in uri or uri.startswith("/"):
         return Address(uri, beside.storage)
     return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
-
-
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    asked = error.wait if isinstance(error, Away) else 0.0
-    usual = wait_exponential(FIRST_WAIT, LONGEST_WAIT) + wait_random(0, FIRST_WAIT)
-    return max(min(asked, LONGEST_WAIT), usual(state))
-
-
-def _seconds(retry_after: str) -> float:
-    """What a server asks for; it may also name a date, which is not heeded."""
-    return float(retry_after) if retry_after.isdecimal() else 0.0
 
 
 def shown(uri: str) -> str:

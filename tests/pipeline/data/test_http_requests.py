@@ -80,7 +80,7 @@ async def test_pixels_are_sent_as_a_picture_without_loss() -> None:
         for pixels in (PIXELS, PIXELS[..., :1], PIXELS[..., 0]):
             answers = await ask(model, question=["What?"], photo=[pixels])
             assert answers == ["a gradient"]
-            text, picture = bodies(server)[-1]["messages"][0]["content"]
+            picture, text = bodies(server)[-1]["messages"][0]["content"]
             assert text == {"type": "text", "text": "What?"}
             assert picture["type"] == "image_url"
             sent = pixels_of(picture["image_url"]["url"])
@@ -94,7 +94,7 @@ async def test_a_picture_in_a_file_is_sent_as_it_is(kind: str) -> None:
     async with served(saying("ok")) as server:
         model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
         await ask(model, photo=[buffer.getvalue()])
-    url = bodies(server)[0]["messages"][0]["content"][1]["image_url"]["url"]
+    url = bodies(server)[0]["messages"][0]["content"][0]["image_url"]["url"]
     head, _, content = url.partition(",")
     assert head == f"data:image/{kind.lower()};base64"
     assert base64.b64decode(content) == buffer.getvalue()
@@ -105,7 +105,7 @@ async def test_a_picture_with_an_address_is_not_fetched() -> None:
     async with served(saying("ok")) as server:
         model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
         await ask(model, photo=[address])
-    assert bodies(server)[0]["messages"][0]["content"][1]["image_url"] == {"url": address}
+    assert bodies(server)[0]["messages"][0]["content"][0]["image_url"] == {"url": address}
 
 
 async def test_an_embedding_is_a_vector_of_float32() -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from batchinference.spec.models.prompts import Message, places
+from batchinference.spec.models.prompts import Message as Example
+from batchinference.spec.models.prompts import places
+
+Message = dict[str, Any]
+"""A turn of a chat: `role` and `content`."""
+Part = dict[str, Any]
+"""A part of a message's content: a text or an image."""
 
 
 class Prompt(Protocol):
@@ -22,7 +28,7 @@ class Prompt(Protocol):
     @property
     def system(self) -> str | None: ...
     @property
-    def messages(self) -> list[Message]: ...
+    def messages(self) -> list[Example]: ...
     @property
     def images(self) -> list[str]: ...
 
@@ -75,40 +81,68 @@ def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
     return content
 
 
-def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
     """What the chat of a row begins with: the system message and the examples."""
-    opening = [{"role": "system", "content": fill(model.system, row)}] if model.system else []
+    system = [model.system] if model.system else []
+    opening: list[Message] = [{"role": "system", "content": fill(text, row)} for text in system]
     return opening + [
         {"role": message.role, "content": fill(message.content, row)} for message in model.messages
     ]
 
 
-def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
     """The chat of a row, in OpenAI's form."""
-    messages = opening_of(model, row)
-    content = content_of(model, row)
-    pictures = [_image_part(row[name]) for name in model.images]
-    if isinstance(content, list):
-        return [*messages, *_conversation(content, pictures)]
-    if not isinstance(content, str):
-        raise TypeError(f"expected text or a list of messages, got {type(content).__name__}")
-    if pictures:
-        return [*messages, _user([{"type": "text", "text": content}, *pictures])]
-    return [*messages, _user(content)]
+    return chat_of(model, row, [_image_part(row[name]) for name in model.images])
 
 
-def _user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
+def chat_of(model: Prompt, row: Mapping[str, Any], images: Sequence[Part]) -> list[Message]:
+    """The chat of a row: what it begins with, then what the row asks.
+
+    Images stand before the text of the message that the prompt makes, or of the first message of
+    the user in a conversation.
+    """
+    asked = content_of(model, row)
+    if isinstance(asked, str):
+        turns: list[Message] = [{"role": "user", "content": asked}]
+    elif isinstance(asked, list):
+        turns = [_message(turn) for turn in asked]
+    else:
+        raise TypeError(f"expected text or a list of messages, got {type(asked).__name__}")
+    return [*opening_of(model, row), *(_shown(turns, images) if images else turns)]
 
 
-def _conversation(messages: list[Any], pictures: list[Any]) -> list[dict[str, Any]]:
-    for message in messages:
-        if not isinstance(message, dict) or not message.get("role"):
-            raise TypeError("a message of a conversation has 'role' and 'content'")
-    return [*messages, _user(pictures)] if pictures else messages
+def _message(value: Any) -> Message:
+    """A message of a conversation, without the fields that other messages of its column have."""
+    if not isinstance(value, dict) or not value.get("role"):
+        raise TypeError("a message of a conversation has 'role' and 'content'")
+    message: Message = _without_gaps(value)
+    if isinstance(message.get("content"), list):
+        message["content"] = [_without_gaps(part) for part in message["content"]]
+    return message
 
 
-def _image_part(value: Any) -> dict[str, Any]:
+def _without_gaps(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError("the 'content' of a message is a text, or a list of parts with a 'type'")
+    return {name: child for name, child in value.items() if child is not None}
+
+
+def _shown(turns: list[Message], images: Sequence[Part]) -> list[Message]:
+    for number, turn in enumerate(turns):
+        if turn["role"] == "user":
+            seen = {**turn, "content": [*images, *parts_of(turn.get("content"))]}
+            return [*turns[:number], seen, *turns[number + 1 :]]
+    raise ValueError("the conversation holds no message of the role 'user'")
+
+
+def parts_of(content: Any) -> list[Part]:
+    """A message's content in parts."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return list(content or [])
+
+
+def _image_part(value: Any) -> Part:
     return {"type": "image_url", "image_url": {"url": data_uri(value)}}
 
 

@@ -106,7 +106,7 @@ class HttpModel(RuntimeModel):
     """Messages of the chat between `system` and `prompt`, for instance examples."""
     images: Images = []
     """The inputs that are images: columns of pixels, of files' bytes, or of addresses. They are
-    sent as data URIs: for chat behind the prompt, for json where `body` names them."""
+    sent as data URIs: for chat before the prompt, for json where `body` names them."""
     sampling: Arguments = {}
     """Further fields of each request: `temperature`, `max_tokens`, `seed`, `dimensions`..."""
     body: Arguments = {}

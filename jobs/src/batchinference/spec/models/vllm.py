@@ -65,7 +65,7 @@ class VllmModel(RuntimeModel):
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, for instance examples."""
     images: Images = []
-    """The inputs that are images, which the model sees behind the prompt: columns of pixels, of
+    """The inputs that are images, which the model sees before the prompt: columns of pixels, of
     files' bytes, or of addresses."""
     chat: bool | None = None
     """Put the prompt into the model's chat template. True for generate and false for embed unless

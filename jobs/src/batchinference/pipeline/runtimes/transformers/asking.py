@@ -11,12 +11,12 @@ import numpy as np
 import transformers
 
 from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.prompts import Message
 from batchinference.pipeline.runtimes.transformers.chats import (
-    Message,
     Row,
     images_of,
+    in_parts,
     prompt_of,
-    with_images,
 )
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens
@@ -69,11 +69,7 @@ class ImagePrompts:
 
     def __call__(self, rows: list[Row]) -> Iterator[Asked]:
         images = [images_of(self._model, row) for row in rows]
-        prompts = [prompt_of(self._model, row, chat=self._template.there) for row in rows]
-        texts = [
-            self._template(with_images(prompt, seen) if isinstance(prompt, list) else prompt)
-            for prompt, seen in zip(prompts, images, strict=True)
-        ]
+        texts = [self._text(row, seen) for row, seen in zip(rows, images, strict=True)]
         options = {"padding": True, **self._options}
         if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
             options["add_special_tokens"] = False
@@ -82,6 +78,10 @@ class ImagePrompts:
         tensors = self._processor(text=texts, return_tensors="pt", **options)
         keys = [_key(text, seen) for text, seen in zip(texts, images, strict=True)]
         yield Asked(np.arange(len(rows)), tensors, keys)
+
+    def _text(self, row: Row, images: list[Any]) -> str:
+        prompt = prompt_of(self._model, row, images, chat=self._template.there)
+        return self._template(in_parts(prompt) if isinstance(prompt, list) else prompt)
 
 
 class ChatTemplate:

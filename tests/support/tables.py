@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Manifest
-from batchinference.pipeline.output import Attempt, begin
+from batchinference.pipeline.output import begin
 from batchinference.pipeline.sink import CommitSink
 from batchinference.pipeline.table_sink import sink_for
 from batchinference.pipeline.tables import Table, table_for
@@ -48,9 +49,10 @@ class TableJob:
         self._write(rows.end_of_file(0, self.written), 10_000)
         return self.attempt.check_and_clean(files=1)
 
-    def commit(self) -> None:
-        """All that makes the rows visible."""
-        self.attempt.commit(self.spec.write, self.check())  # type: ignore[arg-type]
+    def commit(self, manifests: list[Manifest] | None = None) -> None:
+        """All that makes the rows visible; `manifests` when they are checked already."""
+        checked = self.check() if manifests is None else manifests
+        self.attempt.commit(self.spec.write, checked)  # type: ignore[arg-type]
 
     def complete(self) -> None:
         self.commit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from pyiceberg.catalog import load_catalog
 from batchinference.pipeline.blocks import to_column
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import is_complete
+from batchinference.pipeline.owner import is_complete
 from batchinference.pipeline.sample import first_rows
 from support.tables import TableJob, in_order, open_job, run_job
 
@@ -162,9 +163,9 @@ def test_nothing_is_visible_before_the_commit(target: Target) -> None:
     job = target.open()
     job.begin(numbered(0))
     job.put(numbered(0, 1))
-    job.check()
+    checked = job.check()
     assert target.rows() == []
-    job.commit()
+    job.commit(checked)
     assert target.rows() == expected(0, 1)
 
 
@@ -202,6 +203,16 @@ def test_a_driver_that_died_right_after_the_commit_has_done_it(target: Target, m
     assert not target.run(numbered(0, 1), mode=mode)
     assert is_complete(Layout.of(job.spec))
     assert target.rows() == expected(0, 1)
+
+
+def test_a_job_whose_state_was_removed_is_another_run(target: Target) -> None:
+    assert target.run(numbered(0), mode="append")
+    shutil.rmtree(target.place / "out" / "_batchinference")
+    died = target.open(mode="append")
+    died.begin(numbered(0))
+    died.put(numbered(0))
+    assert target.run(numbered(0), mode="append")
+    assert target.rows() == expected(0, 0)
 
 
 def test_a_table_with_rows_is_refused(target: Target) -> None:

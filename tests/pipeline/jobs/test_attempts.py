@@ -12,9 +12,10 @@ import pytest
 
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import Attempt
+from batchinference.pipeline.owner import owner_of
 from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.supervise import StopRequest, supervise
 from batchinference.pipeline.writers.cut import Cut
@@ -187,7 +188,9 @@ class TestInterruptedWhileItRuns:
         self.stop_once_running(job)
         gate.touch()
         layout = Layout.of(parse(job).spec)
-        late = Commit(Attempt(layout, 1), JsonWriter("none"), Cut())
+        owner = owner_of(layout)
+        assert owner is not None
+        late = Commit(Attempt(layout, owner), JsonWriter("none"), Cut())
         table = rows.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
 
         def on_publish(report: Report) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadOutput, Incomplete
 from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts
-from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers.cut import Cut
@@ -38,18 +39,17 @@ def layout(tmp_path: Path) -> Layout:
     state = output / "_batchinference"
     layout = Layout(KEY, output, state, state / "errors")
     layout.input.write(freeze_input([str(source)], []).serialized())
-    own(layout, attempt=1)
     return layout
 
 
-def own(layout: Layout, attempt: int) -> None:
-    """Make the output this attempt's."""
-    layout.job.write(json.dumps({"work": layout.key, "attempt": attempt}).encode())
+@pytest.fixture
+def attempt(layout: Layout) -> Attempt:
+    return Attempt.open(layout, 1)
 
 
 @pytest.fixture
-def commit(layout: Layout) -> Commit:
-    return Commit(Attempt(layout, 1), ParquetWriter("snappy"), Cut())
+def commit(attempt: Attempt) -> Commit:
+    return Commit(attempt, ParquetWriter("snappy"), Cut())
 
 
 def good(file: int, first: int, *values: int) -> pa.Table:
@@ -84,7 +84,8 @@ def manifest_of(layout: Layout, name: str) -> dict[str, Any]:
 
 
 def manifest_names(layout: Layout) -> list[str]:
-    return sorted(Path(info.path).name for info in layout.manifests(1).files())
+    names = (Path(info.path).name for info in layout.manifests(1).files())
+    return sorted(name for name in names if name.endswith(".json"))
 
 
 def test_good_rows_become_a_data_file_with_the_columns_of_the_user_alone(commit: Commit) -> None:
@@ -156,7 +157,7 @@ class FullDisk:
 
 def test_data_that_cannot_be_put_leaves_nothing(layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
-        Commit(Attempt(layout, 1), FullDisk(), Cut()).put(MIXED, task=0)
+        Commit(Attempt.open(layout, 1), FullDisk(), Cut()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(layout) == []
 
@@ -165,7 +166,7 @@ def test_errors_that_cannot_be_put_leave_no_manifest(layout: Layout, tmp_path: P
     (tmp_path / "file").write_text("where a directory should be")
     blocked = Layout(KEY, layout.output, layout.state, Address(str(tmp_path / "file")))
     with pytest.raises(OSError, match="file"):
-        Commit(Attempt(blocked, 1), ParquetWriter("snappy"), Cut()).put(MIXED, task=0)
+        Commit(Attempt.open(blocked, 1), ParquetWriter("snappy"), Cut()).put(MIXED, task=0)
     assert len(data_files(Path(layout.output.path))) == 1
     assert manifest_names(layout) == []
 
@@ -205,7 +206,7 @@ def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None
     commit.put(concat([good(0, 0, 10, 11), rows.end_of_file(1, 2)]), task=0)
     commit.put(concat([failed(0, 2), skipped(1, 1), rows.end_of_file(0, 3)]), task=1)
     commit.put(good(1, 0, 20), task=2)
-    attempt = Attempt(layout, 1)
+    attempt = commit.attempt
     assert attempt.counts() == Counts(read=5, written=3, failed=1, skipped=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
     attempt.check_and_clean(files=2)
@@ -221,7 +222,7 @@ def test_a_retried_task_counts_once_and_its_first_file_is_removed(
     output = Path(layout.output.path)
     assert len(data_files(output)) == 2
 
-    attempt = Attempt(layout, 1)
+    attempt = commit.attempt
     attempt.check_and_clean(files=1)
     assert [row["value"] for row in rows_of(output)] == [10, 11]
     assert len(errors_of(layout)) == 1
@@ -232,7 +233,7 @@ def test_a_file_that_was_put_without_a_commit_is_removed(commit: Commit, layout:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     for place in (layout.output, layout.errors):
         (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
-    Attempt(layout, 1).check_and_clean(files=1)
+    commit.attempt.check_and_clean(files=1)
     assert rows_of(Path(layout.output.path)) == [{"value": 10}]
     assert errors_of(layout) == []
 
@@ -243,7 +244,7 @@ def test_a_task_that_is_tried_again_with_other_counts_counts_once(
     end = rows.end_of_file(0, 2)
     commit.put(concat([good(0, 0, 10, 11), end]), task=0)
     commit.put(concat([good(0, 0, 10), failed(0, 1), end]), task=0)
-    attempt = Attempt(layout, 1)
+    attempt = commit.attempt
     attempt.check_and_clean(files=1)
     counts = attempt.counts()
     assert counts.read == 2
@@ -260,28 +261,63 @@ def test_a_committed_file_that_is_not_as_it_was_is_named(
     (file,) = data_files(Path(getattr(layout, place).path))
     damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
     with pytest.raises(Incomplete, match=f"{file.name}' is gone, or not as it was written"):
-        Attempt(layout, 1).check_and_clean(files=1)
+        commit.attempt.check_and_clean(files=1)
 
 
-@pytest.mark.parametrize("attempt", [0, 2])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_an_output_that_another_run_has_taken_over_is_left_alone(
-    commit: Commit, layout: Layout, attempt: int
+    commit: Commit, layout: Layout, number: int
 ) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     theirs = layout.output / (layout.part_name(2, 0, "deadbeef") + ".parquet")
     theirs.write(b"theirs")
-    own(layout, attempt)
+    Attempt.open(layout, number)
     with pytest.raises(BadOutput, match="another run has taken over"):
-        Attempt(layout, 1).check_and_clean(files=1)
+        commit.attempt.check_and_clean(files=1)
     assert theirs.exists()
 
 
 def test_nothing_is_put_once_another_run_has_taken_over(commit: Commit, layout: Layout) -> None:
-    own(layout, attempt=2)
+    Attempt.open(layout, 2)
     with pytest.raises(BadOutput, match="another run has taken over"):
         commit.put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(layout) == []
+
+
+class Slow:
+    """A writer of a task for which nobody waits: while it writes, the output is finished."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
+        self.attempt.check_and_clean(files=1)
+        yield from ParquetWriter("snappy").files(table)
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun before the end", "begun after it"])
+def test_a_task_that_is_late_adds_nothing_to_a_finished_output(
+    commit: Commit, layout: Layout, begun: bool
+) -> None:
+    table = concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)])
+    commit.put(table, task=0)
+    late = replace(commit, writer=Slow(commit.attempt)) if begun else commit
+    if not begun:
+        commit.attempt.check_and_clean(files=1)
+    before = [manifest_names(layout), data_files(Path(layout.errors.path))]
+    with pytest.raises(BadOutput, match="is finished"):
+        late.put(table, task=0)
+    assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+    assert [manifest_names(layout), data_files(Path(layout.errors.path))] == before
+
+
+def test_an_output_that_was_closed_can_be_tried_again(commit: Commit, layout: Layout) -> None:
+    with pytest.raises(Incomplete):
+        commit.attempt.check_and_clean(files=1)
+    again = replace(commit, attempt=Attempt.open(layout, 2))
+    again.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    assert again.attempt.check_and_clean(files=1)
 
 
 def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
@@ -293,7 +329,7 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
     ]
     for other in others:
         other.write(b"theirs")
-    Attempt(layout, 1).check_and_clean(files=1)
+    commit.attempt.check_and_clean(files=1)
     assert [other.read() for other in others] == [b"theirs"] * 3
 
 
@@ -302,16 +338,16 @@ def test_nothing_is_removed_when_rows_are_missing(commit: Commit, layout: Layout
     orphan = layout.output / (layout.part_name(1, 9, "deadbeef") + ".parquet")
     orphan.write(b"perhaps the missing row")
     with pytest.raises(Incomplete, match="file 0 has 2 rows and 1 were written"):
-        Attempt(layout, 1).check_and_clean(files=1)
+        commit.attempt.check_and_clean(files=1)
     assert orphan.exists()
 
 
 def test_data_and_errors_may_share_a_directory(layout: Layout) -> None:
     """It is refused at the beginning; were it not, no row would be lost."""
     shared = Layout(KEY, layout.output, layout.state, layout.output)
-    commit = Commit(Attempt(shared, 1), ParquetWriter("snappy"), Cut())
+    commit = Commit(Attempt.open(shared, 1), ParquetWriter("snappy"), Cut())
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
-    Attempt(shared, 1).check_and_clean(files=1)
+    commit.attempt.check_and_clean(files=1)
     assert len(data_files(Path(layout.output.path))) == 2
 
 

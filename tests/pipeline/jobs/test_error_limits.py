@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import TooManyErrors
 from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts
-from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.storage import Address
@@ -31,10 +31,10 @@ def attempt(tmp_path: Path) -> Attempt:
     output = Address(str(tmp_path / "out"))
     layout = Layout("0" * 64, output, output / "_batchinference", output / "errors")
     layout.input.write(freeze_input([str(source)], []).serialized())
-    layout.job.write(b'{"work": "%s", "attempt": 1}' % layout.key.encode())
+    attempt = Attempt.open(layout, 1)
     bad = rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long"))
-    Commit(Attempt(layout, 1), ParquetWriter("snappy"), Cut()).put(bad, task=0)
-    return Attempt(layout, 1)
+    Commit(attempt, ParquetWriter("snappy"), Cut()).put(bad, task=0)
+    return attempt
 
 
 def judge(attempt: Attempt, policy: dict[str, Any], failed: int, total: int | None) -> None:
@@ -97,10 +97,6 @@ def test_one_bad_row_is_told_as_an_example(attempt: Attempt, tmp_path: Path) -> 
 
 def test_an_example_that_is_not_to_be_found_is_no_failure_of_its_own(tmp_path: Path) -> None:
     address = Address(str(tmp_path / "out"))
+    layout = Layout("0" * 64, address, address / "_batchinference", address / "errors")
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
-        judge(
-            Attempt(Layout("0" * 64, address, address / "_batchinference", address / "errors"), 1),
-            {},
-            1,
-            100,
-        )
+        judge(Attempt.open(layout, 1), {}, 1, 100)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import Attempt
+from batchinference.pipeline.owner import Owner
 from batchinference.spec import parse
 from batchinference.spec.report import REPORT_FILE, JobState, Report
 from support.commands import Command, wait_until
@@ -43,7 +44,8 @@ class Held:
         self.process = self.command.start()
 
     def committed(self) -> int:
-        return Attempt(Layout.of(parse(self.job).spec), 1).counts().read
+        layout = Layout.of(parse(self.job).spec)
+        return Attempt(layout, Owner(layout.key, 1, "any")).counts().read
 
     def end(self) -> str:
         """Wait for the end. What was printed comes back."""

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import Attempt, begin
+from batchinference.pipeline.output import begin
 from batchinference.pipeline.storage import Address
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteParquet
@@ -30,17 +31,21 @@ def open_output(layout: Layout, mode: str = "error") -> Attempt | None:
     return begin(write, layout)
 
 
+def number_of(attempt: Attempt | None) -> int:
+    assert attempt is not None
+    return attempt.number
+
+
 def a_run(layout: Layout, attempt: int = 1, *, complete: bool) -> list[Path]:
     """What a job leaves: a data file, an error file, a manifest and more. Its parts come back."""
-    owner = {"work": layout.key, "attempt": attempt, "version": "0"}
-    layout.job.write(json.dumps(owner).encode())
+    run = Attempt.open(layout, attempt)
     layout.input.write(b"list")
     (layout.manifests(attempt) / "00000000.1.1.0.json").write(b"{}")
     name = layout.part_name(attempt, 0, "deadbeef") + ".parquet"
     for place in (layout.output, layout.errors):
         (place / name).write(b"rows")
     if complete:
-        Attempt(layout, attempt).complete(_report(layout))
+        run.complete(_report(layout))
     return [Path(place.path) / name for place in (layout.output, layout.errors)]
 
 
@@ -69,7 +74,7 @@ def test_a_fresh_path_begins_with_the_first_attempt(
     layout = layout_of(tmp_path / "out")
     if exists:
         (tmp_path / "out").mkdir()
-    assert open_output(layout, mode) == Attempt(layout, 1)
+    assert number_of(open_output(layout, mode)) == 1
     stored = json.loads(layout.job.read())
     assert (stored["work"], stored["attempt"]) == (OURS, 1)
 
@@ -79,7 +84,7 @@ def test_unfinished_work_goes_on_with_the_next_attempt_and_without_old_files(
 ) -> None:
     layout = layout_of(tmp_path / "out")
     parts = a_run(layout, attempt=3, complete=False)
-    assert open_output(layout) == Attempt(layout, 4)
+    assert number_of(open_output(layout)) == 4
     assert not any(part.exists() for part in parts)
     assert json.loads(layout.job.read())["attempt"] == 4
 
@@ -117,7 +122,7 @@ def test_an_output_of_other_work_is_refused_and_left_as_it_is(
 def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, complete: bool) -> None:
     a_run(layout_of(tmp_path / "out", key), attempt=2, complete=complete)
     layout = layout_of(tmp_path / "out")
-    assert open_output(layout, "overwrite") == Attempt(layout, 3)
+    assert number_of(open_output(layout, "overwrite")) == 3
     assert list(files_below(tmp_path)) == ["out/_batchinference/job.json"]
     assert json.loads(layout.job.read())["work"] == OURS
 
@@ -181,7 +186,7 @@ def test_files_of_others_beside_an_output_are_never_deleted(
 @MODES
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b'{"work": "a"}', b'{"work": "a", "attempt": "x"}', b"\xff\xfe"],
+    [b"", b"{", b"[]", b"null", b'{"work": "a"}', b'{"work": "a", "attempt": 1}', b"\xff\xfe"],
 )
 def test_a_damaged_owner_is_refused_and_nothing_is_touched(
     tmp_path: Path, mode: str, content: bytes
@@ -215,5 +220,5 @@ def test_the_mark_of_completeness_is_put_after_the_report(tmp_path: Path) -> Non
     layout.report.write(b"")
     (tmp_path / "out" / "_SUCCESS").mkdir()  # so that the mark cannot be put
     with pytest.raises(OSError, match="_SUCCESS"):
-        Attempt(layout, 1).complete(_report(layout))
+        Attempt.open(layout, 1).complete(_report(layout))
     assert Report.parse(layout.report.read()).state == JobState.SUCCEEDED

@@ -15,7 +15,7 @@ from batchinference.pipeline.engine import spilled_bytes
 from batchinference.pipeline.failures import BadOutput, JobFailure, cause_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts as Committed
-from batchinference.pipeline.output import is_complete
+from batchinference.pipeline.owner import is_complete
 from batchinference.pipeline.prepare import Prepared, prepare
 from batchinference.pipeline.progress import Meter
 from batchinference.pipeline.sizing import RowCount

@@ -9,6 +9,7 @@
       errors/part-KEY-*.parquet    bad rows, unless errors.path says otherwise
       input.parquet                the frozen list of input files
       manifests/NNNN/*.json        commits of attempt NNNN
+      manifests/NNNN/closed        attempt NNNN takes no more of them
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
       staged/part-KEY-*            of a table: what its commit takes, until it is made
 
@@ -111,6 +112,9 @@ class Layout:
 
     def manifests(self, attempt: int) -> Address:
         return self.state / "manifests" / f"{attempt:04d}"
+
+    def closed(self, attempt: int) -> Address:
+        return self.manifests(attempt) / "closed"
 
     def part_name(self, attempt: int, task: int, unique: str) -> str:
         """How the names of a task's files begin: never used twice, whatever is tried again."""

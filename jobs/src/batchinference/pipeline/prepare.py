@@ -6,10 +6,11 @@ import importlib.util
 import json
 from dataclasses import dataclass
 
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.job_input import JobInput, open_input
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import Attempt, begin
+from batchinference.pipeline.output import begin
 from batchinference.pipeline.sizing import RowCount, Sizing, sizing_of
 from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.plan.columns import check_columns

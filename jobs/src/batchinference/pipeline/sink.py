@@ -15,7 +15,9 @@ from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import Datasink
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.inputs import paths_of
 from batchinference.pipeline.manifest import (
     Counts,
@@ -25,7 +27,6 @@ from batchinference.pipeline.manifest import (
     ranges_of,
     whole_and_parts,
 )
-from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.process_memory import peak_note
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers import Writer
@@ -56,8 +57,8 @@ class Commit:
     cut: Cut
 
     def put(self, table: pa.Table, task: int) -> None:
-        """Raises BadOutput when another run has taken over the output."""
-        self.attempt.check_owner()
+        """Raises BadOutput when the output takes no more of this run, and then leaves nothing."""
+        self.attempt.check_open()
         good, rest = rows.split(table)
         failed = _in_state(rest, rows.FAILED)
         skipped = _in_state(rest, rows.SKIPPED)
@@ -74,8 +75,24 @@ class Commit:
             errors=self._put_errors(failed, task),
             notes=[*_notes(_in_state(rest, rows.NOTE)), ("write", peak_note())],
         )
+        self._remove_if_late(manifest)
         target = self.attempt.layout.manifests(self.attempt.number) / manifest.name
         target.write(manifest.serialized())
+
+    def _remove_if_late(self, manifest: Manifest) -> None:
+        """Remove the files of a task that comes late. Files that were put before the output was
+        closed are seen by the driver, which closes it and then looks; others are removed here. So
+        only a late task whose process ends between its put and this leaves a file beside the
+        output, and no manifest ever names one that is gone."""
+        try:
+            self.attempt.check_open()
+        except BadOutput:
+            layout = self.attempt.layout
+            for file in manifest.data:
+                (layout.data / file.name).delete()
+            if manifest.errors:
+                (layout.errors / manifest.errors.name).delete()
+            raise
 
     def _put_data(self, good: pa.Table, task: int) -> list[WrittenFile]:
         if good.num_rows == 0:

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import Interrupted, TooManyErrors, cause_of
 from batchinference.pipeline.manifest import Counts
-from batchinference.pipeline.output import Attempt
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec.error_policy import ErrorPolicy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from batchinference.pipeline import rows
-from batchinference.pipeline.output import Attempt
+from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.sink import Commit, CommitSink
 from batchinference.pipeline.tables import Table, table_for
 from batchinference.pipeline.writers import writer_for

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from batchinference.pipeline.failures import MAX_MESSAGE, BadOutput, JobFailure
-from batchinference.pipeline.tables.base import Mark, Table
+from batchinference.pipeline.tables.base import Table
 from batchinference.spec.write import (
     WriteDelta,
     WriteIceberg,
@@ -63,4 +63,12 @@ def reaching_table() -> Iterator[None]:
         ) from error
 
 
-__all__ = ["Mark", "Table", "reaching_table", "table_for"]
+def taken(write: WriteTable) -> BadOutput:
+    """What to raise of a table whose rows the mode does not allow to add to or to replace."""
+    return BadOutput(
+        f"the table that write names ({write.format}, '{getattr(write, 'table', write.path)}') "
+        "has rows already: set write.mode to append, or to overwrite, or choose another one"
+    )
+
+
+__all__ = ["Table", "reaching_table", "table_for", "taken"]

@@ -13,7 +13,6 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -25,17 +24,6 @@ MARK = "batchinference.commit"
 READ_THREADS = 16
 Row = dict[str, Any]
 Receipt = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Which work, and which attempt at it, a commit belongs to."""
-
-    key: str
-    attempt: int
-
-    def __str__(self) -> str:
-        return f"{self.key}-{self.attempt}"
 
 
 class Table(Protocol):
@@ -52,10 +40,10 @@ class Table(Protocol):
     def holds_rows(self) -> bool:
         """Whether the table is there and has rows."""
 
-    def holds(self, mark: Mark) -> bool:
+    def holds(self, mark: str) -> bool:
         """Whether a commit with this mark was made."""
 
-    def commit(self, receipts: list[Address], mark: Mark) -> None:
+    def commit(self, receipts: list[Address], mark: str) -> None:
         """Make the rows of all receipts visible, and with overwrite no others."""
 
     def first_rows(self, count: int) -> list[Row]:

@@ -16,7 +16,6 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
-    Mark,
     Receipt,
     Row,
     aligned,
@@ -63,13 +62,13 @@ class DeltaLakeTable:
         table = self._table()
         return table is not None and table.count() > 0
 
-    def holds(self, mark: Mark) -> bool:
+    def holds(self, mark: str) -> bool:
         table = self._table()
-        return table is not None and table.transaction_version(_application(mark)) == mark.attempt
+        return table is not None and table.transaction_version(_application(mark)) is not None
 
-    def commit(self, receipts: list[Address], mark: Mark) -> None:
+    def commit(self, receipts: list[Address], mark: str) -> None:
         found, table = read_receipts(receipts), self._table()
-        done = CommitProperties(app_transactions=[Transaction(_application(mark), mark.attempt)])
+        done = CommitProperties(app_transactions=[Transaction(_application(mark), 1)])
         if not found:
             if table is not None and not self._append:
                 table.delete(commit_properties=done)
@@ -125,8 +124,8 @@ class DeltaLakeTable:
         return whole
 
 
-def _application(mark: Mark) -> str:
-    return f"batchinference-{mark.key}"
+def _application(mark: str) -> str:
+    return f"batchinference-{mark}"
 
 
 def _values(directory: str) -> dict[str, str | None]:

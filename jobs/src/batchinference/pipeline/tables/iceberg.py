@@ -18,7 +18,6 @@ from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
     MARK,
-    Mark,
     Row,
     aligned,
     common_types,
@@ -74,20 +73,20 @@ class IcebergTable:
         table = self._table(self._catalog())
         return table is not None and table.scan(limit=1).to_arrow().num_rows > 0
 
-    def holds(self, mark: Mark) -> bool:
+    def holds(self, mark: str) -> bool:
         table = self._table(self._catalog())
         snapshots = table.snapshots() if table is not None else []
         return any(
             snapshot.summary is not None
-            and snapshot.summary.additional_properties.get(MARK) == str(mark)
+            and snapshot.summary.additional_properties.get(MARK) == mark
             for snapshot in snapshots
         )
 
-    def commit(self, receipts: list[Address], mark: Mark) -> None:
+    def commit(self, receipts: list[Address], mark: str) -> None:
         found, catalog = read_receipts(receipts), self._catalog()
         table = self._table(catalog)
         paths = [entry["path"] for entry in found]
-        marked = {MARK: str(mark)}
+        marked = {MARK: mark}
         if table is None:
             if not found:
                 return

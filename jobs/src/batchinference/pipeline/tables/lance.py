@@ -14,7 +14,6 @@ from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
     MARK,
-    Mark,
     Row,
     aligned,
     expected_schema,
@@ -58,7 +57,7 @@ class LanceTable:
         dataset = self._dataset()
         return dataset is not None and dataset.count_rows() > 0
 
-    def holds(self, mark: Mark) -> bool:
+    def holds(self, mark: str) -> bool:
         dataset = self._dataset()
         if dataset is None:
             return False
@@ -67,9 +66,9 @@ class LanceTable:
             for entry in dataset.get_transactions(dataset.version)
             if entry
         )
-        return any((properties or {}).get(MARK) == str(mark) for properties in marks)
+        return any((properties or {}).get(MARK) == mark for properties in marks)
 
-    def commit(self, receipts: list[Address], mark: Mark) -> None:
+    def commit(self, receipts: list[Address], mark: str) -> None:
         found, dataset = read_receipts(receipts), self._dataset()
         if not found:
             if dataset is not None and not self._append:
@@ -87,9 +86,7 @@ class LanceTable:
         else:
             operation = lance.LanceOperation.Overwrite(schema, fragments)
         version = 0 if dataset is None else dataset.version
-        transaction = lance.Transaction(
-            version, operation, transaction_properties={MARK: str(mark)}
-        )
+        transaction = lance.Transaction(version, operation, transaction_properties={MARK: mark})
         lance.LanceDataset.commit(
             location(self._address),
             transaction,

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batchinference.pipeline.failures import BadOutput, without_secrets
 from batchinference.pipeline.storage import Address
-from batchinference.pipeline.tables.base import Mark, Row, unified
+from batchinference.pipeline.tables.base import Row, unified
 from batchinference.pipeline.writers.base import plain
 from batchinference.pipeline.writers.json import to_json
 from batchinference.pipeline.writers.parquet import ParquetWriter
@@ -48,15 +48,15 @@ class SqlTable:
     def holds_rows(self) -> bool:
         return bool(self.first_rows(1))
 
-    def holds(self, mark: Mark) -> bool:
+    def holds(self, mark: str) -> bool:
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
                 return False
-            wanted = sa.select(marks).where(marks.c.mark == str(mark))
+            wanted = sa.select(marks).where(marks.c.mark == mark)
             return connection.execute(wanted).first() is not None
 
-    def commit(self, receipts: list[Address], mark: Mark) -> None:
+    def commit(self, receipts: list[Address], mark: str) -> None:
         engine, marks = self._engine(), self._marks()
         schema = unified([_schema(address) for address in receipts]) if receipts else pa.schema([])
         existed = self._exists(engine)
@@ -68,7 +68,7 @@ class SqlTable:
             table.metadata.create_all(engine)
             marks.create(engine, checkfirst=True)
             with engine.begin() as connection:
-                connection.execute(sa.insert(marks).values(mark=str(mark)))
+                connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
                 for rows in _batches(receipts):
@@ -82,7 +82,7 @@ class SqlTable:
                 f"write.table '{self._write.table}' did not take the rows: {_in_short(error)}"
             ) from None
 
-    def _was_committed(self, mark: Mark) -> bool:
+    def _was_committed(self, mark: str) -> bool:
         """Whether only the answer to the commit was lost."""
         try:
             return self.holds(mark)

@@ -38,7 +38,6 @@ class SpecModel(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
-        use_attribute_docstrings=True,
     )
 
 
@@ -46,5 +45,5 @@ class OptionsModel(BaseModel):
     """Options that carry the names Ray Data gives them, hence snake_case."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+        extra="forbid", frozen=True, strict=True
     )

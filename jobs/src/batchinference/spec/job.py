@@ -63,7 +63,7 @@ class BatchInferenceSpec(SpecModel):
 class Metadata(BaseModel):
     """The object's metadata. Only the name matters to a laptop."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=MAX_NAME)]
     """The job's name."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from batchinference.spec.descriptions import WithDescriptions
 from batchinference.spec.job import API_VERSION, KIND, BatchInference, BatchInferenceSpec
 from batchinference.spec.schema import Schema, expanded_schema
 from batchinference.spec.status import BatchInferenceStatus
@@ -22,7 +23,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {"spec": BatchInferenceSpec, "status": B
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a BatchInference file, for editors and other tools."""
-    schema = BatchInference.model_json_schema(by_alias=True)
+    schema = BatchInference.model_json_schema(by_alias=True, schema_generator=WithDescriptions)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from batchinference.spec.descriptions import WithDescriptions
+
 Schema = dict[str, Any]
 
 _KEPT = (
@@ -30,7 +32,9 @@ def structural_schema(model: type[BaseModel]) -> Schema:
 def expanded_schema(model: type[BaseModel]) -> Schema:
     """The schema of a model with references written out. A tagged union stands as
     `{"tag": field, "arms": {value: schema}}`."""
-    schema = model.model_json_schema(by_alias=True, ref_template="{model}")
+    schema = model.model_json_schema(
+        by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
+    )
     return _expand(schema, schema.get("$defs", {}))
 
 

@@ -5,6 +5,7 @@ Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_blocks.py 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,17 @@ import pyarrow as pa
 from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
-from ray.data.extensions import get_arrow_extension_tensor_types
+from ray.data.extensions import (
+    ArrowTensorType,
+    ArrowTensorTypeV2,
+    get_arrow_extension_tensor_types,
+)
 
 Batch = dict[str, np.ndarray]
 """Column name to an array whose first axis is the row, as `map_batches` gives it to a function."""
+
+_COUNTED = (ArrowTensorType, ArrowTensorTypeV2)
+"""Tensors of one shape, whose places Ray computes instead of reading them."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -29,11 +37,12 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 def to_batch(table: pa.Table) -> Batch:
     """A table as NumPy arrays, the way Ray Data hands them to `map_batches` functions."""
     tensors = get_arrow_extension_tensor_types()
-    gaps = [
-        field.name
-        for field in table.schema
-        if isinstance(field.type, tensors) and table.column(field.name).null_count
-    ]
+    gaps = []
+    for index, field in enumerate(table.schema):
+        if isinstance(field.type, tensors):
+            chunks = [in_place(chunk) for chunk in table.column(index).chunks]
+            table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
+            gaps += [field.name] if table.column(index).null_count else []
     whole = BlockAccessor.for_block(table.drop_columns(gaps)).to_numpy(
         [name for name in table.column_names if name not in gaps]
     )
@@ -41,6 +50,20 @@ def to_batch(table: pa.Table) -> Batch:
         name: _with_gaps(table.column(name)) if name in gaps else whole[name]
         for name in table.column_names
     }
+
+
+def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
+    """The same tensors, where Ray takes them to be when it makes one NumPy array of them.
+
+    It counts from the beginning of the memory as if each row before these had a tensor in it. A row
+    that is null has none: what comes behind one would be taken for its neighbour.
+    """
+    if not len(tensors) or not isinstance(tensors.type, _COUNTED):
+        return tensors
+    storage = tensors.storage
+    if storage.offsets[0].as_py() == storage.offset * math.prod(tensors.type.shape):
+        return tensors
+    return tensors.type.wrap_array(storage.take(pa.array(np.arange(len(tensors)))))
 
 
 def _with_gaps(tensors: pa.ChunkedArray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from ray.data.extensions import get_arrow_extension_tensor_types
 
+from batchinference.pipeline.blocks import in_place
 from batchinference.pipeline.failures import BadOutput
 
 MAX_BYTES = (1 << 31) - 1
@@ -96,6 +97,7 @@ def _lists(tensors: pa.ExtensionArray) -> pa.Array:
 
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
+    tensors = in_place(tensors)
     native = isinstance(tensors, pa.FixedShapeTensorArray)  # whose to_numpy forgets the shape
     values: np.ndarray = (
         tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)

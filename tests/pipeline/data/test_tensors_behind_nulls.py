@@ -1,0 +1,106 @@
+"""Tensors keep to their rows where rows without one, such as the ends of files, lie among them.
+
+Ray joins blocks into one array and cuts slices of it, and reads the tensors of a slice by counting.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.data._internal.arrow_ops.transform_pyarrow import combine_chunks
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat, rows_of, to_batch, to_table
+from batchinference.pipeline.writers.base import plain, values_of
+
+SHAPES = {"vectors": (4,), "pixels": (2, 3, 3), "one number": (1,)}
+KINDS = [
+    *(pytest.param(shape, dtype, id=f"{name} of {dtype}") for name, shape in SHAPES.items()
+      for dtype in ("float32", "uint8", "bool")),
+    pytest.param((3,), "<U5", id="texts"),
+    pytest.param(None, "float32", id="of several shapes"),
+]  # fmt: skip
+
+
+def tensors(numbers: list[int], shape: tuple[int, ...] | None, dtype: str) -> Any:
+    """A tensor of each number, which tells it from the others."""
+    shapes = [shape or (1 + number % 3, 2) for number in numbers]
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        made = [np.resize([bool(n >> bit & 1) for bit in range(9)], each)
+                for n, each in zip(numbers, shapes, strict=True)]  # fmt: skip
+    else:
+        made = [np.full(each, n).astype(kind) for n, each in zip(numbers, shapes, strict=True)]
+    return np.stack(made) if shape else made
+
+
+def among_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) -> pa.Table:
+    """Rows of tensors with the ends of files among them, in one piece of memory."""
+    parts = [
+        rows.with_ids(to_table({"tensor": tensors([row], shape, dtype)}), 0, row)
+        if there
+        else rows.end_of_file(0, row)
+        for row, there in enumerate(present)
+    ]
+    # as it comes out of the object store
+    whole: pa.Table = pickle.loads(pickle.dumps(combine_chunks(concat(parts))))
+    assert whole.column("tensor").num_chunks == 1
+    return whole
+
+
+def same(found: Any, expected: Any) -> bool:
+    return len(found) == len(expected) and all(
+        np.array_equal(np.asarray(one), np.asarray(other))
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+PRESENT = [True, True, False, True, False, False, True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), KINDS)
+def test_every_slice_of_good_rows_holds_their_own_tensors(
+    shape: tuple[int, ...] | None, dtype: str
+) -> None:
+    whole = among_ends(PRESENT, shape, dtype).select(["tensor"])
+    for start in range(len(PRESENT)):
+        for stop in range(start + 1, len(PRESENT) + 1):
+            if not all(PRESENT[start:stop]):
+                continue
+            part = whole.slice(start, stop - start)
+            expected = tensors(list(range(start, stop)), shape, dtype)
+            assert same(to_batch(part)["tensor"], expected)
+            assert same(values_of(part.column("tensor")), expected)
+            assert same([row["tensor"] for row in rows_of(part)], expected)
+            assert same(plain(part).column("tensor").to_pylist(), [e.tolist() for e in expected])
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=12), st.data())
+def test_what_is_split_off_any_part_of_a_block_holds_its_own_tensors(
+    present: list[bool], data: st.DataObject
+) -> None:
+    present[0] = True
+    start = data.draw(st.integers(0, len(present) - 1))
+    stop = data.draw(st.integers(start + 1, len(present)))
+    good, _ = rows.split(among_ends(present, (2, 2), "float32").slice(start, stop - start))
+    numbers = [row for row in range(start, stop) if present[row]]
+    for first in range(len(numbers)):
+        batch = to_batch(good.slice(first, 2).select(["tensor"]))["tensor"]
+        assert same(batch, tensors(numbers[first : first + 2], (2, 2), "float32"))
+
+
+def test_tensors_behind_good_rows_without_one_are_their_own() -> None:
+    values = [np.full(3, 0.0), None, None, np.full(3, 3.0), np.full(3, 4.0)]
+    parts = [pa.table({"n": [n]}) if value is None else to_table({"n": [n], "x": value[None]})
+             for n, value in enumerate(values)]  # fmt: skip
+    whole = combine_chunks(concat(parts))
+    assert same(to_batch(whole.slice(3))["x"], values[3:])
+    assert [None if x is None else x[0] for x in to_batch(whole.slice(1))["x"]] == [
+        None, None, 3.0, 4.0
+    ]  # fmt: skip

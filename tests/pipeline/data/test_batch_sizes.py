@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +80,58 @@ def test_the_smaller_size_is_kept() -> None:
     device.sizes.clear()
     assert notes_of(step(table(*range(32)))) == []
     assert device.sizes == [8, 8, 8, 8]
+
+
+class Tensor:
+    """Something large on the device."""
+
+
+class Holding:
+    """A step that runs out of memory at first, and whose error holds what the batch took."""
+
+    def __init__(self) -> None:
+        self.held: weakref.ref[Tensor] | None = None
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        if self.held is None:
+            tensor = Tensor()
+            self.held = weakref.ref(tensor)
+            try:
+                raise OutOfMemoryError("CUDA out of memory")
+            except OutOfMemoryError as error:
+                kept = error  # a cycle: the error, its traceback, this frame
+                raise kept from None
+        return batch
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu", "xpu"])
+def test_the_cache_of_the_device_is_emptied_before_the_smaller_batch(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transform, gone = Holding(), []
+
+    def empty_cache() -> None:
+        assert transform.held is not None
+        gone.append(transform.held() is None)
+
+    backend = SimpleNamespace(empty_cache=empty_cache)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**{kind: backend}))
+    assert good_of(runner(transform, 4)(table(1, 2, 3, 4))) == [1, 2, 3, 4]
+    assert gone == [True]
+
+
+def test_no_cache_is_emptied_while_memory_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[bool] = []
+    backend = SimpleNamespace(empty_cache=lambda: emptied.append(True))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=backend))
+    runner(Limited(12), 12)(table(*range(24)))
+    assert emptied == []
+
+
+def test_memory_that_runs_out_does_not_load_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert good_of(runner(Limited(2), 4)(table(1, 2, 3))) == [1, 2, 3]
+    assert "torch" not in sys.modules
 
 
 def test_a_bad_row_is_still_found_alone() -> None:

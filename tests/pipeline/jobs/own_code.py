@@ -161,19 +161,6 @@ def letters(row: dict[str, Any]) -> dict[str, Any]:
     return {"letters": list(row["word"])}
 
 
-class OutOfMemoryError(RuntimeError):
-    """Named as torch names its own."""
-
-
-class SmallDevice:
-    """Holds 12 rows at once."""
-
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if len(batch["text"]) > 12:
-            raise OutOfMemoryError("CUDA out of memory")
-        return batch
-
-
 def brightness(batch: Batch) -> Batch:
     return {**batch, "brightness": batch["image"].mean(axis=(1, 2, 3))}
 

@@ -49,18 +49,6 @@ def test_what_comes_of_each_row_is_written_and_every_row_counts_once(tmp_path: P
     assert {error["step"] for error in errors} == {"step-1"}
 
 
-def test_memory_that_runs_out_shows_in_the_report(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in", LINES)
-    small = [{"name": "small", **own("SmallDevice"), "batchSize": "auto"}]
-    run = run_job(job_document("small", source, tmp_path / "out", steps=small))
-    assert run.counts == (300, 300, 0, 0)
-    assert run.report.batch_sizes["small"] <= 12
-    assert run.report.notes == ["step 'small': memory ran out with 16 rows, now 8 rows a batch"]
-    assert run.report.memory is not None
-    assert run.report.memory.peak_worker_bytes > 50 << 20
-    assert run.report.memory.spilled_bytes is not None
-
-
 def test_a_limit_in_percent_is_of_the_rows_of_the_input(tmp_path: Path) -> None:
     """However finely the rows are divided: no write task holds one as a whole."""
     source = write_lines(tmp_path / "in", {"a.txt": [f"{'w ' * 40}bad" if n == 7 else "w " * 41

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -64,3 +66,16 @@ def load_backend(kind: str) -> None:
             f"this replica was given the device '{kind}', for which PyTorch needs the package "
             f"{module} ({error}): build an image with the one that fits its PyTorch and its driver"
         ) from error
+
+
+def empty_caches() -> None:
+    """Have PyTorch, where it is loaded, give back what it keeps of devices' memory for later.
+
+    What it keeps is in pieces as large as the batches before were: a smaller batch may find none
+    that fits, and other processes on the device cannot have them.
+    """
+    gc.collect()  # tensors that only a cycle of references holds
+    torch = sys.modules.get("torch")
+    for kind in ("cuda", "xpu", *_BACKENDS):
+        if (backend := getattr(torch, kind, None)) is not None:
+            backend.empty_cache()

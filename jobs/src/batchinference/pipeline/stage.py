@@ -13,7 +13,7 @@ import pyarrow as pa
 from batchinference.pipeline import rows
 from batchinference.pipeline.batch_sizes import FIRST_SIZE, BatchSize, is_out_of_memory
 from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.devices import device_of
+from batchinference.pipeline.devices import device_of, empty_caches
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.fates import apply_step
 from batchinference.pipeline.inputs import paths_of
@@ -83,9 +83,11 @@ class StepRunner:
         start = 0
         while start < good.num_rows:
             batch = good.slice(start, self._batch.size)
-            if (result := self._run(batch)) is not None:
-                results += result
-                start += batch.num_rows
+            if (result := self._run(batch)) is None:
+                empty_caches()  # only now: until here, the error held the tensors of the batch
+                continue
+            results += result
+            start += batch.num_rows
         results += [rows.note_row(self.name, note) for note in self._batch.take_notes()]
         return concat([*results, rest] if rest is not None else results)
 

@@ -6,18 +6,21 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers import loading
 from batchinference.pipeline.runtimes.transformers.loading import device_map_of
 from batchinference.spec.models import TransformersModel
+from support.documentation import ROOT
 from support.documents import Document
 from support.hub_cache import kept_on_the_hub
 from support.transformers_runs import alike, loaded, run
@@ -103,6 +106,44 @@ def test_a_model_is_spread_over_the_devices_of_its_replica(
         {"runtime": "transformers", **fields, "deviceMap": strategy}
     )
     assert device_map_of(model, Device("cuda", count=count)) == expected
+
+
+class Recorder:
+    """In place of an Auto class: keeps how its weights are asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+        self.moved: list[Any] = []
+
+    def from_pretrained(self, path: str, **options: Any) -> Any:
+        self.asked = {"path": path, **options}
+        return SimpleNamespace(to=self._to, eval=lambda: "the model")
+
+    def _to(self, device: Any) -> Any:
+        self.moved.append(device)
+        return SimpleNamespace(eval=lambda: "the model")
+
+
+def sharded_example(source: str) -> TransformersModel:
+    job = yaml.safe_load((ROOT / "examples/sharded-model/job.yaml").read_text())
+    (step,) = job["spec"]["steps"]
+    return TransformersModel.model_validate({**step["model"], "source": source})
+
+
+def test_the_sharded_example_is_laid_out_over_its_two_gpus_and_not_moved(bert: str) -> None:
+    recorder = Recorder()
+    source = loading.Source(sharded_example(bert), Device("cuda", count=2))
+    assert source.model(recorder) == "the model"
+    assert recorder.asked == {"path": bert, "device_map": "balanced", "dtype": torch.float32}
+    assert recorder.moved == []
+
+
+def test_a_model_for_one_device_is_moved_there_as_a_whole(bert: str) -> None:
+    recorder = Recorder()
+    model = sharded_example(bert).model_copy(update={"device_map": None})
+    assert loading.Source(model, Device()).model(recorder) == "the model"
+    assert recorder.asked == {"path": bert, "dtype": torch.float32}
+    assert recorder.moved == [torch.device("cpu")]
 
 
 def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in") / "pets"
     folder.mkdir()
     for name in PHOTOGRAPHS:
-        Image.fromarray(getattr(data, name)()).resize((32, 24)).save(folder / f"{name}.png")
+        photograph(name).save(folder / f"{name}.png")
     return folder
+
+
+def photograph(name: str) -> Image.Image:
+    return Image.fromarray(getattr(data, name)()).resize((32, 24))
 
 
 def test_the_page_has_every_format() -> None:
@@ -73,9 +77,15 @@ def parquet(place: Path) -> list[str]:
 
 
 def numpy(place: Path) -> list[str]:
+    """By the embeddings, which are all that these files hold."""
     arrays = [np.load(file) for file in (place / "out/numpy").glob("*.npy")]
-    assert np.concatenate(arrays).shape == (3, 3)
-    return [f"{name}.png" for name in PHOTOGRAPHS]
+    means = {name: np.mean(photograph(name), axis=(0, 1)) for name in PHOTOGRAPHS}
+    return [
+        f"{name}.png"
+        for embedding in np.concatenate(arrays)
+        for name, mean in means.items()
+        if np.allclose(embedding, mean, atol=1e-3)
+    ]
 
 
 def webdataset(place: Path) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from support.documents import document, model_step, python_step
+import yaml
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -17,147 +19,17 @@ REMOVED = object()
 
 
 def full_document(name: str = "full") -> Document:
-    """Valid, and with every field that does not exclude another that is here."""
-    return document(
-        name,
-        read={
-            "format": "images",
-            "paths": ["s3://in/train/", "s3://in/more/*.png"],
-            "storage": {"endpoint": "https://minio.example:9000", "region": "eu-west-1"},
-            "options": {
-                "include_paths": True,
-                "file_extensions": ["png"],
-                "mode": "RGB",
-                "size": [224, 320],
-            },
-        },
-        steps=_steps(),
-        write={
-            "format": "parquet",
-            "path": "s3://out/result/",
-            "storage": {"anonymous": True},
-            "mode": "overwrite",
-            "columns": ["score", "class"],
-            "partitionBy": ["class"],
-            "rowsPerFile": 1000,
-            "compression": "zstd",
-        },
-        errors={"maxRows": 10, "maxPercent": 0.5, "path": "s3://out/errors/"},
-        cluster=_cluster(),
-    )
+    """full_document.yaml under a name, for the caller to change."""
+    full = copy.deepcopy(_full())
+    full["metadata"]["name"] = name
+    return full
 
 
-def _steps() -> list[Document]:
-    embedding = model_step(
-        "embed",
-        batchSize=64,
-        replicas={"min": 2, "max": 8},
-        resources={"cpu": 2, "gpu": 1, "memory": "5Gi", "acceleratorType": "T4"},
-    )
-    embedding["model"] |= {
-        "task": "image-feature-extraction",
-        "inputs": {"image": "image"},
-        "pooling": "cls",
-        "normalize": True,
-        "options": {"use_fast": True},
-    }
-    torch = model_step("score", resources={"cpu": 0.5, "custom": {"XPU": 1}})
-    torch["model"] = {
-        "runtime": "torch",
-        "factory": "own.models:build",
-        "factoryArgs": {"width": 4},
-        "source": "s3://models/weights.pt",
-        "inputs": {"x": "embedding"},
-        "output": "score",
-    }
-    own = python_step("own", "own.code:Label", batchSize=8, replicas={"max": 2})
-    own["python"] |= {
-        "method": "map",
-        "constructorArgs": {"labels": ["a", "b"]},
-        "callArgs": {"top": 3},
-    }
-    return [
-        {"name": "label", "labelFromPath": {"column": "class", "index": -2}},
-        embedding,
-        torch,
-        own,
-        {"name": "keep", "filter": "score >= 0.5"},
-        {"name": "select", "selectColumns": ["path", "class", "score"]},
-        {"name": "drop", "dropColumns": ["path"]},
-        {"name": "rename", "renameColumns": {"score": "rating"}},
-        {"name": "each", "explode": {"column": "rating"}},
-        {"name": "cut", "repartition": {"rowsPerBlock": 1000}},
-        _nearest(),
-        _legacy(),
-    ]
-
-
-def _nearest() -> Document:
-    nearest = {
-        **{
-            "path": "s3://out/index/",
-            "storage": {"region": "eu-1"},
-            "indexColumn": "embedding",
-            "columns": ["path"],
-        },
-        **{"column": "rating", "k": 3, "output": "matches"},
-    }
-    return {"name": "near", "nearest": nearest, "batchSize": 512, "resources": {"cpu": 2}}
-
-
-def _legacy() -> Document:
-    legacy = python_step("legacy", "old.code:Predictor", batchSize="auto")
-    columns = {"input": "rating", "output": "score"}
-    legacy["python"] |= {
-        "predictBatch": columns,
-        "constructorRefs": {"model": "old.code:network"},
-    }
-    return legacy
-
-
-def _cluster() -> Document:
-    secret = {"name": "s3", "key": "secret"}
-    return {
-        "image": "registry.example/pipeline:1",
-        "imagePullPolicy": "IfNotPresent",
-        "imagePullSecrets": [{"name": "registry"}],
-        "serviceAccountName": "reader",
-        "env": [
-            {"name": "AWS_REGION", "value": "eu-west-1"},
-            {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": secret}},
-            {"name": "LEVEL", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "level"}}},
-        ],
-        "volumes": [
-            {
-                "name": "data",
-                "mountPath": "/data",
-                "readOnly": True,
-                "persistentVolumeClaim": {"claimName": "data"},
-            },
-            {"name": "node", "mountPath": "/node", "hostPath": {"path": "/var/data"}},
-            {"name": "config", "mountPath": "/config", "configMap": {"name": "config"}},
-            {"name": "secret", "mountPath": "/secret", "secret": {"secretName": "secret"}},
-        ],
-        "nodeSelector": {"pool": "gpu"},
-        "tolerations": [
-            {"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60},
-            {"key": "team", "value": "vision"},
-        ],
-        "priorityClassName": "batch",
-        "requests": {"cpu": 0.5, "memory": "512Mi"},
-        "head": {"cpu": 1.5, "memory": "6Gi"},
-        "workers": {"cpu": 4, "memory": "8Gi", "min": 1, "max": 4},
-        "profiles": {
-            "T4": {"nodeSelector": {"nvidia.com/gpu.product": "Tesla-T4"}},
-            "XPU": {
-                "resource": "vendor.example/xpu",
-                "device": "xpu",
-                "tolerations": [{"key": "xpu", "operator": "Exists"}],
-                "env": [{"name": "XPU_LEVEL", "value": "1"}],
-                "runtimeClassName": "xpu",
-            },
-        },
-    }
+@cache
+def _full() -> Document:
+    text = Path(__file__).with_name("full_document.yaml").read_text()
+    full: Document = yaml.safe_load(text)
+    return full
 
 
 def places(value: Any, place: Place = ()) -> Iterator[Place]:

@@ -1,0 +1,98 @@
+"""What the servers that play object stores have in common: what they keep, faults, and orders of
+the test, which come below /_control/."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+@dataclass
+class Kept:
+    """What a server keeps. `objects` has names with the bucket before them."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    under_way: dict[str, bytes] = field(default_factory=dict)
+    failures: int = 0
+    """How many of the next requests are answered with 503."""
+    authorized: set[bool] = field(default_factory=set)
+    """Whether requests had credentials."""
+    requests: int = 0
+
+    def below(self, bucket: str, prefix: str) -> dict[str, bytes]:
+        """The objects of a bucket by their names in it."""
+        cut = len(bucket) + 1
+        names = sorted(name for name in self.objects if name.startswith(f"{bucket}/{prefix}"))
+        return {name[cut:]: self.objects[name] for name in names}
+
+
+class CloudHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    kept: ClassVar[Kept] = Kept()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = urlsplit(self.path)
+        self.place = unquote(parts.path)
+        self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if self.place.startswith("/_control/"):
+            self._obey(self.place.removeprefix("/_control/"), json.loads(self.body))
+            return
+        self.kept.requests += 1
+        self.kept.authorized.add("Authorization" in self.headers or "sig" in self.query)
+        if self.kept.failures > 0:
+            self.kept.failures -= 1
+            self.answer(503, {"Retry-After": "0", "x-ms-request-id": "1"})
+        else:
+            getattr(self, f"serve_{self.command.lower()}")()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 - http.server's names
+
+    def _obey(self, word: str, values: dict[str, Any]) -> None:
+        kept, result = self.kept, None
+        match word:
+            case "put":
+                kept.objects[values["name"]] = base64.b64decode(values["content"])
+            case "fail":
+                kept.failures = values["times"]
+            case "requests":
+                result, kept.requests = kept.requests, 0
+            case "state":
+                contents = kept.objects.items()
+                encoded = {name: base64.b64encode(content).decode() for name, content in contents}
+                result = [encoded, list(kept.authorized)]
+        self.answer(200, {}, json.dumps(result).encode())
+
+    def answer(self, status: int, headers: dict[str, Any], content: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": len(content), **headers}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def answer_object(self, content: bytes, headers: dict[str, Any]) -> None:
+        """An object, or the range of it that is asked for."""
+        asked = self.headers.get("x-ms-range") or self.headers.get("Range")
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", asked or "")
+        if match is None or not content:
+            self.answer(200, headers, content)
+            return
+        first, last = int(match[1]), min(int(match[2] or len(content)), len(content) - 1)
+        span = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
+        self.answer(206, {**headers, **span}, content[first : last + 1])
+
+
+def serve(handler: type[CloudHandler]) -> None:
+    """Serve for ever on a free port of the loopback, which is printed."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        print(server.server_port, flush=True)
+        server.serve_forever()

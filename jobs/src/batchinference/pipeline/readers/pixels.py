@@ -17,10 +17,10 @@ def decode(content: bytes, mode: str, size: list[int] | None) -> np.ndarray:
             height, width = size
             # lets the JPEG decoder skip detail that the resize would throw away
             image.draft(mode, (width * 2, height * 2))
-        converted = image.convert(mode)
+        picture = image if image.mode == mode else image.convert(mode)  # which always copies
         if size is not None:
-            converted = converted.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(converted)
+            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(picture)
 
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,48 @@ class TestDelta:
         assert deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist() == [{"name": "x"}]
         assert deltalake.DeltaTable(uri, version=0).to_pyarrow_table().to_pylist() == [{"id": 0}]
 
+    def test_an_empty_text_among_the_values_of_a_partition_is_refused(self, tmp_path: Path) -> None:
+        write = delta(tmp_path, partitionBy=["day", "kind"])
+        empty = rows_in(id=[0], kind=[""], day=[dt.date(2026, 1, 2)])
+        with pytest.raises(BadOutput, match="'kind' has an empty text, which Delta reads as null"):
+            run_job(tmp_path / "in", write, [CLASSES, empty])
+        run_job(tmp_path / "in", delta(tmp_path, mode="overwrite"), [empty])
+        assert deltalake.DeltaTable(write["path"]).to_pyarrow_table().to_pylist() == (
+            empty.to_pylist()
+        )
+
+    def test_a_type_that_it_lacks_is_told_by_its_column(self, tmp_path: Path) -> None:
+        write = delta(tmp_path)
+        with pytest.raises(BadOutput, match=r"column 'at' is time64\[us\], which Delta does not"):
+            run_job(tmp_path / "in", write, [rows_in(id=[0], at=[dt.time(1, 2)])])
+
+
+UNFIT = {
+    "nanoseconds": (pa.timestamp("ns"), 1_000_000_000_000_001_000, 1_000_000_000_000_000_001),
+    "whole numbers without a sign": (pa.uint64(), 2**63 - 1, 2**63),
+    "numbers in lists": (pa.list_(pa.uint64()), [2**63 - 1], [2**63]),
+}
+"""Types that Delta and Iceberg lack, a value that comes back all the same, and one that cannot."""
+
+
+@pytest.mark.parametrize(("kind", "fits", "does_not"), UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_values_that_a_table_cannot_hold_are_told_by_their_column(
+    tmp_path: Path, format_: str, kind: pa.DataType, fits: object, does_not: object
+) -> None:
+    write = {"delta": delta, "iceberg": iceberg}[format_](tmp_path)
+
+    def column(value: object) -> pa.Table:
+        return rows_in(id=[0], odd=pa.array([value], kind))
+
+    with pytest.raises(
+        BadOutput, match=f"column 'odd' is {re.escape(str(kind))}.*a value does not fit"
+    ):
+        run_job(tmp_path / "other", write, [column(does_not)])
+    run_job(tmp_path / "in", {**write, "mode": "overwrite"}, [column(fits)])
+    (row,) = table_of(write).first_rows(1)
+    assert pa.array([row["odd"]]).cast(kind).equals(pa.array([fits], kind))
+
 
 class TestIceberg:
     def test_a_new_table_is_partitioned(self, tmp_path: Path) -> None:
@@ -101,6 +144,12 @@ class TestIceberg:
         assert [field.name for field in table.spec().fields] == ["kind"]
         assert in_order(table.scan().to_arrow().to_pylist()) == CLASSES.to_pylist()
         assert table.scan("kind = 'cat'").to_arrow().num_rows == 1
+
+    def test_an_empty_text_is_a_partition_of_its_own(self, tmp_path: Path) -> None:
+        empty = rows_in(id=[3], kind=[""], day=[None])
+        run_job(tmp_path / "in", iceberg(tmp_path, partitionBy=["kind"]), [CLASSES, empty])
+        table = catalog_of(tmp_path).load_table("ns.rows")
+        assert table.scan("kind = ''").to_arrow().column("id").to_pylist() == [3]
 
     def test_an_existing_table_keeps_its_partitions(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", iceberg(tmp_path, partitionBy=["kind"]), [CLASSES])

@@ -111,9 +111,22 @@ def without_nulls(table: pa.Table) -> pa.Table:
 
 def common_types(table: pa.Table) -> pa.Table:
     """The table in types that table formats have: signed whole numbers of 32 and 64 bits, floats of
-    32 and 64, timestamps in microseconds, and no dictionaries."""
+    32 and 64, timestamps in microseconds, and no dictionaries. Raises BadOutput for values that
+    these cannot hold."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
-    return table.cast(pa.schema(fields))
+    columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise BadOutput(
+            f"write: column '{field.name}' is {column.type}, which such a table keeps as "
+            f"{field.type}, and a value does not fit: {error}. Round the column in a step, or make "
+            "it text"
+        ) from None
 
 
 _COMMON = {

@@ -51,12 +51,14 @@ class DeltaLakeTable:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         table = aligned(common_types(plain(table)), self._expected)
+        _check_types(expected_schema(table))
         for directory, rows in Cut(partition_by=tuple(self._partition_by)).pieces(table):
+            values = _values(directory)
             ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
             name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
             (self._address / name).write(content)
             action = {"path": name, "size": len(content), "rows": rows.num_rows}
-            yield receipt(expected_schema(table), **action, partitions=_values(directory))
+            yield receipt(expected_schema(table), **action, partitions=values)
 
     def holds_rows(self) -> bool:
         table = self._table()
@@ -124,16 +126,34 @@ class DeltaLakeTable:
         return whole
 
 
+def _check_types(schema: pa.Schema) -> None:
+    """Raise BadOutput for a column of a type that Delta lacks, such as a time of day."""
+    for field in schema:
+        try:
+            Schema.from_arrow(pa.schema([field]))
+        except Exception:  # noqa: BLE001 - it raises no other
+            raise BadOutput(
+                f"write: column '{field.name}' is {field.type}, which Delta does not have: make it "
+                "text in a step, or leave it out of write.columns"
+            ) from None
+
+
 def _application(mark: str) -> str:
     return f"batchinference-{mark}"
 
 
 def _values(directory: str) -> dict[str, str | None]:
-    """The values of the partition columns, as a directory names them."""
-    pairs = (part.split("=", 1) for part in directory.split("/") if part)
-    return {
-        unquote(name): None if value == NULL_DIRECTORY else unquote(value) for name, value in pairs
-    }
+    """The values of the partition columns, as a directory names them. Raises BadOutput for an empty
+    one, which Delta's protocol takes for null."""
+    values = {}
+    for name, value in (part.split("=", 1) for part in directory.split("/") if part):
+        if not value:
+            raise BadOutput(
+                f"write.partitionBy: column '{unquote(name)}' has an empty text, which Delta reads "
+                "as null: give such rows another text in a step, or partition by other columns"
+            )
+        values[unquote(name)] = None if value == NULL_DIRECTORY else unquote(value)
+    return values
 
 
 def _action(entry: Receipt) -> AddAction:

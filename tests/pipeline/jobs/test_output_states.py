@@ -208,11 +208,21 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
     assert (tmp_path / "out").read_text() == "a file"
 
 
-def test_errors_must_not_go_where_the_output_goes(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out", errors=tmp_path / "out" / "")
-    with pytest.raises(BadOutput, match=r"errors\.path and write\.path are both"):
+@pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
+def test_errors_must_not_go_where_the_output_goes(tmp_path: Path, below: str) -> None:
+    output = tmp_path / ".hidden" / "out"
+    layout = layout_of(output, errors=output / below)
+    with pytest.raises(BadOutput, match=r"errors\.path '.*' lies in write\.path"):
         open_output(layout)
-    assert not (tmp_path / "out").exists()
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
+def test_errors_may_go_beside_the_output_and_where_readers_do_not_look(
+    tmp_path: Path, place: str
+) -> None:
+    layout = layout_of(tmp_path / "out", errors=tmp_path / place)
+    assert number_of(open_output(layout)) == 1
 
 
 def test_the_mark_of_completeness_is_put_after_the_report(tmp_path: Path) -> None:

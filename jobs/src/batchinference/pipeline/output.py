@@ -29,11 +29,7 @@ def begin(write: Write, layout: Layout) -> Attempt | None:
 
 
 def _begin(write: Write, layout: Layout, table: Table | None) -> Attempt | None:
-    if layout.errors.path == layout.output.path:
-        raise BadOutput(
-            f"errors.path and write.path are both '{write.path}': readers would take bad rows for "
-            "output"
-        )
+    _check_errors(layout)
     owner = owner_of(layout)
     if owner is None:
         return _begin_new(write, layout, table)
@@ -58,6 +54,20 @@ def _begin(write: Write, layout: Layout, table: Table | None) -> Attempt | None:
         _refuse(write, layout)
         return None
     return Attempt.open(layout, owner.attempt + 1)
+
+
+def _check_errors(layout: Layout) -> None:
+    """Raise BadOutput when readers of the output would take bad rows for it. They pass over names
+    that begin with an underscore or a dot."""
+    output, errors = layout.output, layout.errors
+    place, within = output.path.rstrip("/") + "/", f"{errors.path}/"
+    if not (within.startswith(place) and errors.in_store_of(output)):
+        return
+    if not any(part.startswith(("_", ".")) for part in within.removeprefix(place).split("/")):
+        raise BadOutput(
+            f"errors.path '{errors.uri}' lies in write.path '{output.uri}', so that readers would "
+            "take bad rows for output: choose another one, or leave it out"
+        )
 
 
 def _is_same_work(layout: Layout) -> bool:

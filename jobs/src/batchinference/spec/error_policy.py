@@ -20,7 +20,7 @@ class ErrorPolicy(SpecModel):
     """Bad rows that the job may have, as a percentage of the rows of the input."""
     path: Uri | None = None
     """The directory, or the prefix in an object store, that takes them (parquet: id, path, row,
-    step, error, traceback). By default `_batchinference/errors` under the output."""
+    step, error, traceback), outside of the output. By default `_batchinference/errors` under it."""
 
     @property
     def tolerant(self) -> bool:

@@ -68,6 +68,7 @@ class AzureHandler(CloudHandler):
                     f"<Blob><Name>{escape(name)}</Name><Properties>"
                     f"<Creation-Time>{DATE}</Creation-Time><Last-Modified>{DATE}</Last-Modified>"
                     f"<Etag>1</Etag><Content-Length>{len(content)}</Content-Length>"
+                    "<Content-Type>application/octet-stream</Content-Type>"
                     "<BlobType>BlockBlob</BlobType></Properties></Blob>"
                 )
         listed = "".join([*blobs, *folders])
@@ -82,6 +83,9 @@ class AzureHandler(CloudHandler):
         name, done = self.name(), {"ETag": '"1"', "Last-Modified": DATE, "x-ms-request-id": "1"}
         if self.query.get("comp") == "lease":
             self.lease(done)
+            return
+        if self.headers.get("If-None-Match") == "*" and name in self.kept.objects:
+            self.answer(409, {"x-ms-error-code": "BlobAlreadyExists", "x-ms-request-id": "1"})
             return
         if self.query.get("comp") == "block":
             self.kept.under_way[f"{name} {self.query['blockid']}"] = self.body

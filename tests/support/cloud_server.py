@@ -33,6 +33,7 @@ class Kept:
 
 class CloudHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else what follows the headers waits for 40 ms
     kept: ClassVar[Kept] = Kept()
 
     def log_message(self, format: str, *args: object) -> None:

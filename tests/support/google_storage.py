@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
+from xml.sax.saxutils import escape
 
 from support.cloud_server import CloudHandler, serve
 
 
 class GoogleHandler(CloudHandler):
+    XML_HEADERS: ClassVar = {
+        "ETag": '"1"',
+        "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT",
+        "x-goog-generation": "1",
+    }
+
     def resource(self, name: str) -> dict[str, Any]:
         bucket, _, key = name.partition("/")
         size = len(self.kept.objects[name])
@@ -46,6 +53,10 @@ class GoogleHandler(CloudHandler):
             self.json({"kind": "storage#objects", "items": items, "prefixes": prefixes})
         elif match := re.fullmatch(r"/storage/v1/b/([^/]+)", self.place):
             self.json({"kind": "storage#bucket", "name": match[1]})
+        elif "list-type" in self.query:
+            self.list()
+        elif self.place[1:] in self.kept.objects:
+            self.answer_object(self.kept.objects[self.place[1:]], self.XML_HEADERS)
         elif self.name() not in self.kept.objects:
             self.missing()
         elif self.query.get("alt") == "media":
@@ -60,7 +71,42 @@ class GoogleHandler(CloudHandler):
         self.kept.under_way[session] = b""
         self.answer(200, {"Location": f"http://{self.headers['Host']}/session/{quote(session)}"})
 
+    def list(self) -> None:
+        """A bucket's objects as S3 would list them, which is another API of the same service."""
+        bucket, prefix = self.place.strip("/"), self.query.get("prefix", "")
+        found, folders = [], {}
+        for name, content in self.kept.below(bucket, prefix).items():
+            folder, cut, _ = name[len(prefix) :].partition(self.query.get("delimiter") or "\0")
+            if cut:
+                folders[f"<Prefix>{escape(prefix + folder + cut)}</Prefix>"] = None
+            elif name > self.query.get("start-after", ""):
+                found.append(
+                    f"<Contents><Key>{escape(name)}</Key><Size>{len(content)}</Size>"
+                    "<LastModified>2026-11-21T10:00:00.000Z</LastModified><ETag>1</ETag></Contents>"
+                )
+        common = f"<CommonPrefixes>{''.join(folders)}</CommonPrefixes>" * bool(folders)
+        xml = f"<ListBucketResult>{''.join(found)}{common}</ListBucketResult>"
+        self.answer(200, {"Content-Type": "application/xml"}, xml.encode())
+
+    def serve_head(self) -> None:
+        content = self.kept.objects.get(self.place[1:])
+        if content is None:
+            self.missing()
+        else:
+            self.answer(200, {**self.XML_HEADERS, "Content-Length": len(content)})
+
+    def put_object(self) -> None:
+        name, absent = self.place[1:], self.headers.get("x-goog-if-generation-match") == "0"
+        if absent and name in self.kept.objects:
+            self.answer(412, {})
+        else:
+            self.kept.objects[name] = self.body
+            self.answer(200, self.XML_HEADERS)
+
     def serve_put(self) -> None:
+        if not self.place.startswith("/session/"):
+            self.put_object()
+            return
         session = self.place.removeprefix("/session/")
         self.kept.under_way[session] += self.body
         if self.headers["Content-Range"].endswith("/*"):
@@ -71,7 +117,7 @@ class GoogleHandler(CloudHandler):
             self.json(self.resource(session))
 
     def serve_delete(self) -> None:
-        if self.kept.objects.pop(self.name(), None) is None:
+        if self.kept.objects.pop(self.name() or self.place[1:], None) is None:
             self.missing()
         else:
             self.answer(204, {})

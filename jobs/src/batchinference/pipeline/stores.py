@@ -63,8 +63,8 @@ def _gcs(_: str, storage: Storage) -> pafs.FileSystem:
 
 
 def _azure(_: str, storage: Storage) -> pafs.FileSystem:
-    account, services = _azure_account(storage)
-    key = _first_of("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY")
+    account, services = azure_account(storage)
+    key = azure_key()
     token = _first_of("AZURE_STORAGE_SAS_TOKEN")
     if storage.anonymous:
         return _azure_anonymous(account, services)
@@ -78,7 +78,11 @@ def _azure(_: str, storage: Storage) -> pafs.FileSystem:
     return pafs.AzureFileSystem(account, **services)
 
 
-def _azure_account(storage: Storage) -> tuple[str, dict[str, str]]:
+def azure_key() -> str | None:
+    return _first_of("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY")
+
+
+def azure_account(storage: Storage) -> tuple[str, dict[str, str]]:
     """The storage account, and where its services are: https://ACCOUNT.blob.core.windows.net, or
     as emulators have it http://HOST:PORT/ACCOUNT."""
     account = _first_of("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")

@@ -23,8 +23,8 @@ _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
 def open_source(read: ReadLance) -> TableInput:
     """Open one version of the data set and count its rows."""
     options, place = read.options, Address(read.path, read.storage)
-    uri, settings = location(place), storage_options(place)
     with _at_fault(f"read.path '{read.path}'"):
+        uri, settings = location(place), storage_options(place)
         dataset = lance.dataset(uri, storage_options=settings)
     with _at_fault("read.options.version"):
         dataset = dataset.checkout_version(options.version or dataset.version)

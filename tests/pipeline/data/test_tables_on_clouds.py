@@ -1,0 +1,63 @@
+"""Tables on Google Cloud Storage and Azure Blob Storage, played by servers at an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.stores import object_store
+from batchinference.pipeline.table_sources import open_table
+from batchinference.spec.read import ReadLance
+from support.clouds import ACCOUNT, ACCOUNT_KEY, Cloud, served
+from support.reading import Outcome
+from support.tables import in_order, run_job, table_of
+
+ROWS = [{"id": 0, "text": "a"}, {"id": 1, "text": None}, {"id": 2, "text": "b"}]
+
+
+@pytest.fixture(scope="module")
+def clouds() -> Iterator[dict[str, Cloud]]:
+    with served("google") as google, served("azure") as azure:
+        yield {"gs": google, "az": azure}
+
+
+@pytest.fixture(autouse=True)
+def no_file_system_of_another_test() -> None:
+    object_store.cache_clear()
+
+
+def storage(scheme: str, clouds: dict[str, Cloud], *, anonymous: bool) -> dict[str, Any]:
+    endpoint = clouds[scheme].url + (f"/{ACCOUNT}" if scheme == "az" else "")
+    return {"endpoint": endpoint, "anonymous": anonymous}
+
+
+@pytest.mark.parametrize("format_", ["lance", "delta"])
+@pytest.mark.parametrize(
+    ("scheme", "anonymous"), [("gs", True), ("az", True), ("az", False)], ids=str
+)
+def test_rows_come_back_and_are_added_to_once(
+    format_: str,
+    scheme: str,
+    anonymous: bool,
+    clouds: dict[str, Cloud],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not anonymous:
+        monkeypatch.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
+    reached = storage(scheme, clouds, anonymous=anonymous)
+    path = f"{scheme}://{format_}-{anonymous}".lower() + "/out"
+    write = {"format": format_, "path": path, "storage": reached}
+    assert run_job(tmp_path / "in", write, [pa.Table.from_pylist(ROWS[:2])])
+    more = {**write, "mode": "append"}
+    assert run_job(tmp_path / "more", more, [pa.Table.from_pylist(ROWS[2:])])
+    assert not run_job(tmp_path / "more", more, [pa.Table.from_pylist(ROWS[2:])])
+    assert in_order(table_of(write).first_rows(9)) == ROWS
+    if format_ == "lance":
+        source = ReadLance.model_validate({"format": "lance", "path": path, "storage": reached})
+        tasks = open_table(source).read_tasks(1)
+        assert in_order(Outcome([table for task in tasks for table in task()]).good) == ROWS

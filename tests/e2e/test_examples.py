@@ -4,37 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import pytest
 
 from support.deployment import CUSTOM_STEP_IMAGE
 from support.kubectl import Kubectl, condition
 from support.objectstore import ObjectStore
-from support.outputs import assert_same_rows, rows_of
+from support.outputs import Row, assert_same_rows, rows_of
 from support.statuses import recorded
 
 Job = dict[str, Any]
 GPU = "nvidia.com/gpu"
 
 
-def read_back(store: ObjectStore, job: Job, target: Path) -> list[dict[str, Any]]:
-    key = job["spec"]["write"]["path"].removeprefix(store.uri(""))
-    return rows_of(store.download(key, target))
+class Comparison(Protocol):
+    """Reads what a job has written back, and compares it with what an example writes here."""
+
+    def __call__(self, job: Job, example: str) -> list[Row]:
+        """The rows of the job."""
+
+
+@pytest.fixture
+def same_as_here(
+    store: ObjectStore, run_locally: Callable[[str], Path], tmp_path: Path
+) -> Comparison:
+    def compare(job: Job, example: str) -> list[Row]:
+        key = job["spec"]["write"]["path"].removeprefix(store.uri(""))
+        rows = rows_of(store.download(key, tmp_path))
+        assert_same_rows(rows, rows_of(run_locally(example)))
+        return rows
+
+    return compare
 
 
 def test_text_embeddings_from_s3_to_s3_equal_those_made_here(
     kubectl: Kubectl,
-    store: ObjectStore,
     example: Callable[[str], Job],
     create: Callable[[Job], str],
-    run_locally: Callable[[str], Path],
-    tmp_path: Path,
+    same_as_here: Comparison,
 ) -> None:
     job = example("text-embeddings")
     name = create(job)
     with recorded(kubectl, name) as statuses:
         status = kubectl.wait_complete(name, timeout=240)
-    rows = read_back(store, job, tmp_path)
-    assert_same_rows(rows, rows_of(run_locally("text-embeddings")))
+    rows = same_as_here(job, "text-embeddings")
 
     counts = status["counts"]
     assert counts["written"] == len(rows)
@@ -58,11 +72,9 @@ def assert_shown(table: str) -> None:
 
 def test_image_classification_grows_from_no_workers_to_two_gpus(
     kubectl: Kubectl,
-    store: ObjectStore,
     example: Callable[[str], Job],
     create: Callable[[Job], str],
-    run_locally: Callable[[str], Path],
-    tmp_path: Path,
+    same_as_here: Comparison,
 ) -> None:
     job = example("image-classification")
     job["spec"]["steps"][1]["replicas"] = {"min": 2, "max": 2}
@@ -71,8 +83,7 @@ def test_image_classification_grows_from_no_workers_to_two_gpus(
     group = gpu_group(kubectl.get("rayjob", status["rayJobName"]))
     assert group["minReplicas"] == group["replicas"] == 0
     assert len(created_pods(kubectl, status["rayClusterName"], group["groupName"])) == 2
-    rows = read_back(store, job, tmp_path)
-    assert_same_rows(rows, rows_of(run_locally("image-classification")))
+    rows = same_as_here(job, "image-classification")
     right = [row["prediction"]["label"] == row["folder"] for row in rows]
     assert sum(right) >= 0.95 * status["counts"]["written"]
 
@@ -99,16 +110,13 @@ def created_pods(kubectl: Kubectl, cluster: str, group: str) -> set[str]:
 
 def test_a_step_of_the_users_own_image_runs(
     kubectl: Kubectl,
-    store: ObjectStore,
     example: Callable[[str], Job],
     create: Callable[[Job], str],
-    run_locally: Callable[[str], Path],
-    tmp_path: Path,
+    same_as_here: Comparison,
 ) -> None:
     job = example("custom-step")
     job["spec"]["cluster"]["image"] = CUSTOM_STEP_IMAGE
     name = create(job)
     status = kubectl.wait_complete(name, timeout=240)
     assert condition(status, "Ready", "True")
-    rows = read_back(store, job, tmp_path)
-    assert_same_rows(rows, rows_of(run_locally("custom-step")))
+    same_as_here(job, "custom-step")

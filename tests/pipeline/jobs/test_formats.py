@@ -1,4 +1,4 @@
-"""Every format in, both formats out, row by row the same as plain Python reads it."""
+"""Every format of files in, Parquet or JSON out: the rows that plain Python reads of the input."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_backend_that_is_not_installed_is_told_before_anything_starts(
 ) -> None:
     check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="torch"))
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ModelLoad, match="backend 'jax' of keras needs the package jax: install it"):
+    with pytest.raises(ModelLoad, match="backend 'jax' of keras needs the package jax: pip inst"):
         check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="jax"))
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     with pytest.raises(ModelLoad, match="backend 'jax' of keras"):

@@ -17,12 +17,13 @@ Invoke = Callable[..., Result]
         ([], "give exactly one of --text, --image and --row, got none"),
         (["--text", "a", "--row", "1"], "got --text and --row"),
         (["--text", "a", "--image", "b", "--row", "1"], "got --text and --image and --row"),
+        (["--row", "1", "-k", "1001"], "-k: at most 1000 rows, got 1001"),
         (["--row", "1", "--where", "n >"], "--where: not an expression: invalid syntax at its end"),
         (["--row", "1", "--where", "exec('n')"], "--where: unknown function 'exec'"),
         (["--image", "ftp://a/b.png"], "'ftp://a/b.png': the scheme 'ftp://' is not supported"),
         (["--row", "1"], "'out' does not exist"),
     ],
-    ids=["no query", "two queries", "three queries", "where", "function", "image", "output"],
+    ids=["no query", "two queries", "three queries", "k", "where", "function", "image", "output"],
 )
 def test_a_wrong_call_ends_with_2_and_one_line(
     invoke: Invoke, arguments: list[str], words: str
@@ -34,7 +35,7 @@ def test_a_wrong_call_ends_with_2_and_one_line(
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "x", "10001"])
+@pytest.mark.parametrize("count", ["0", "-1", "x", "1001"])
 def test_k_is_a_number_of_rows(invoke: Invoke, count: str) -> None:
     result = invoke("search", "out", "--row", "1", "-k", count)
     assert result.exit_code == 2

@@ -97,6 +97,7 @@ def test_a_url_that_is_none_is_not_shown(url: str) -> None:
         ("sqlite:///data.db", "data.db", "sqlite:////jobs/data.db"),
         ("sqlite:////data/a.db", "/data/a.db", "sqlite:////jobs//data/a.db"),
         ("sqlite+pysqlite:///a.db?mode=ro", "a.db", "sqlite+pysqlite:////jobs/a.db?mode=ro"),
+        ("sqlite:///sqlite", "sqlite", "sqlite:////jobs/sqlite"),
         ("sqlite:///:memory:", None, None),
         ("sqlite://", None, None),
         ("postgresql://user@host/db", None, None),

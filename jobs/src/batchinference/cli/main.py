@@ -107,7 +107,7 @@ def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
             help="Find rows like this one of the output: its number, or COLUMN=VALUE.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("-k", min=1, max=10000, help="How many rows.")] = 5,
+    count: Annotated[int, typer.Option("-k", min=1, help="How many rows.")] = 5,
     column: Annotated[
         str | None, typer.Option(metavar="NAME", help="The column that holds the embeddings.")
     ] = None,

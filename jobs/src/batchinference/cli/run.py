@@ -57,8 +57,9 @@ def pipeline_is_installed() -> bool:
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
-        hint = "pip install 'batchinference[pipeline]'"
-        typer.echo(f"running a job needs the pipeline ({error}): {hint}", err=True)
+        from batchinference.pipeline.libraries import PIPELINE_EXTRA, missing
+
+        typer.echo(f"{missing('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
         return False
     return True
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from batchinference.cli import exits
 from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec.expression import columns_of, parse_expression
+from batchinference.spec.nearest import MAX_FOUND
 from batchinference.spec.uris import Uri
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def _problem(output: str, options: SearchOptions) -> str | None:
     if len(given) != 1:
         got = " and ".join(given) or "none"
         return f"search: give exactly one of --text, --image and --row, got {got}"
+    if options.count > MAX_FOUND:
+        return f"search: -k: at most {MAX_FOUND} rows, got {options.count}"
     addresses = [address for address in (output, options.query["image"]) if address is not None]
     try:
         TypeAdapter(list[Uri]).validate_python(addresses)

@@ -44,6 +44,4 @@ class SpecModel(BaseModel):
 class OptionsModel(BaseModel):
     """Options that carry the names Ray Data gives them, hence snake_case."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

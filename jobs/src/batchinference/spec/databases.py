@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -26,6 +27,14 @@ def sqlite_file(url: str) -> str | None:
     """The path of the file that is a SQLite database; None for another one."""
     match = _SQLITE.match(url)
     return match.group(2) if match and match.group(2) != ":memory:" else None
+
+
+def with_sqlite_moved(url: str, move: Callable[[str], str]) -> str:
+    """The address with the file of a SQLite database elsewhere; that of another one as it is."""
+    match = _SQLITE.match(url)
+    if match is None or sqlite_file(url) is None:
+        return url
+    return match.group(1) + move(match.group(2)) + url[match.end() :]
 
 
 def _without_password(url: str) -> str:
@@ -55,6 +64,16 @@ class Database(SpecModel):
     url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
     """Instead: the environment variable that holds the address. On a cluster `cluster.env` fills
     it from a Secret."""
+
+    @property
+    def file(self) -> dict[str, str]:
+        """The file of a SQLite database, by its field; nothing for another one."""
+        file = sqlite_file(self.url or "")
+        return {"url": file} if file else {}
+
+    def with_file_moved(self, move: Callable[[str], str]) -> Self:
+        url = self.url and with_sqlite_moved(self.url, move)
+        return self.model_copy(update={"url": url})
 
     @model_validator(mode="after")
     def _one_address(self) -> Database:

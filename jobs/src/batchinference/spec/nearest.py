@@ -13,6 +13,8 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 SIMILARITY = "similarity"
+MAX_FOUND = 1000
+"""Rows that one search may find."""
 
 
 class Nearest(SpecModel):
@@ -29,7 +31,7 @@ class Nearest(SpecModel):
     """Its columns to bring along; all but embeddings and tensors unless told otherwise."""
     column: ColumnName
     """The column of this job that holds embeddings of the same model."""
-    k: Annotated[int, Field(ge=1, le=1000)] = 5
+    k: Annotated[int, Field(ge=1, le=MAX_FOUND)] = 5
     """How many rows to find."""
     output: ColumnName
     """The column that takes what was found: a list, the most similar first, of structs of

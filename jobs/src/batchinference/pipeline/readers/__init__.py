@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 from typing import cast
 
 from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.libraries import FORMATS_EXTRA, need
 from batchinference.pipeline.readers.base import Reader
 from batchinference.spec.read import Read
 
@@ -42,11 +42,7 @@ READERS = {
 def reader_for(read: Read) -> Reader:
     """The reader of a format, with its options. Raises BadInput when a library is missing."""
     entry = READERS[read.format]
-    missing = [name for name in entry.libraries if importlib.util.find_spec(name) is None]
-    if missing:
-        raise BadInput(
-            f"the format '{read.format}' needs the package {missing[0].replace('_', '-')}: "
-            "pip install 'batchinference[formats]', or an image that has it"
-        )
+    for library in entry.libraries:
+        need(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")
     return cast(Reader, getattr(module, entry.name)(read.options))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.libraries import PIPELINE_EXTRA, RUNTIMES_EXTRA, VISION_EXTRA, need
 from batchinference.pipeline.runtimes.base import Runtime
 from batchinference.spec.models import Model
 
@@ -29,22 +29,20 @@ class Entry:
 
 
 RUNTIMES = {
-    "http": Entry("http", "HttpRuntime", "aiohttp", "batchinference[runtimes]", checks=True),
-    "keras": Entry("keras", "KerasRuntime", "keras", "batchinference[runtimes]", checks=True),
-    "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", "batchinference[runtimes]"),
+    "http": Entry("http", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
+    "keras": Entry("keras", "KerasRuntime", "keras", RUNTIMES_EXTRA, checks=True),
+    "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(
         "sentence_transformers",
         "SentenceTransformersRuntime",
         "sentence_transformers",
-        "batchinference[runtimes]",
+        RUNTIMES_EXTRA,
     ),
-    "torch": Entry("torch", "TorchRuntime", "torch", "batchinference[pipeline]"),
+    "torch": Entry("torch", "TorchRuntime", "torch", PIPELINE_EXTRA),
     "torchvision": Entry(
-        "torchvision", "TorchvisionRuntime", "torchvision", "batchinference[vision]", checks=True
+        "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, checks=True
     ),
-    "transformers": Entry(
-        "transformers", "load_transformers", "transformers", "batchinference[pipeline]"
-    ),
+    "transformers": Entry("transformers", "load_transformers", "transformers", PIPELINE_EXTRA),
     # no class of one actor but several operators of Ray Data: see pipeline/llm
     "vllm": Entry("", "", "vllm", "ray[llm]"),
 }
@@ -60,11 +58,7 @@ def check_runtime(model: Model) -> None:
 
 def _check_library(model: Model) -> None:
     entry = RUNTIMES[model.runtime]
-    if importlib.util.find_spec(entry.library) is None:
-        raise ModelLoad(
-            f"the runtime '{model.runtime}' needs the package {entry.library}: "
-            f"pip install '{entry.package}', or an image that has it"
-        )
+    need(f"the runtime '{model.runtime}'", entry.library, entry.package, ModelLoad)
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:

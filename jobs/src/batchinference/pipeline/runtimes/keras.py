@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.libraries import need
 from batchinference.pipeline.loading import load_callable
 from batchinference.pipeline.runtimes.arrays import chosen, numbers
 from batchinference.pipeline.runtimes.base import take
@@ -53,11 +53,7 @@ class KerasRuntime:
 def checks(model: KerasModel) -> None:
     """Raise ModelLoad when what Keras is to compute with is not installed."""
     backend = _backend(model)
-    if importlib.util.find_spec(backend) is None:
-        raise ModelLoad(
-            f"the backend '{backend}' of keras needs the package {backend}: install it, or use an "
-            "image that has it"
-        )
+    need(f"the backend '{backend}' of keras", backend, backend, ModelLoad)
 
 
 def _backend(model: KerasModel) -> str:

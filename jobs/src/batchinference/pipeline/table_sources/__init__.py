@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import cast
 
 from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.libraries import FORMATS_EXTRA, need
 from batchinference.pipeline.table_input import TableInput
 from batchinference.spec.read import Read
 
@@ -17,10 +17,6 @@ is imported when it is needed."""
 
 def open_table(read: Read) -> TableInput:
     """Connect to a source and cut it into tasks. Raises BadInput that names the field at fault."""
-    if importlib.util.find_spec(LIBRARIES[read.format]) is None:
-        raise BadInput(
-            f"the format '{read.format}' needs a library that is missing: "
-            "pip install 'batchinference[formats]', or an image that has it"
-        )
+    need(f"the format '{read.format}'", LIBRARIES[read.format], FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{read.format}")
     return cast(TableInput, module.open_source(read))

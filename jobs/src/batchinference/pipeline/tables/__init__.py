@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from batchinference.pipeline.failures import MAX_MESSAGE, BadOutput, JobFailure
+from batchinference.pipeline.libraries import FORMATS_EXTRA, need
 from batchinference.pipeline.tables.base import Table
 from batchinference.spec.write import (
     WriteDelta,
@@ -24,12 +24,7 @@ def table_for(write: WriteTable) -> Table:
 
     Raises BadOutput that says what to install when the format's library is missing.
     """
-    library = _LIBRARIES[write.format]
-    if importlib.util.find_spec(library) is None:
-        raise BadOutput(
-            f"write.format {write.format} needs {library}, which is not installed: pip install "
-            "'batchinference[formats]'"
-        )
+    need(f"the format '{write.format}'", _LIBRARIES[write.format], FORMATS_EXTRA, BadOutput)
     match write:
         case WriteLance():
             from batchinference.pipeline.tables.lance import LanceTable

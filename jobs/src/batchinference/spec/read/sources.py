@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import SQL_NAME
-from batchinference.spec.databases import Database, sqlite_file
+from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Columns, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
@@ -45,14 +45,10 @@ class ReadSql(ReadModel, Database):
 
     @property
     def places(self) -> dict[str, str]:
-        file = sqlite_file(self.url or "")
-        return {"url": file} if file else {}
+        return self.file
 
     def moved(self, move: Callable[[str], str]) -> Self:
-        url, file = self.url, sqlite_file(self.url or "")
-        if url and file:
-            url = url.replace(file, move(file), 1)
-        return self.model_copy(update={"url": url})
+        return self.with_file_moved(move)
 
 
 class HuggingfaceOptions(ReadOptions):

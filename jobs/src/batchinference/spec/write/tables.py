@@ -8,7 +8,13 @@ from typing import Literal, Self
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.databases import Catalog, Database, TableName, sqlite_file
+from batchinference.spec.databases import (
+    Catalog,
+    Database,
+    TableName,
+    sqlite_file,
+    with_sqlite_moved,
+)
 from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
 
 _PATHS = ("/", ".", "~", "file:")
@@ -46,7 +52,10 @@ class WriteIceberg(WriteRows):
 
     def moved(self, move: Callable[[str], str]) -> Self:
         given = self.catalog.properties
-        own = {name: given[name].replace(path, move(path), 1) for name, path in self._paths.items()}
+        own = {
+            name: with_sqlite_moved(given[name], move) if sqlite_file(given[name]) else move(path)
+            for name, path in self._paths.items()
+        }
         catalog = self.catalog.model_copy(update={"properties": given | own})
         return super().moved(move).model_copy(update={"catalog": catalog})
 
@@ -80,11 +89,7 @@ class WriteSql(WriteColumns, Database):
 
     @property
     def places(self) -> dict[str, str]:
-        file = sqlite_file(self.url or "")
-        return super().places | ({"url": file} if file else {})
+        return super().places | self.file
 
     def moved(self, move: Callable[[str], str]) -> Self:
-        url, file = self.url, sqlite_file(self.url or "")
-        if url and file:
-            url = url.replace(file, move(file), 1)
-        return super().moved(move).model_copy(update={"url": url})
+        return super().moved(move).with_file_moved(move)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from transformers import BatchFeature
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.libraries import RUNTIMES_EXTRA, need
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve
 from batchinference.spec.models import TransformersModel
@@ -48,11 +48,9 @@ def take_loading(options: dict[str, Any]) -> dict[str, Any]:
 def device_map_of(model: TransformersModel, device: Device) -> Any:
     """How accelerate lays the model out; None where it goes to the one device as a whole."""
     wanted = model.device_map or ("auto" if device.count > 1 else None)
-    if wanted and importlib.util.find_spec("accelerate") is None:
-        raise ModelLoad(
-            "a model on several devices, or with 'deviceMap', needs the package accelerate: "
-            "pip install 'batchinference[runtimes]'"
-        )
+    if wanted:
+        what = "a model on several devices, or with 'deviceMap',"
+        need(what, "accelerate", RUNTIMES_EXTRA, ModelLoad)
     return wanted
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.libraries import FORMATS_EXTRA, missing
 
 
 def texts(values: Iterable[Any]) -> list[str]:
@@ -83,10 +84,8 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     try:
         from batchinference.pipeline.resampling import resampled
     except ImportError as error:
-        raise ModelLoad(
-            f"sound of {rate} Hz is to be resampled to the model's {wanted} Hz, which takes PyAV: "
-            "pip install 'batchinference[formats]'"
-        ) from error
+        what = f"sound of {rate} Hz for a model that hears {wanted} Hz"
+        raise ModelLoad(missing(what, "av", FORMATS_EXTRA)) from error
     return resampled(samples, rate, wanted)
 
 

@@ -187,3 +187,10 @@ def of_many_types(batch: Batch) -> Batch:
 def with_styles(batch: Batch) -> Batch:
     batch["style"] = np.array([None if text == "plain" else text for text in batch["text"]])
     return batch
+
+
+def vectors_of_dogs(batch: Batch) -> dict[str, Any]:
+    """A vector for each text, or nothing at all for a batch that has no dog in it."""
+    texts = batch["text"].tolist()
+    vectors = np.ones((len(texts), 3)) if any("dog" in text for text in texts) else None
+    return {"vector": [None] * len(texts) if vectors is None else vectors, **batch}

@@ -98,6 +98,14 @@ def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
     assert run.counts == (40, 36, 0, 4)
 
 
+def test_blocks_without_a_vector_meet_others_with_one(tmp_path: Path) -> None:
+    """In the batches of a pool, which Ray makes of several blocks."""
+    pool = {**own("Suffix", constructorArgs={"suffix": ""}), "batchSize": 100}
+    run = run_job(job(tmp_path, own("vectors_of_dogs"), pool, {"dropColumns": ["process"]}))
+    expected = [{"text": text, "vector": [1.0] * 3 if "dog" in text else None} for text in TEXTS]
+    check(tmp_path, run, expected)
+
+
 def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "meeting").mkdir()
     arguments = {"directory": str(tmp_path / "meeting"), "replicas": 2}

@@ -31,7 +31,19 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables below each other. Columns that one lacks become null; types are widened."""
     if len(tables) == 1:
         return tables[0]
-    return _ray_concat(list(tables), promote_types=True, preserve_order=True)
+    names = dict.fromkeys(name for table in tables for name in table.column_names)
+    given = _without_untyped(tables)
+    return _ray_concat(given, promote_types=True, preserve_order=True).select(list(names))
+
+
+def _without_untyped(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Without columns of nulls alone where others have tensors, with which Ray cannot join them."""
+    kinds = get_arrow_extension_tensor_types()
+    fields = (field for table in tables for field in table.schema)
+    tensors = {field.name for field in fields if isinstance(field.type, kinds)}
+    return [table.drop_columns([field.name for field in table.schema
+                                if field.name in tensors and pa.types.is_null(field.type)])
+            for table in tables]  # fmt: skip
 
 
 def to_batch(table: pa.Table) -> Batch:

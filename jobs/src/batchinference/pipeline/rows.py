@@ -8,9 +8,14 @@ them; an END row closes each file and carries its number of rows where others ca
 A row of the input may become several. Each of them carries its id, and a share of it: the shares
 of what has come of a row add up to WHOLE, however often it was divided. The column is there only
 where something was divided, and null stands for WHOLE.
+
+A column that is null throughout a table has no type, and Ray cannot join it with tensors. Between
+stages it is therefore left out, and named in NULLS.
 """
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +26,11 @@ from batchinference.plan.columns import OWN_PREFIX
 ID = OWN_PREFIX + "id"
 STATE = OWN_PREFIX + "state"
 SHARE = OWN_PREFIX + "share"
+NULLS = OWN_PREFIX + "nulls"
 STEP = OWN_PREFIX + "step"
 ERROR = OWN_PREFIX + "error"
 TRACEBACK = OWN_PREFIX + "traceback"
-OWN_COLUMNS = (ID, STATE, SHARE, STEP, ERROR, TRACEBACK)
+OWN_COLUMNS = (ID, STATE, SHARE, NULLS, STEP, ERROR, TRACEBACK)
 
 GOOD, FAILED, SKIPPED, END, NOTE = range(5)
 """NOTE rows stand for no row of the input: they tell the driver, by way of the sink, something of
@@ -125,6 +131,7 @@ def _one(row_id: int, state: int, details: dict[str, str] | None = None) -> pa.T
 def split(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
     """The good rows, and the others (None when there are none) without their empty data. Pixels
     and their like are not copied."""
+    table = _opened(table)
     states = table.column(STATE)
     if pc.max(states).as_py() in (None, GOOD):
         return table, None
@@ -143,6 +150,34 @@ def _runs(table: pa.Table, chosen: np.ndarray) -> pa.Table:
         return table.filter(pa.array(chosen))
     parts = [table.slice(start, stop - start) for start, stop in zip(starts, stops, strict=True)]
     return pa.concat_tables(parts) if parts else table.slice(0, 0)
+
+
+def closed(table: pa.Table) -> pa.Table:
+    """The rows as they go to the next stage."""
+    empty = [
+        (place, field.name)
+        for place, field in enumerate(table.schema)
+        if pa.types.is_null(field.type)
+    ]
+    if not empty:
+        return table
+    names = pa.array([json.dumps(empty)] * table.num_rows, pa.string())
+    return table.drop_columns([name for _, name in empty]).append_column(NULLS, names)
+
+
+def _opened(table: pa.Table) -> pa.Table:
+    """With the columns in their places that `closed` has left out; other rows may have values in
+    them."""
+    if NULLS not in table.column_names:
+        return table
+    left_out = pc.unique(table.column(NULLS)).drop_null().to_pylist()
+    table = table.drop_columns([NULLS])
+    for place, name in (each for text in left_out for each in json.loads(text)):
+        there = name in table.column_names
+        column = table.column(name) if there else pa.nulls(table.num_rows)
+        table = table.drop_columns([name]) if there else table
+        table = table.add_column(min(place, table.num_columns), name, column)
+    return table
 
 
 def data_columns(table: pa.Table) -> list[str]:

@@ -62,7 +62,7 @@ class StageRunner:
     def __call__(self, table: pa.Table) -> pa.Table:
         for step in self._steps:
             table = step(table)
-        return table
+        return rows.closed(table)
 
 
 class StepRunner:

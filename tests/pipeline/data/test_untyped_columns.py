@@ -1,0 +1,112 @@
+"""Columns in which a step returns nothing for all rows of one block, and tensors for another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from ray.data._internal.arrow_ops import transform_pyarrow
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat, to_batch, to_table
+from batchinference.pipeline.stage import ErrorHandling, StageRunner
+from batchinference.pipeline.storage import Address
+from batchinference.plan import Stage
+from batchinference.spec.steps import Step
+from support.reading import data_of
+
+VALUES: dict[str, Any] = {
+    "vectors": np.ones((4, 3)),
+    "pixels": np.ones((4, 2, 2, 3), np.uint8),
+    "several shapes": [np.ones((n, 2)) for n in range(1, 5)],
+    "texts": ["a", "b", "c", "d"],
+    "lists": [[1.0], [2.0], [3.0], [4.0]],
+    "numbers": [1, 2, 3, 4],
+}
+
+
+def runner(callable_: str, **fields: Any) -> StageRunner:
+    document = {"name": "own", "python": {"callable": f"user_code:{callable_}"}, **fields}
+    stage = Stage("own", (Step.model_validate(document),))
+    return StageRunner(stage, ErrorHandling(False, Address("/none")))
+
+
+def table(first: int, count: int) -> pa.Table:
+    numbers = np.arange(first, first + count)
+    return rows.with_ids(pa.table({"n": numbers, "after": numbers}), 0, first)
+
+
+def joined_by_ray(tables: list[pa.Table]) -> pa.Table:
+    """What Ray makes of blocks on their way from one stage to the next."""
+    whole = transform_pyarrow.concat(tables, promote_types=True, preserve_order=True)
+    return transform_pyarrow.combine_chunks(whole)
+
+
+@pytest.fixture(params=VALUES)
+def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the step `some` returns for numbers from 4 on; for those below, nothing."""
+    import user_code
+
+    given = VALUES[request.param]
+
+    def some(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        none = [None] * len(batch["n"])
+        found = none if (batch["n"] < 4).all() else given[: len(none)]
+        return {"n": batch["n"], "found": found, "after": batch["after"]}
+
+    def columns(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"columns": [",".join(batch)] * len(batch["n"])}
+
+    monkeypatch.setattr(user_code, "some", some, raising=False)
+    monkeypatch.setattr(user_code, "columns", columns, raising=False)
+    return given
+
+
+def check(result: pa.Table, values: Any, numbers: list[int]) -> None:
+    good, _ = rows.split(result)
+    assert rows.data_columns(good) == ["n", "found", "after"]
+    assert good.column("n").to_pylist() == numbers
+    assert good.column("after").to_pylist() == numbers
+    valid = good.column("found").is_valid().to_pylist()
+    assert valid == [number >= 4 for number in numbers]
+    there = good.filter(pa.array(valid)).select(["found"])
+    for found, value in zip(to_batch(there)["found"], values, strict=True):
+        assert np.array_equal(found, value)
+
+
+@pytest.mark.parametrize("order", [[0, 4], [4, 0]], ids=["nothing first", "nothing last"])
+def test_blocks_can_be_joined_by_ray(values: Any, order: list[int]) -> None:
+    run = runner("some")
+    numbers = [number for first in order for number in range(first, first + 4)]
+    check(joined_by_ray([run(table(first, 4)) for first in order]), values, numbers)
+
+
+@pytest.mark.parametrize("order", [[0, 4], [4, 0]], ids=["nothing first", "nothing last"])
+def test_batches_of_a_block_can_be_joined(values: Any, order: list[int]) -> None:
+    block = concat([table(first, 4) for first in order])
+    numbers = block.column("n").to_pylist()
+    check(runner("some", batchSize=4)(block), values, numbers)
+
+
+@pytest.mark.parametrize("first", [0, 4], ids=["nothing", "values"])
+def test_the_next_step_finds_the_column_in_every_block(values: Any, first: int) -> None:
+    result = runner("columns")(runner("some")(table(first, 4)))
+    assert data_of([result]) == [{"columns": "n,found,after"}] * 4
+
+
+def test_a_column_that_never_has_a_value_is_there_in_its_place(values: Any) -> None:
+    run = runner("some")
+    whole = joined_by_ray([run(table(0, 2)), run(table(2, 2)), rows.end_of_file(0, 4)])
+    good, rest = rows.split(whole)
+    assert good.select(rows.data_columns(good)).to_pylist() == [
+        {"n": n, "found": None, "after": n} for n in range(4)
+    ]
+    assert rest is not None
+    assert rows.NULLS not in rest.column_names
+
+
+def test_columns_with_values_travel_as_they_are() -> None:
+    whole = rows.with_ids(to_table({"x": np.ones((2, 3)), "y": [None, 1.0]}), 0, 0)
+    assert rows.closed(whole) is whole

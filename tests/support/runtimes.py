@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+STORAGE = {"endpoint": "http://minio.models:9000", "region": "eu-west-1", "anonymous": True}
 FULL_MODELS: dict[str, dict[str, Any]] = {
     "torch": {
         "factory": "own.models:build",
+        "source": "s3://models/weights.pt",
+        "storage": STORAGE,
         "inputs": {"x": "x"},
         "outputName": "logits",
         "dtype": "float16",
@@ -15,6 +18,7 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "arch": "resnet152",
         "weights": "IMAGENET1K_V2",
         "source": "s3://models/resnet152.pt",
+        "storage": STORAGE,
         "inputs": {"image": "image"},
         "topK": 5,
         "labels": ["cat", "dog"],
@@ -42,7 +46,8 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
     "transformers labels": {
         "runtime": "transformers",
         "task": "zero-shot-image-classification",
-        "source": "org/model",
+        "source": "s3://models/clip",
+        "storage": STORAGE,
         "inputs": {"image": "image"},
         "candidateLabels": ["cat", "dog"],
         "topK": 2,
@@ -61,12 +66,18 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
     "keras": {
         "factory": "own.models:build",
         "factoryArgs": {"units": 2},
-        "source": "/models/weights.weights.h5",
+        "source": "s3://models/weights.weights.h5",
+        "storage": STORAGE,
         "backend": "tensorflow",
         "inputs": {"x": "x"},
         "outputName": "logits",
     },
-    "onnx": {"source": "/models/model.onnx", "inputs": {"x": "x"}, "outputName": "logits"},
+    "onnx": {
+        "source": "s3://models/model.onnx",
+        "storage": STORAGE,
+        "inputs": {"x": "x"},
+        "outputName": "logits",
+    },
     "sentenceTransformers": {
         "source": "org/model",
         "revision": "main",
@@ -78,7 +89,8 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
     },
     "sentenceTransformers prompt": {
         "runtime": "sentenceTransformers",
-        "source": "org/model",
+        "source": "s3://models/minilm",
+        "storage": STORAGE,
         "inputs": {"text": "text"},
         "prompt": "search: ",
     },

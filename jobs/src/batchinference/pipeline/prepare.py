@@ -67,7 +67,8 @@ def _check_model(step: str, model: Model) -> None:
 
     check_runtime(model)
     if model.source_or_none is not None:
-        check(model.source_or_none, model.HUB_FILES, model.revision_or_none)
+        storage = model.storage_of_source
+        check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
     if model.factory_or_none is not None:
         _check_module(step, model.factory_or_none)
 

@@ -79,7 +79,7 @@ def _place(device: Device, backend: str) -> str:
 def _load(model: KerasModel) -> Any:
     import keras
 
-    path = resolve_place(model.source) if model.source else None
+    path = resolve_place(model.source, model.storage) if model.source else None
     if model.factory is None:
         return keras.saving.load_model(path, compile=False)
     made = load_callable(model.factory)(**model.factory_args)

@@ -24,7 +24,7 @@ _TYPES = {"float": "float32", "double": "float64", "string": "object"}
 
 class OnnxRuntime:
     def __init__(self, model: OnnxModel, device: Device) -> None:
-        self._session = _session(_file(resolve_place(model.source)), device)
+        self._session = _session(_file(resolve_place(model.source, model.storage)), device)
         self._inputs = {each.name: each for each in self._session.get_inputs()}
         if set(self._inputs) != set(model.inputs):
             takes, given = ", ".join(self._inputs), ", ".join(model.inputs)

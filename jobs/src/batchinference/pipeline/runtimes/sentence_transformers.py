@@ -24,7 +24,7 @@ class SentenceTransformersRuntime:
         self._spec = model
         self._kind: Literal["text", "image"] = "text" if "text" in model.inputs else "image"
         self._model = SentenceTransformer(
-            resolve(model.source, model.revision),
+            resolve(model.source, model.revision, model.storage),
             device=str(take(device)),
             revision=model.revision,
             truncate_dim=model.truncate_dim,

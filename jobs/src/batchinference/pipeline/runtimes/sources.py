@@ -16,6 +16,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.retries import persistently
 from batchinference.pipeline.storage import Address
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path
 
 
@@ -31,7 +32,7 @@ def is_path(source: str) -> bool:
     return marked or (is_local(source) and Path(source).exists())
 
 
-def resolve(source: str, revision: str | None = None) -> str:
+def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
     """A local path for a path or s3:// source; an id of the Hub as it is.
 
     Raises ModelLoad for a `revision` of what is none of the Hub's.
@@ -40,29 +41,34 @@ def resolve(source: str, revision: str | None = None) -> str:
         return source
     if revision is not None:
         raise ModelLoad(f"'revision' is for models of the Hub, and '{source}' lies elsewhere")
-    return resolve_place(source)
+    return resolve_place(source, storage)
 
 
-def resolve_place(source: str) -> str:
+def resolve_place(source: str, storage: Storage = FROM_ENVIRONMENT) -> str:
     """A local path for a path or s3:// source. Raises ModelLoad when nothing is there.
 
     What lies on S3 is fetched once a machine and shared by its replicas.
     """
     if not is_local(source):
-        return str(_fetch(Address(source)))
+        return str(_fetch(Address(source, storage)))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
         raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}")
     return str(path)
 
 
-def check(source: str, hub_files: Sequence[str] = (), revision: str | None = None) -> None:
+def check(
+    source: str,
+    hub_files: Sequence[str] = (),
+    revision: str | None = None,
+    storage: Storage = FROM_ENVIRONMENT,
+) -> None:
     """Raise ModelLoad when a model is plainly not there, without fetching or loading it.
 
     A source may be the id of a model of the Hub where there are files that such a model has.
     """
     if not is_local(source):
-        if not Address(source).exists():
+        if not Address(source, storage).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there")
     elif is_path(source) or not hub_files:
         resolve_place(source)
@@ -100,7 +106,8 @@ def _fetch(source: Address) -> Path:
     if not files:
         raise ModelLoad(f"model '{source.uri}' not found: nothing there")
     listing = [(info.path, info.size, str(info.mtime)) for info in sorted(files, key=_path)]
-    name = hashlib.sha256(repr(listing).encode()).hexdigest()[:16]
+    found = (source.scheme, source.storage.endpoint, listing)
+    name = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
     target = cache_directory() / "models" / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):

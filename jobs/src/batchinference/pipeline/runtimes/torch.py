@@ -52,7 +52,7 @@ def _float_type(module: torch.nn.Module) -> torch.dtype | None:
 
 
 def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
-    path = resolve_place(model.source) if model.source else None
+    path = resolve_place(model.source, model.storage) if model.source else None
     dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device, dtype)

@@ -118,7 +118,7 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
     classes = {"num_classes": len(model.labels)} if model.labels else {}
     arguments = {**_WITH_WEIGHTS.get(model.arch, {}), **classes, **model.options}
     module: torch.nn.Module = models.get_model(model.arch, weights=None, **arguments)
-    module.load_state_dict(load_state(resolve_place(model.source)))
+    module.load_state_dict(load_state(resolve_place(model.source, model.storage)))
     return module
 
 

@@ -90,7 +90,7 @@ def _has_two_towers(model: TransformersModel) -> bool:
     from batchinference.pipeline.runtimes.sources import resolve
 
     try:
-        source = resolve(model.source, model.revision)
+        source = resolve(model.source, model.revision, model.storage)
         config = AutoConfig.from_pretrained(source, revision=model.revision)
     except (OSError, ValueError) as error:
         raise ModelLoad(f"the job's model cannot be loaded: {error}") from error

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.resources import Resources
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -39,6 +40,11 @@ class RuntimeModel(SpecModel):
     def revision_or_none(self) -> str | None:
         """Which of its states a model of the Hub is taken in."""
         return getattr(self, "revision", None)
+
+    @property
+    def storage_of_source(self) -> Storage:
+        """How the object store that its files are in is reached."""
+        return getattr(self, "storage", FROM_ENVIRONMENT)
 
     @property
     def factory_or_none(self) -> str | None:

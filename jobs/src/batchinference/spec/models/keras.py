@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath
 from batchinference.spec.models.base import Inputs, OutputName, RuntimeModel, Source, check_factory
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class KerasModel(RuntimeModel):
@@ -25,6 +26,8 @@ class KerasModel(RuntimeModel):
     source: Source | None = None
     """A path or s3:// address: of a .weights.h5 file when there is a factory; else of a .keras
     file."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     backend: Literal["torch", "tensorflow", "jax"] | None = None
     """What Keras computes with. The environment's KERAS_BACKEND unless told otherwise, else
     torch; the others must be installed, or be in the image."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from batchinference.spec.base import ColumnName
 from batchinference.spec.models.base import Inputs, OutputName, RuntimeModel, Source
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class OnnxModel(RuntimeModel):
@@ -16,6 +17,8 @@ class OnnxModel(RuntimeModel):
     source: Source
     """A path or s3:// address of an .onnx file, or of a folder that holds one beside the data that
     belongs to it."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
     """The model's inputs by name, and the column that each takes as an array of batch x the
     column's own shape. Floating numbers are cast to those of the input, and whole numbers to those

@@ -16,6 +16,7 @@ from batchinference.spec.models.base import (
     Source,
     check_revision,
 )
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class SentenceTransformersModel(RuntimeModel):
@@ -30,6 +31,8 @@ class SentenceTransformersModel(RuntimeModel):
     such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
     """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8 of height x width x 3) for a
     model that takes images."""

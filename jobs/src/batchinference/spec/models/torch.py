@@ -17,6 +17,7 @@ from batchinference.spec.models.base import (
     Source,
     check_factory,
 )
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class TorchModel(RuntimeModel):
@@ -32,6 +33,8 @@ class TorchModel(RuntimeModel):
     source: Source | None = None
     """A path or s3:// address: of a state dict when there is a factory; else of a TorchScript
     (.pt) or exported program (.pt2) file."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
     """The argument of the module's forward, and the column that it takes as a tensor of
     batch x the column's own shape. Floating numbers become those of the module's parameters."""

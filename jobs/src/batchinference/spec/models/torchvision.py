@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName
 from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 Weights = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$", max_length=64)]
@@ -28,6 +29,8 @@ class TorchvisionModel(RuntimeModel):
     a `source`."""
     source: Source | None = None
     """A path or s3:// address of a state dict, which is loaded instead of those weights."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
     """The column of images, uint8 of height x width x 3: `image: COLUMN`."""
     output: ColumnName

@@ -34,6 +34,7 @@ from batchinference.spec.models.transformers_tasks import (
     Task,
     tasks_in_words,
 )
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class TransformersModel(RuntimeModel):
@@ -51,6 +52,8 @@ class TransformersModel(RuntimeModel):
     prefix that holds such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
     """The columns for the model's inputs: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN`... as
     the task asks. For the tasks that generate text: names for columns, by which `prompt` and

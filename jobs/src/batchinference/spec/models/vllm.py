@@ -19,6 +19,7 @@ from batchinference.spec.models.prompts import (
     check_inputs,
 )
 from batchinference.spec.resources import Resources
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Parts = Annotated[int, Field(ge=1, le=64)]
 _ENGINE_ELSEWHERE = {
@@ -52,6 +53,8 @@ class VllmModel(RuntimeModel):
     """What it does with a prompt: go on with it, or make an embedding of it."""
     source: Source
     """A model id of the Hub, the path of a folder, or an s3:// prefix that holds such a folder."""
+    storage: Storage = FROM_ENVIRONMENT
+    """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
     """Names for columns, by which templates, `images` and `adapter` speak of them."""
     output: ColumnName

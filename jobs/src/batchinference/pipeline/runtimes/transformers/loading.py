@@ -19,7 +19,7 @@ class Source:
     """Where a model comes from, and how what lies there is to be loaded."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
-        self.path = resolve(model.source, model.revision)
+        self.path = resolve(model.source, model.revision, model.storage)
         self.device = take(device)
         self.revision = {"revision": model.revision} if model.revision else {}
         self.weights = _weights(model)

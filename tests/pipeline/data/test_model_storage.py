@@ -1,0 +1,84 @@
+"""Models in an object store that only the model's own `storage` leads to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.prepare import check_step
+from batchinference.pipeline.runtimes import load_runtime
+from batchinference.pipeline.stores import object_store
+from batchinference.spec.steps import Step
+from support.s3 import S3Server, s3_server
+
+FILES = {
+    "transformers": {"task": "feature-extraction", "source": "s3://models/missing"},
+    "sentenceTransformers": {"source": "s3://models/missing"},
+    "torch": {"source": "s3://models/missing.pt"},
+    "torchvision": {"arch": "resnet18", "source": "s3://models/missing.pt"},
+    "keras": {"source": "s3://models/missing.keras"},
+    "onnx": {"source": "s3://models/missing.onnx"},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        server.client().create_bucket(Bucket="models")
+        yield server
+
+
+@pytest.fixture
+def storage(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[dict[str, Any]]:
+    """What leads to the server. The environment holds no more than the keys."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
+    object_store.cache_clear()
+    yield {"endpoint": server.endpoint, "region": "us-east-1"}
+    object_store.cache_clear()
+
+
+def step(runtime: str, **fields: Any) -> Step:
+    named = "image" if runtime == "torchvision" else "text"
+    model = {"runtime": runtime, "inputs": {named: "text"}, "output": "y", **fields}
+    return Step.model_validate({"name": "own", "model": model})
+
+
+@pytest.mark.parametrize("runtime", FILES)
+def test_the_store_is_asked_before_the_job_starts_and_when_the_model_is_loaded(
+    runtime: str, storage: dict[str, Any]
+) -> None:
+    asked = step(runtime, **FILES[runtime], storage=storage)
+    assert asked.model is not None
+    words = re.escape(f"'{FILES[runtime]['source']}' not found: nothing there")
+    with pytest.raises(ModelLoad, match=words):
+        check_step(asked)
+    with pytest.raises(ModelLoad, match=words):
+        load_runtime(asked.model, Device())
+
+
+def test_a_model_is_fetched_from_it(bert: str, server: S3Server, storage: dict[str, Any]) -> None:
+    files = [path for path in Path(bert).iterdir() if path.is_file()]
+    server.put("models", {f"bert/{path.name}": path.read_bytes() for path in files})
+    fields = {"task": "feature-extraction", "inputs": {"text": "text"}}
+    found, expected = (
+        step("transformers", **fields, **source).model
+        for source in ({"source": "s3://models/bert", "storage": storage}, {"source": bert})
+    )
+    assert found is not None
+    assert expected is not None
+    batch = {"text": np.array(["a cat", "dogs"], dtype=object)}
+    vectors = [load_runtime(model, Device())(batch) for model in (found, expected)]
+    assert np.array_equal(*vectors)

@@ -28,6 +28,8 @@ def full_model() -> Document:
     """One that uses every field."""
     return vllm(
         task="generate",
+        source="s3://models/llama",
+        storage={"endpoint": "http://minio.models:9000"},
         inputs={"question": "text", "photo": "image", "style": "class"},
         prompt="{question}",
         system="You answer shortly.",

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from ray.llm._internal.batch.stages.base import wrap_postprocess, wrap_preprocess
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat, to_table
+from batchinference.pipeline import blocks, rows
+from batchinference.pipeline.blocks import concat, to_batch, to_table
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.llm.carried import (
     ERROR,
@@ -24,6 +24,7 @@ from batchinference.pipeline.llm.carried import (
     seal,
     unseal,
 )
+from batchinference.pipeline.llm.requests import ADAPTER, result_of
 from batchinference.spec.models import VllmModel
 from support.language_models import vllm
 
@@ -50,11 +51,13 @@ def well(_: Row) -> Row:
     return {"generated_text": "well"}
 
 
-def through_ray(sealed: pa.Table, answer: Callable[[Row], Row] = well) -> pa.Table:
+def through_ray(
+    sealed: pa.Table, answer: Callable[[Row], Row] = well, task: str = "generate"
+) -> pa.Table:
     """What Ray's own wrappers around the stages make of the rows, with a stage that answers."""
     before = wrap_preprocess(lambda row: opened(PARAMETERS, row), "__data")
     after = wrap_postprocess(
-        lambda row: {ROW: row[ROW], RESULT: row["generated_text"]}, "__data", True
+        lambda row: {ROW: row[ROW], RESULT: result_of(task)(row)}, "__data", True
     )
     results: list[Row] = []
     for row in sealed.to_pylist():
@@ -64,7 +67,7 @@ def through_ray(sealed: pa.Table, answer: Callable[[Row], Row] = well) -> pa.Tab
             data["__data"] |= answer(data["__data"])
         results.append(after(data))
     names = dict.fromkeys(name for row in results for name in (ROW, RESULT, ERROR) if name in row)
-    return pa.table({name: [row.get(name) for row in results] for name in names})
+    return blocks.to_table({name: [row.get(name) for row in results] for name in names})
 
 
 def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
@@ -86,22 +89,16 @@ def test_what_is_no_chat_asks_with_a_prompt(fields: dict[str, Any]) -> None:
     assert requests(model(prompt="Q: {question}", **fields), text=["a"]) == [{"prompt": "Q: a"}]
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [(None, "poem"), ("s3://adapters/", "poem"), ("/adapters/", "/adapters/poem")],
-    ids=str,
-)
-def test_an_adapter_goes_by_the_name_that_ray_takes(path: str | None, expected: str) -> None:
-    where = {} if path is None else {"loraPath": path}
+def test_a_row_names_its_adapter() -> None:
     inputs = {"question": "text", "style": "style"}
-    spec = model(inputs=inputs, adapter="style", **where)
+    spec = model(inputs=inputs, adapter="style", loraPath="/adapters")
     asked = requests(spec, text=["a", "b"], style=pa.array(["poem", None]))
-    assert [request["model"] for request in asked] == [expected, "org/model"]
+    assert [request[ADAPTER] for request in asked] == ["poem", None]
 
 
 def test_a_row_that_nothing_can_be_asked_for_is_set_aside() -> None:
     table = good(text=pa.array(["a", None]))
-    done = unseal(through_ray(seal("ask", model(), table)), "answer", set_aside)
+    done = unseal(through_ray(seal("ask", model(), table)), model(), set_aside)
     bad = done.filter(pa.compute.equal(done[rows.STATE], rows.FAILED)).to_pylist()
     assert [(row[rows.ID], row[rows.ERROR]) for row in bad] == [
         (1, "EngineError: ValueError: input 'question' is null")
@@ -117,9 +114,24 @@ def test_rows_come_out_as_they_went_in_with_their_answer() -> None:
         ragged=np.array([np.zeros((1, 2)), np.zeros((3, 1))], dtype=object),
         moment=np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[s]"),
     )
-    done = unseal(through_ray(seal("ask", model(), table)), "answer", set_aside)
+    done = unseal(through_ray(seal("ask", model(), table)), model(), set_aside)
     assert done.drop_columns("answer").equals(table)
     assert done["answer"].to_pylist() == ["well", "well"]
+
+
+def embedded(row: Row) -> Row:
+    return {"embeddings": np.array([len(row["prompt"]), 0.5], dtype=np.float16)}
+
+
+@pytest.mark.parametrize("texts", [["a", "bcd"], ["a", None, "bcd"]], ids=["all", "not all"])
+def test_embeddings_are_vectors_of_float32_whatever_passes_by(texts: list[str | None]) -> None:
+    spec = model(task="embed", sampling={})
+    table = good(text=pa.array(texts))
+    done = unseal(through_ray(seal("ask", spec, table), embedded, "embed"), spec, set_aside)
+    answers, _ = rows.split(done)
+    assert np.stack(to_batch(answers)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
+    plain = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
+    assert done.schema.field("answer").type == plain.schema.field("answer").type
 
 
 def test_rows_that_have_nothing_to_ask_pass_by() -> None:
@@ -131,7 +143,7 @@ def test_rows_that_have_nothing_to_ask_pass_by() -> None:
     ]
     sealed = seal("ask", model(), concat([good(text=["a"]), *others]))
     assert sealed[ERROR].to_pylist().count("") == 1
-    done = unseal(through_ray(sealed), "answer", set_aside)
+    done = unseal(through_ray(sealed), model(), set_aside)
     _, rest = rows.split(done)
     assert rest is not None
     states = rest[rows.STATE].to_pylist()
@@ -141,7 +153,7 @@ def test_rows_that_have_nothing_to_ask_pass_by() -> None:
 
 def test_a_batch_without_a_row_that_asks_passes_by() -> None:
     end = rows.end_of_file(0, 10)
-    assert unseal(through_ray(seal("ask", model(), end)), "answer", set_aside).equals(end)
+    assert unseal(through_ray(seal("ask", model(), end)), model(), set_aside).equals(end)
 
 
 def test_a_row_that_the_engine_refuses_keeps_its_share() -> None:
@@ -152,7 +164,7 @@ def test_a_row_that_the_engine_refuses_keeps_its_share() -> None:
         content = row["messages"][0]["content"]
         return {ERROR: "ValueError: too long"} if content == "b" else well(row)
 
-    done = unseal(through_ray(seal("ask", model(), table), refusing), "answer", set_aside)
+    done = unseal(through_ray(seal("ask", model(), table), refusing), model(), set_aside)
     assert done[rows.STATE].to_pylist() == [rows.GOOD, rows.FAILED]
     assert done[rows.SHARE].to_pylist() == shares.tolist()
 
@@ -164,4 +176,4 @@ def test_where_no_bad_row_is_tolerated_the_job_ends() -> None:
 
     sealed = seal("ask", model(), good(text=pa.array(["a", None])))
     with pytest.raises(JobFailure, match="row 1: ValueError: input 'question' is null"):
-        unseal(through_ray(sealed), "answer", refuse)
+        unseal(through_ray(sealed), model(), refuse)

@@ -12,10 +12,13 @@ import pytest
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.llm.files import files_beside, files_of
 from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.stores import object_store
+from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
+from support.language_models import vllm
 from support.s3 import S3Server, s3_server
 
 FILES = {
@@ -82,3 +85,14 @@ def test_a_model_is_fetched_from_it(bert: str, server: S3Server, storage: dict[s
     batch = {"text": np.array(["a cat", "dogs"], dtype=object)}
     vectors = [load_runtime(model, Device())(batch) for model in (found, expected)]
     assert np.array_equal(*vectors)
+
+
+def test_what_prepares_prompts_for_vllm_takes_no_weights(
+    server: S3Server, storage: dict[str, Any]
+) -> None:
+    names = ["config.json", "tokenizer.json", "model-1.safetensors", "more/pytorch_model.bin"]
+    server.put("models", {f"llama/{name}": b"{}" for name in names})
+    model = VllmModel.model_validate(vllm(source="s3://models/llama", storage=storage))
+    for fetched, expected in ((files_beside(model), names[:2]), (files_of(model), names)):
+        found = [path for path in Path(fetched).rglob("*") if path.is_file()]
+        assert sorted(str(path.relative_to(fetched)) for path in found) == sorted(expected)

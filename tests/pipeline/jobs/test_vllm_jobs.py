@@ -6,23 +6,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import ray
 from ray.util.placement_group import PlacementGroup, PlacementGroupID
 
+from batchinference.pipeline.llm.files import ADAPTER_FILE
 from batchinference.spec.report import JobState
 from support.documents import Document
 from support.examples import job_of, prepared, run_here
 from support.job_runs import Run, errors_of, job_document, run_job, write_lines
 from support.language_models import vllm_step
-from support.openai_server import save_language_model
+from support.openai_server import CHAT_TEMPLATE, save_language_model
 from support.outputs import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
 TEXTS = [f"row {number}" for number in range(40)]
+PICKY = (
+    "{% if 'odd' in messages[-1].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    + CHAT_TEMPLATE
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,39 +51,63 @@ def written(directory: Path) -> dict[str, Any]:
 def test_rows_go_through_the_chain_and_those_with_nothing_to_ask_pass_it_by(
     tmp_path: Path, model: str
 ) -> None:
-    texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "refuse me"]
+    texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "refuse me", "odd one"]
     steps = [
         {"name": "keep", "filter": "text != 'row 7'"},
         {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
         {"name": "make", "python": {"callable": "own_code:of_many_types"}},
-        vllm_step(source=model, system="Hm.", prompt="Say {question}!"),
+        vllm_step(source=model, system="Hm.", prompt="Say {question}!", chatTemplate=PICKY),
         {"name": "drop", "dropColumns": ["pixels", "other"]},
     ]
     found = run(tmp_path, *steps, texts=texts, errors={"maxRows": 5})
     assert found.report.state == JobState.SUCCEEDED, found.report.message
-    assert found.counts == (42, 39, 2, 1)
+    assert found.counts == (43, 39, 3, 1)
     prompts = {text: f"system: Hm.\nuser: Say {text}!\nassistant: " for text in TEXTS}
     assert written(tmp_path) == {
         text: prompt[::-1] for text, prompt in prompts.items() if text != "row 7"
     }
-    errors = {error["step"]: error["error"] for error in errors_of(tmp_path / "out")}
-    assert errors["ask"] == "EngineError: ValueError: The decoder prompt is too long"
-    assert errors["break"] == "ValueError: cannot do bad one"
+    assert {(error["step"], error["error"]) for error in errors_of(tmp_path / "out")} == {
+        ("break", "ValueError: cannot do bad one"),
+        ("ask", "EngineError: ValueError: The decoder prompt is too long"),
+        ("ask", "EngineError: TemplateError: roles must alternate"),
+    }
 
 
-def test_columns_keep_their_types(tmp_path: Path, model: str) -> None:
+def test_columns_keep_their_types_and_embeddings_are_vectors_whatever_passes_by(
+    tmp_path: Path, model: str
+) -> None:
+    texts = [f"{'bad' if number % 7 == 3 else 'row'} {number}" for number in range(100)]
     steps = [
+        {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
         {"name": "make", "python": {"callable": "own_code:of_many_types"}},
         vllm_step(source=model, task="embed", sampling={}),
     ]
-    found = run(tmp_path, *steps)
-    assert found.report.state == JobState.SUCCEEDED, found.report.message
-    run(tmp_path / "without", steps[0])
+    found = run(tmp_path, *steps, texts=texts, errors={"maxRows": 20})
+    assert found.counts == (100, 86, 14, 0)
+    run(tmp_path / "without", *steps[:2], texts=texts, errors={"maxRows": 20})
     ours = pq.read_table(tmp_path / "out").sort_by("text")
     plain = pq.read_table(tmp_path / "without" / "out").sort_by("text")
     assert ours.drop_columns("answer").equals(plain)
+    assert ours.schema.field("answer").type == plain.schema.field("vector").type
     lengths = [len(text) for text in ours["text"].to_pylist()]
-    assert np.stack(ours["answer"].to_pylist()).tolist() == [[length, 0.5] for length in lengths]
+    assert ours["answer"].to_pylist() == [[length, 0.5] for length in lengths]
+
+
+def test_an_engine_that_cannot_be_loaded_ends_the_job(tmp_path: Path, model: str) -> None:
+    found = run(tmp_path, vllm_step(source=model, engine={"gpu_memory_utilization": 2}))
+    assert (found.report.state, found.report.reason) == (JobState.FAILED, "ModelLoad")
+    message = found.report.message or ""
+    assert message.startswith(f"step 'ask': the model '{model}' cannot be loaded (vLLM needs GPUs")
+    assert message.endswith("ValueError: GPU memory utilization must be less than 1.0. Got 2.")
+
+
+def test_adapters_that_are_not_there_are_told_before_anything_starts(
+    tmp_path: Path, model: str
+) -> None:
+    fields = {"inputs": {"question": "text", "style": "text"}, "prompt": "{question}"}
+    found = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))
+    assert (found.report.reason, found.report.attempt) == ("ModelLoad", None)
+    assert "'/nowhere' not found" in (found.report.message or "")
 
 
 @pytest.fixture
@@ -98,6 +126,9 @@ def all_groups() -> list[Any]:
 def test_images_adapters_and_several_workers_of_an_engine(
     tmp_path: Path, model: str, groups: Callable[[], list[Any]]
 ) -> None:
+    adapters = tmp_path / "adapters"
+    (adapters / "poem").mkdir(parents=True)
+    (adapters / "poem" / ADAPTER_FILE).write_text("{}")
     ask = vllm_step(
         source=model,
         gpu=2,
@@ -105,7 +136,7 @@ def test_images_adapters_and_several_workers_of_an_engine(
         images=["photo"],
         prompt="What?",
         adapter="style",
-        loraPath="/adapters",
+        loraPath=str(adapters),
         parallelism={"tensor": 2},
     )
     steps = [
@@ -114,13 +145,15 @@ def test_images_adapters_and_several_workers_of_an_engine(
         ask,
         {"name": "drop", "dropColumns": ["pixels"]},
     ]
-    found = run(tmp_path, *steps, texts=["plain", "poem"])
+    found = run(tmp_path, *steps, texts=["plain", "poem", "ode"], errors={"maxRows": 1})
     assert found.report.state == JobState.SUCCEEDED, found.report.message
     backwards = "user: What?\nassistant: "[::-1]
     assert written(tmp_path) == {
         "plain": f"{backwards} of [(2, 2)] on 2 bundles",
-        "poem": f"{backwards} by /adapters/poem of [(2, 2)] on 2 bundles",
+        "poem": f"{backwards} by {adapters}/poem of [(2, 2)] on 2 bundles",
     }
+    (error,) = errors_of(tmp_path / "out")
+    assert error["error"] == f"EngineError: NoAdapter: there is no {adapters}/ode/{ADAPTER_FILE}"
     assert [len(group["bundles"]) for group in groups()] == [2], "more would reserve GPUs"
 
 

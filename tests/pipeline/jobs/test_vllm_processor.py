@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 
+from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.llm import Nodes, Tries
 from batchinference.pipeline.llm.processor import processor_of
 from batchinference.plan.stages import Stage, stages_of
 from support.documents import Document
+from support.hub_cache import kept_on_the_hub
 from support.language_models import vllm_step
 from support.openai_server import save_language_model
 from support.specs import steps_of
@@ -150,9 +154,35 @@ def test_an_engine_on_several_gpus_has_a_bundle_for_each(
     assert asked == [(([bundle] * count, strategy), selectors)]
 
 
-def test_adapters_from_an_address_are_fetched_by_ray(folder: str) -> None:
+def test_adapters_are_given_to_the_engine_as_folders(folder: str) -> None:
     fields = {"inputs": {"question": "text", "style": "style"}, "adapter": "style"}
     built = processor(vllm_step(source=folder, loraPath="s3://models/adapters", **fields))
     engine = built.get_stage_by_name("vLLMEngineStage").fn_constructor_kwargs
-    assert engine["dynamic_lora_loading_path"] == "s3://models/adapters"
+    assert engine["dynamic_lora_loading_path"] is None
     assert engine["engine_kwargs"]["enable_lora"] is True
+
+
+def test_a_revision_goes_to_the_engine(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    kept_on_the_hub(tmp_path, "org/model", "v2", Path(folder))
+    built = processor(vllm_step(revision="v2"))
+    engine = built.get_stage_by_name("vLLMEngineStage").fn_constructor_kwargs["engine_kwargs"]
+    assert (engine["revision"], engine["tokenizer_revision"]) == ("v2", "v2")
+
+
+def test_a_revision_that_cannot_be_had_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelLoad, match="step 'ask': the model 'org/model' cannot be loaded: "):
+        processor(vllm_step(revision="v3"))
+
+
+def test_stages_keep_the_names_by_which_ray_calls_its_operators(folder: str) -> None:
+    built = processor(vllm_step(source=folder))
+    names = [built.get_stage_by_name(name).fn.__name__ for name in built.list_stage_names()]
+    assert names == ["ChatTemplateUDF", "TokenizeUDF", "vLLMEngineStageUDF"]

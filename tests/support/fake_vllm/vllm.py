@@ -19,7 +19,12 @@ from PIL import Image
 
 
 class AsyncEngineArgs(SimpleNamespace):
+    revision = None
+    gpu_memory_utilization = 0.9
+
     def create_engine_config(self) -> Any:
+        if (share := self.gpu_memory_utilization) > 1:
+            raise ValueError(f"GPU memory utilization must be less than 1.0. Got {share}.")
         sizes = SimpleNamespace(pipeline_parallel_size=self.pipeline_parallel_size)
         return SimpleNamespace(
             scheduler_config=SimpleNamespace(max_num_seqs=4), parallel_config=sizes
@@ -74,7 +79,9 @@ class AsyncLLMEngine:
     def __post_init__(self) -> None:
         from transformers import AutoTokenizer
 
-        self._tokenizer = AutoTokenizer.from_pretrained(self.arguments.model)
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            self.arguments.model, revision=self.arguments.revision
+        )
 
     @classmethod
     def from_engine_args(cls, arguments: AsyncEngineArgs, stat_loggers: Any) -> AsyncLLMEngine:
@@ -92,7 +99,7 @@ class AsyncLLMEngine:
             said += f" by {lora_request.lora_path}"
         if images := prompt["multi_modal_data"]:
             said += f" of {[tuple(map(int, size)) for size in images['image']]}"
-        if group := ray.util.get_current_placement_group():
+        if ray.is_initialized() and (group := ray.util.get_current_placement_group()):
             said += f" on {len(group.bundle_specs)} bundles"
         yield RequestOutput(tokens, [Completion(said, [1])])
 
@@ -121,7 +128,9 @@ async def parse_chat_messages_async(
                 texts.append(part["text"])
             else:
                 content = part["image_url"]["url"].partition(",")[2]
-                sizes.append(Image.open(io.BytesIO(base64.b64decode(content))).size)
+                image = Image.open(io.BytesIO(base64.b64decode(content)))
+                image.load()
+                sizes.append(image.size)
         conversation.append({"role": message["role"], "content": "".join(texts)})
     return conversation, {"image": sizes} if sizes else None, None
 

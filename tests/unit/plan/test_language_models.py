@@ -88,7 +88,10 @@ def test_a_machine_that_has_too_few_says_so() -> None:
     plan = plan_for_machine(asking(4, parallelism={"tensor": 4}), gpus=1)
     assert plan.stages[0].gpus == 0
     (note,) = plan.notes
-    assert note.startswith("step 'ask' runs on the CPU: the job needs 4 GPU(s)")
+    assert note == (
+        "step 'ask' runs without GPUs, which vLLM needs unless it was built for CPUs: the job "
+        "needs 4 GPU(s) at the same time and this machine has 1"
+    )
 
 
 def test_workers_without_room_for_the_actors_that_prepare_prompts_are_refused() -> None:

@@ -178,6 +178,7 @@ def test_defaults_are_shown() -> None:
         "spec.steps[].nearest.k": 5,
         "spec.steps[].nearest.storage.anonymous": False,
         "spec.steps[].python.method": "mapBatches",
+        "spec.steps[].model.storage.anonymous": False,
         "spec.read.storage.anonymous": False,
         "spec.steps[].replicas.min": 1,
         "spec.steps[].replicas.max": 1,

@@ -27,6 +27,7 @@ def said(step: Document) -> str:
         vllm(),
         vllm(prompt="{question}"),
         vllm(chat=False, prompt="Q: {question} A:"),
+        vllm(revision="5f1c"),
         vllm(task="embed"),
         vllm(task="embed", chat=True, system="Hm."),
         vllm(engine={"dtype": "bfloat16", "hf_overrides": {"a": [1]}}),
@@ -65,6 +66,14 @@ def test_a_model_for_vllm(model: Document) -> None:
         (
             {"engine": {"tensor_parallel_size": 2}},
             ".model: engine: 'tensor_parallel_size' has a field of its own: parallelism.tensor",
+        ),
+        (
+            {"engine": {"revision": "main"}},
+            ".model: engine: 'revision' has a field of its own: revision",
+        ),
+        (
+            {"source": "s3://models/llama", "revision": "main"},
+            ".model: 'revision' is for models of the Hub, and 's3://models/llama' is none",
         ),
         ({"engine": {"model": "b"}}, ".model: engine: 'model' has a field of its own: source"),
         ({"parallelism": {"data": 2}}, ".model.parallelism.data: unknown field; there are tensor"),

@@ -66,8 +66,10 @@ def _check_model(step: str, model: Model) -> None:
     from batchinference.pipeline.runtimes.sources import check
 
     check_runtime(model)
+    storage = model.storage_of_source
+    for place in model.other_places:
+        check(place, storage=storage)
     if model.source_or_none is not None:
-        storage = model.storage_of_source
         check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
     if model.factory_or_none is not None:
         _check_module(step, model.factory_or_none)

@@ -42,6 +42,8 @@ def _wanted(stages: list[Stage]) -> dict[str, int]:
 
 
 def _how(stage: Stage, name: str) -> str:
+    if stage.is_llm:
+        return "without GPUs, which vLLM needs unless it was built for CPUs"
     return "on the CPU" if name in dict(stage.kinds) else f"without {name}"
 
 

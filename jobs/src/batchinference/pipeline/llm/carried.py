@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat, to_batch
-from batchinference.pipeline.llm.requests import Request, request_of
+from batchinference.pipeline.llm.requests import Request, column_of, request_of
 from batchinference.pipeline.prompts import rows_of
 from batchinference.pipeline.steps.columns import require, with_column
 from batchinference.plan.columns import OWN_PREFIX
@@ -72,15 +72,15 @@ def _sealed(table: pa.Table, requests: list[tuple[str, str]]) -> pa.Table:
     return pa.table({ROW: pa.array(sealed, pa.binary()), **arrays})
 
 
-def unseal(table: pa.Table, output: str, set_aside: SetAside) -> pa.Table:
-    """Rows as they come out of the processor, with their results in column `output`."""
+def unseal(table: pa.Table, model: VllmModel, set_aside: SetAside) -> pa.Table:
+    """Rows as they come out of the processor, with their results in the model's column."""
     errors = table.column(ERROR).to_pylist()
     originals = [_table(sealed) for sealed in table.column(ROW).to_pylist()]
     well = [number for number, error in enumerate(errors) if not error]
     results = [originals[number] for number in well]
     if well:
-        column = table.column(RESULT).take(pa.array(well))
-        results = [with_column(concat(results).combine_chunks(), output, column)]
+        column = column_of(model.task, table.column(RESULT).take(pa.array(well)))
+        results = [with_column(concat(results).combine_chunks(), model.output, column)]
     for original, error in zip(originals, errors, strict=True):
         if error:
             results.append(_passed(original, error, set_aside))

@@ -53,7 +53,7 @@ def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.
     """Unseals rows and runs what has joined the stage: columns that nobody reads again go."""
     set_aside = partial(errors.set_aside, stage.steps[0].name)
     joined = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
-    return lambda table: joined(unseal(table, model.output, set_aside))
+    return lambda table: joined(unseal(table, model, set_aside))
 
 
 def _named(name: str, function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:

@@ -12,13 +12,15 @@ from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.pipeline.llm.carried import RESULT, ROW, opened
+from batchinference.pipeline.llm.files import files_beside
 from batchinference.pipeline.llm.requests import parameters_of, result_of
+from batchinference.pipeline.llm.stages import GuardedEngine, GuardedStage, guarded, load_failure
 from batchinference.plan import Stage
 from batchinference.plan.stages import BESIDE_CPUS, TASK_CPUS
 from batchinference.spec.models import VllmModel
-from batchinference.spec.uris import is_local
 
 ENGINE = "vLLMEngineStage"
+NO_GPUS = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
 Selector = dict[str, str] | None
 
 
@@ -45,14 +47,13 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
     beside = {"concurrency": (1, replicas[1]), "num_cpus": BESIDE_CPUS}
     chat = {"chat_template": model.chat_template, "chat_template_kwargs": model.chat_template_args}
     return vLLMEngineProcessorConfig(
-        model_source=model.source,
+        model_source=_source(stage, model),
         task_type=model.task,
         engine_kwargs=_engine(model),
         batch_size=stage.batch_size,
         concurrency=replicas,
         max_concurrent_batches=model.max_concurrent_batches,
         accelerator_type=stage.accelerator,
-        dynamic_lora_loading_path=_adapters(model),
         placement_group_config={
             "bundle_per_worker": _bundle(stage, model),
             "strategy": _strategy(stage),
@@ -67,20 +68,23 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
     )
 
 
+def _source(stage: Stage, model: VllmModel) -> str:
+    try:
+        return files_beside(model)
+    except Exception as error:
+        raise load_failure(stage.name, model, error) from error
+
+
 def _engine(model: VllmModel) -> dict[str, Any]:
-    arguments = {
+    arguments: dict[str, Any] = {
         "tensor_parallel_size": model.parallelism.tensor,
         "pipeline_parallel_size": model.parallelism.pipeline,
     }
+    if model.revision is not None:
+        arguments |= {"revision": model.revision, "tokenizer_revision": model.revision}
     if model.adapter is not None:
         arguments["enable_lora"] = True
     return {**arguments, **model.engine}
-
-
-def _adapters(model: VllmModel) -> str | None:
-    """Where Ray fetches adapters from; local ones need no fetching."""
-    path = model.lora_path
-    return None if path is None or is_local(path) else path
 
 
 def _bundle(stage: Stage, model: VllmModel) -> dict[str, float]:
@@ -105,12 +109,22 @@ def processor_of(stage: Stage, model: VllmModel, nodes: Nodes, tries: Tries) -> 
         postprocess_map_kwargs=task,
     )
     for name in processor.list_stage_names():
-        arguments = processor.get_stage_by_name(name).map_batches_kwargs
+        found = processor.get_stage_by_name(name)
+        arguments = found.map_batches_kwargs
         arguments.update(tries.of_actors)
         arguments["label_selector"] = nodes.engine if name == ENGINE else nodes.beside
         if "ray_remote_args_fn" in arguments:
             arguments.update(_placed(stage, model, nodes.engine))
+        # a copy: to set a field would have Ray derive all others anew
+        fn = _guarded(found.fn, name, stage, model)
+        processor.stages[name] = found.model_copy(update={"fn": fn})
     return processor
+
+
+def _guarded(kind: Any, name: str, stage: Stage, model: VllmModel) -> Any:
+    if name != ENGINE:
+        return guarded(kind, GuardedStage, stage.name, model, "")
+    return guarded(kind, GuardedEngine, stage.name, model, "" if stage.gpus else NO_GPUS)
 
 
 def _placed(stage: Stage, model: VllmModel, selector: Selector) -> dict[str, Any]:

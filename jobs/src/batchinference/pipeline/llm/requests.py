@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from batchinference.pipeline.prompts import messages_of, text_of
+from batchinference.pipeline.blocks import to_column
+from batchinference.pipeline.prompts import messages_of, plain, text_of
 from batchinference.spec.models import VllmModel
-from batchinference.spec.uris import is_local, local_path
 
 Request = dict[str, Any]
+ADAPTER = "adapter"
+"""Of a request: the name of an adapter, None for the model itself."""
 
 
 def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
@@ -23,7 +26,7 @@ def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
     else:
         request["prompt"] = text_of(model, told)
     if model.adapter is not None:
-        request["model"] = _adapter(model, row[model.adapter])
+        request[ADAPTER] = plain(row[model.adapter])
     return request
 
 
@@ -32,17 +35,18 @@ def parameters_of(model: VllmModel) -> Request:
     return {"sampling_params" if model.task == "generate" else "pooling_params": model.sampling}
 
 
-def _adapter(model: VllmModel, name: str | None) -> str:
-    """What Ray takes for an adapter: a name below the path that the processor knows, or a path.
-    The name of the model itself stands for none."""
-    if name is None:
-        return model.source
-    below = model.lora_path is not None and is_local(model.lora_path)
-    return f"{local_path(str(model.lora_path)).rstrip('/')}/{name}" if below else name
+def result_of(task: str) -> Callable[[Mapping[str, Any]], str | bytes]:
+    """What the engine's answer holds for the output: a text, or the bytes of a vector.
 
-
-def result_of(task: str) -> Callable[[Mapping[str, Any]], Any]:
-    """What the engine's answer holds for the output: a text, or a vector of float32."""
+    Beside a row that has none, Ray would make Python objects of vectors.
+    """
     if task == "embed":
-        return lambda answer: np.asarray(answer["embeddings"], dtype=np.float32)
+        return lambda answer: np.asarray(answer["embeddings"], dtype=np.float32).tobytes()
     return lambda answer: answer["generated_text"]
+
+
+def column_of(task: str, results: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The results as the column that the output has."""
+    if task == "embed":
+        return to_column([np.frombuffer(vector, np.float32) for vector in results.to_pylist()])
+    return results

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from filelock import FileLock
@@ -44,13 +45,16 @@ def resolve(source: str, revision: str | None = None, storage: Storage = FROM_EN
     return resolve_place(source, storage)
 
 
-def resolve_place(source: str, storage: Storage = FROM_ENVIRONMENT) -> str:
+def resolve_place(
+    source: str, storage: Storage = FROM_ENVIRONMENT, without: Sequence[str] = ()
+) -> str:
     """A local path for a path or s3:// source. Raises ModelLoad when nothing is there.
 
-    What lies on S3 is fetched once a machine and shared by its replicas.
+    What lies on S3 is fetched once a machine and shared by its replicas, but for files whose names
+    match a pattern of `without`.
     """
     if not is_local(source):
-        return str(_fetch(Address(source, storage)))
+        return str(_fetch(Address(source, storage), without))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
         raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}")
@@ -101,8 +105,9 @@ def _told(model_id: str, problem: Exception | None) -> str:
     return f"the Hub says: {type(problem).__name__}: {first_line}"
 
 
-def _fetch(source: Address) -> Path:
+def _fetch(source: Address, without: Sequence[str] = ()) -> Path:
     files = [source.info()] if source.info().is_file else source.files(recursive=True)
+    files = [info for info in files if not any(fnmatch(info.path, one) for one in without)]
     if not files:
         raise ModelLoad(f"model '{source.uri}' not found: nothing there")
     listing = [(info.path, info.size, str(info.mtime)) for info in sorted(files, key=_path)]

@@ -47,6 +47,11 @@ class RuntimeModel(SpecModel):
         return getattr(self, "storage", FROM_ENVIRONMENT)
 
     @property
+    def other_places(self) -> list[str]:
+        """Where further files of the model are: paths or addresses."""
+        return []
+
+    @property
     def factory_or_none(self) -> str | None:
         """The user's function that makes the model, for a runtime that takes one."""
         return getattr(self, "factory", None)

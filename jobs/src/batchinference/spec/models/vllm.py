@@ -10,7 +10,13 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
-from batchinference.spec.models.base import Inputs, RuntimeModel, Source
+from batchinference.spec.models.base import (
+    Inputs,
+    Revision,
+    RuntimeModel,
+    Source,
+    check_revision,
+)
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -24,6 +30,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 Parts = Annotated[int, Field(ge=1, le=64)]
 _ENGINE_ELSEWHERE = {
     "model": "source",
+    "revision": "revision",
     "task_type": "task",
     "tensor_parallel_size": "parallelism.tensor",
     "pipeline_parallel_size": "parallelism.pipeline",
@@ -53,8 +60,10 @@ class VllmModel(RuntimeModel):
     """What it does with a prompt: go on with it, or make an embedding of it."""
     source: Source
     """A model id of the Hub, the path of a folder, or an s3:// prefix that holds such a folder."""
+    revision: Revision | None = None
+    """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How the object store of a `source` or `loraPath` is reached that is an address."""
     inputs: Inputs
     """Names for columns, by which templates, `images` and `adapter` speak of them."""
     output: ColumnName
@@ -109,6 +118,11 @@ class VllmModel(RuntimeModel):
         """Actor pools that prepare prompts: for images, the chat template and the tokens."""
         return bool(self.images) + self.is_chat + 1
 
+    @property
+    def other_places(self) -> list[str]:
+        """Where its adapters are, unless they come from the Hub."""
+        return [] if self.lora_path is None else [self.lora_path]
+
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise when the step's resources or batches do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
@@ -127,6 +141,7 @@ class VllmModel(RuntimeModel):
     def _check(self) -> VllmModel:
         for name in sorted(self.engine.keys() & _ENGINE_ELSEWHERE.keys()):
             raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_ELSEWHERE[name]}")
+        check_revision(self.source, self.revision)
         if not self.is_chat:
             self._check_no_chat()
         if self.adapter is None and self.lora_path is not None:

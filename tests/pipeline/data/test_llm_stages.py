@@ -1,0 +1,246 @@
+"""Ray's stages for a language model: rows they refuse, models and adapters they cannot load."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
+from ray.llm._internal.batch.stages.base import StatefulStageUDF
+from ray.llm._internal.batch.stages.chat_template_stage import ChatTemplateUDF
+from ray.llm._internal.batch.stages.prepare_multimodal_stage import PrepareMultimodalUDF
+from ray.llm._internal.batch.stages.tokenize_stage import TokenizeUDF
+from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
+
+from batchinference.pipeline import retries
+from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.llm.carried import ERROR
+from batchinference.pipeline.llm.files import ADAPTER_FILE, files_beside, files_of
+from batchinference.pipeline.llm.requests import ADAPTER
+from batchinference.pipeline.llm.stages import GuardedEngine, GuardedStage, guarded
+from batchinference.pipeline.stores import object_store
+from batchinference.spec.models import VllmModel
+from support.hub_cache import kept_on_the_hub
+from support.language_models import vllm
+from support.openai_server import save_language_model
+
+FAKES = Path(__file__).parents[2] / "support" / "fake_vllm"
+TEMPLATE = (
+    "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ messages[0].content }}"
+)
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = tmp_path_factory.mktemp("model")
+    save_language_model(made)
+    return str(made)
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(FAKES))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
+def model(**fields: Any) -> VllmModel:
+    return VllmModel.model_validate(vllm(**fields))
+
+
+def stage(kind: Any, spec: VllmModel, **arguments: Any) -> Any:
+    guard = GuardedEngine if kind is vLLMEngineStageUDF else GuardedStage
+    named = {"data_column": "data", "expected_input_keys": [], **arguments}
+    return guarded(kind, guard, "ask", spec, "")(**named)
+
+
+def engine(spec: VllmModel, **sizes: int) -> Any:
+    return stage(
+        vLLMEngineStageUDF,
+        spec,
+        batch_size=8,
+        max_concurrent_batches=1,
+        model="",
+        engine_kwargs={"pipeline_parallel_size": 1, **sizes},
+        should_continue_on_error=True,
+    )
+
+
+def made_of(made: Any, *rows: Row) -> list[Row]:
+    """What a stage gives for a batch of these rows, none of which has failed before."""
+
+    async def run() -> list[Row]:
+        batch = {"data": [{ERROR: "", **row} for row in rows]}
+        (out,) = [out async for out in made(batch)]
+        found: list[Row] = out["data"]
+        return found
+
+    return asyncio.run(run())
+
+
+def errors(rows: list[Row]) -> list[str]:
+    return [row[ERROR] for row in rows]
+
+
+def chat(text: str) -> Row:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def test_a_row_that_the_chat_template_refuses_is_an_error_alone(folder: str) -> None:
+    made = stage(ChatTemplateUDF, model(source=folder), model="", chat_template=TEMPLATE)
+    texts = ["a", "b", "odd one", "c", "odd too"]
+    found = made_of(made, *map(chat, texts))
+    refused = "TemplateError: roles must alternate"
+    assert errors(found) == ["", "", refused, "", refused]
+    assert [row.get("prompt") for row in found] == ["a", "b", None, "c", None]
+
+
+def test_a_row_that_the_tokenizer_refuses_is_an_error_alone(folder: str) -> None:
+    made = stage(TokenizeUDF, model(source=folder), model="")
+    found = made_of(made, {"prompt": "a"}, {"prompt": 5}, {"prompt": "bc"})
+    assert [bool(error) for error in errors(found)] == [False, True, False]
+    assert [len(row.get("tokenized_prompt", [])) for row in found] == [1, 0, 2]
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_an_image_that_cannot_be_prepared_is_an_error_of_its_row(folder: str) -> None:
+    arguments = {"model_config_kwargs": {"model": ""}, "chat_template_content_format": "string"}
+    made = stage(PrepareMultimodalUDF, model(source=folder), **arguments)
+    broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    shown = {"messages": [{"role": "user", "content": [broken]}]}
+    found = made_of(made, chat("a"), shown, chat("b"))
+    assert [error.partition(":")[0] for error in errors(found)] == [
+        "",
+        "UnidentifiedImageError",
+        "",
+    ]
+    assert made.model_config.model == folder
+
+
+class Away(StatefulStageUDF):
+    """A stage for which something is away."""
+
+    def __init__(self, data_column: str, expected_input_keys: list[str], model: str) -> None:
+        super().__init__(data_column, expected_input_keys)
+
+    async def udf(self, rows: list[Row]) -> AsyncIterator[Row]:  # type: ignore[override]
+        raise ConnectionError("nobody there")
+        yield {}
+
+
+def test_no_row_is_blamed_for_trouble() -> None:
+    with pytest.raises(JobFailure, match="step 'ask' cannot go on: ConnectionError: nobody there"):
+        made_of(stage(Away, model()), {}, {})
+
+
+@pytest.mark.parametrize("kind", [ChatTemplateUDF, TokenizeUDF])
+def test_a_model_that_a_stage_cannot_load_is_told_with_step_and_model(
+    kind: Any, tmp_path: Path
+) -> None:
+    made = stage(kind, model(source=str(tmp_path)), model="")
+    with pytest.raises(ModelLoad, match=f"step 'ask': the model '{tmp_path}' cannot be loaded: "):
+        made_of(made, {})
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_an_engine_that_cannot_load_is_told_with_step_and_model(folder: str) -> None:
+    made = engine(model(source=folder), gpu_memory_utilization=2)
+    words = f"step 'ask': the model '{folder}' cannot be loaded: ValueError: GPU memory util"
+    with pytest.raises(ModelLoad, match=words):
+        made_of(made, {})
+
+
+def asking(adapter: str | None) -> Row:
+    return {"prompt": "ab", "tokenized_prompt": [3, 4], "sampling_params": {"max_tokens": 9},
+            ADAPTER: adapter}  # fmt: skip
+
+
+@pytest.mark.usefixtures("fake_vllm")
+class TestAdapters:
+    @pytest.fixture
+    def spec(self, folder: str, tmp_path: Path) -> VllmModel:
+        """A model with one adapter, named poem."""
+        (tmp_path / "poem").mkdir()
+        (tmp_path / "poem" / ADAPTER_FILE).write_text("{}")
+        return self.with_adapters(folder, loraPath=str(tmp_path))
+
+    def with_adapters(self, folder: str, **fields: Any) -> VllmModel:
+        inputs = {"question": "text", "style": "style"}
+        return model(source=folder, inputs=inputs, adapter="style", **fields)
+
+    def test_a_row_gets_its_adapter(self, spec: VllmModel) -> None:
+        found = made_of(engine(spec), asking("poem"), asking(None))
+        assert [row["generated_text"] for row in found] == [f"ba by {spec.lora_path}/poem", "ba"]
+
+    def test_an_adapter_that_is_not_there_is_an_error_of_its_rows(self, spec: VllmModel) -> None:
+        found = made_of(engine(spec), asking("poem"), asking("ode"), asking(None))
+        missing = f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
+        assert errors(found) == ["", missing, ""]
+
+    def test_an_address_is_no_adapter(self, folder: str) -> None:
+        (found,) = made_of(engine(self.with_adapters(folder)), asking("s3://adapters/poem"))
+        assert found[ERROR].startswith("NoAdapter: 's3://adapters/poem' is no id of the Hub")
+
+    def test_storage_that_is_away_ends_the_job(
+        self, folder: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retries, "is_passing", lambda error: False)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+        storage = {"endpoint": "http://127.0.0.1:1"}
+        spec = self.with_adapters(folder, loraPath="s3://adapters", storage=storage)
+        object_store.cache_clear()
+        words = "step 'ask': the adapter 'poem' cannot be fetched: OSError: "
+        with pytest.raises(JobFailure, match=words):
+            made_of(engine(spec), asking(None), asking("poem"))
+
+    def test_a_hub_that_is_away_ends_the_job(
+        self, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        words = "step 'ask': the adapter 'org/poem' cannot be fetched: LocalEntryNotFoundError"
+        with pytest.raises(JobFailure, match=words) as caught:
+            made_of(engine(self.with_adapters(folder)), asking("org/poem"))
+        assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
+
+
+class TestRevisions:
+    @pytest.fixture
+    def spec(self, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VllmModel:
+        """A model of the Hub, of which the cache holds one revision, and no other can be had."""
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        kept_on_the_hub(tmp_path, "org/model", "v2", Path(folder))
+        return model(revision="v2")
+
+    def test_prompts_are_prepared_with_the_files_of_the_revision(self, spec: VllmModel) -> None:
+        made = stage(TokenizeUDF, spec, model="")
+        (found,) = made_of(made, {"prompt": "ab"})
+        assert len(found["tokenized_prompt"]) == 2
+        assert Path(files_beside(spec)).parent.name == "snapshots"
+
+    def test_the_engine_takes_the_id(self, spec: VllmModel) -> None:
+        assert files_of(spec) == "org/model"
+
+    def test_a_revision_that_is_not_there_is_told(self, spec: VllmModel) -> None:
+        other = spec.model_copy(update={"revision": "v3"})
+        with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
+            made_of(stage(TokenizeUDF, other, model=""), {"prompt": "a"})
+
+
+def test_without_a_revision_an_id_of_the_hub_stays_one() -> None:
+    assert files_beside(model()) == files_of(model()) == "org/model"
+
+
+def test_weights_that_are_streamed_stay_where_they_are() -> None:
+    spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
+    assert files_of(spec) == "s3://models/llama"

@@ -4,6 +4,7 @@ starts. What they hold is compared with what their own library reads."""
 from __future__ import annotations
 
 import io
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import ray.cloudpickle
 from pydantic import TypeAdapter
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 from batchinference.pipeline import table_sources
 from batchinference.pipeline.failures import BadInput, JobFailure
@@ -188,6 +191,43 @@ class TestSql:
         with pytest.raises(BadInput, match=words):
             opened("sql", **{"url": url, "query": "SELECT 1", **fields})
 
+    @pytest.mark.parametrize("end", ["", ";", " -- the newest"])
+    def test_what_is_asked_about_a_query_is_what_every_database_takes(
+        self, url: str, end: str
+    ) -> None:
+        asked: list[str] = []
+
+        def trace(connection: sqlite3.Connection, _: object) -> None:
+            connection.set_trace_callback(asked.append)
+
+        event.listen(Pool, "connect", trace)
+        try:
+            given = opened("sql", url=url, query=f"SELECT id FROM texts ORDER BY id{end}")
+            assert len(read(given).good) == 120
+        finally:
+            event.remove(Pool, "connect", trace)
+        queries = [statement for statement in asked if "SELECT" in statement]
+        assert len(queries) == 3
+        assert not [query for query in queries if re.search(r"\)\s*AS\b", query, re.IGNORECASE)]
+
+    def test_an_order_that_sql_server_refuses_within_a_query_is_told_with_the_way_out(
+        self, url: str
+    ) -> None:
+        said = (
+            "(1033, b'The ORDER BY clause is invalid in views, inline functions, derived tables, "
+            "subqueries, and common table expressions, unless TOP, OFFSET or FOR XML is also "
+            "specified.')"
+        )
+
+        class SqlServer(tables_sql().Database):  # type: ignore[misc]
+            def columns(self, query: str) -> list[str]:
+                raise RuntimeError(said)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables_sql(), "Database", SqlServer)
+            with pytest.raises(BadInput, match="write OFFSET 0 ROWS behind its ORDER BY"):
+                opened("sql", url=url, query="SELECT id FROM texts ORDER BY id")
+
     def test_two_columns_of_one_name_are_refused(self, url: str) -> None:
         class Twice(tables_sql().Database):  # type: ignore[misc]
             def columns(self, query: str) -> list[str]:
@@ -276,6 +316,43 @@ class TestHuggingface:
         assert len(given) == (3 if streaming else 1)
         assert read(given).good == ROWS
 
+    @pytest.mark.parametrize("limit", [1, 50, 120, 1000])
+    @pytest.mark.parametrize("how", ["saved", "streamed", "fetched"])
+    def test_a_limit_is_kept_to_the_row(
+        self, folder: Path, limit: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        place = folder
+        if how != "saved":
+            place = tmp_path / "in"
+            place.mkdir()
+            for number in range(3):
+                part = pa.Table.from_pylist(ROWS[number * 40 : number * 40 + 40])
+                pq.write_table(part, place / f"train-{number}.parquet")
+        options = {"split": "train", "limit": limit, "override_num_blocks": 2}
+        options |= {"streaming": how == "streamed"}
+        given = opened("huggingface", name=str(place), options=options)
+        assert read(given).good == ROWS[:limit]
+        assert given.columns() == ["id", "text", "score"]
+        count = given.count()
+        assert count is None or count.rows == min(limit, 120)
+
+    def test_a_split_and_a_limit_are_as_large_as_their_share_of_the_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        (tmp_path / "in").mkdir()
+        pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "in" / "train.parquet")
+        pq.write_table(pa.Table.from_pylist(ROWS[:40]), tmp_path / "in" / "test.parquet")
+
+        def size(**options: Any) -> int:
+            options |= {"split": "train", "streaming": False}
+            return opened("huggingface", name=str(tmp_path / "in"), options=options).size
+
+        whole = datasets.load_dataset(str(tmp_path / "in"), split="train").info.dataset_size
+        assert 0 < size() == round(whole * 120 / 160)
+        assert size(limit=20) == round(whole * 20 / 160)
+
     def test_a_set_that_is_not_there_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"read\.name '.*/none': "):
             opened("huggingface", name=str(tmp_path / "none"))
@@ -306,6 +383,16 @@ class TestLance:
         given = opened("lance", path=path, options={"override_num_blocks": blocks})
         assert len(given) == parts
         assert read(given).good == ROWS
+
+    @pytest.mark.parametrize("limit", [1, 50, 120, 1000])
+    @pytest.mark.parametrize("filter_", [None, "id % 3 = 1"])
+    def test_a_limit_is_kept_to_the_row(self, path: str, limit: int, filter_: str | None) -> None:
+        options: Document = {"limit": limit, "override_num_blocks": 3}
+        options |= {"filter": filter_} if filter_ else {}
+        passed = [row for row in ROWS if filter_ is None or row["id"] % 3 == 1]
+        given = opened("lance", path=path, options=options)
+        assert read(given).good == passed[:limit]
+        assert given.count() == RowCount(len(passed[:limit]), estimated=False)
 
     def test_it_may_lie_on_s3(
         self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.writers import Writer, base, writer_for
 from batchinference.pipeline.writers.base import plain
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
+from support.writing import write_of
 
 COMPRESSIONS = ["snappy", "zstd", "gzip", "lz4", "none"]
 
@@ -187,6 +189,28 @@ def test_tensors_become_lists(values: Any) -> None:
     expected = [np.asarray(value).tolist() for value in values]
     assert parquet(table).read().column("t").to_pylist() == expected
     assert [row["t"] for row in json_lines(table)] == expected
+
+
+@pytest.mark.parametrize(("format_", "kind"), [("parquet", "FLOAT[]"), ("json", "DOUBLE[]")])
+def test_duckdb_reads_embeddings_as_plain_lists(format_: str, kind: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).normal(size=(20, 384)).astype(np.float32)
+    vectors[1] = vectors[0]
+    of_tokens = vectors.reshape(20, 4, 96)
+    columns = {"embedding": to_column(vectors), "tokens": to_column(of_tokens)}
+    table = pa.table({"id": range(20), **columns})
+    (tmp_path / f"a.{format_}").write_bytes(encoded(writer_for(write_of(format_)), table))
+    with duckdb.connect() as database:
+        rows = f"(SELECT * FROM read_{format_}('{tmp_path}/*.{format_}') ORDER BY id)"
+        types = database.sql(f"SELECT typeof(embedding), typeof(tokens) FROM {rows}").fetchall()
+        found = database.sql(f"SELECT embedding, tokens FROM {rows}").fetchall()
+        nearest = database.sql(
+            f"SELECT a.id FROM {rows} a, {rows} b WHERE b.id = 1 AND a.id != 1 "
+            "ORDER BY list_cosine_similarity(a.embedding, b.embedding) DESC LIMIT 1"
+        ).fetchall()
+    assert set(types) == {(kind, f"{kind}[]")}
+    assert np.array_equal(np.array([first for first, _ in found], np.float32), vectors)
+    assert np.array_equal(np.array([second for _, second in found], np.float32), of_tokens)
+    assert nearest == [(0,)]
 
 
 @tensors

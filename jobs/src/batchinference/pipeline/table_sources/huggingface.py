@@ -36,7 +36,15 @@ class Part:
     parts: int = 1
 
     def load(self) -> datasets.Dataset | datasets.IterableDataset:
-        """The whole data set."""
+        """The whole data set, up to the limit."""
+        found, limit = self._load(), self.options.limit
+        if limit is None:
+            return found
+        if isinstance(found, datasets.IterableDataset):
+            return found.take(limit)
+        return found.select(range(min(limit, len(found))))
+
+    def _load(self) -> datasets.Dataset | datasets.IterableDataset:
         options = self.options
         if any((Path(self.path) / name).exists() for name in _SAVED):
             return _split_of(datasets.load_from_disk(self.path), options)
@@ -65,13 +73,13 @@ def open_source(read: ReadHuggingface) -> TableInput:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
         raise BadInput(f"read.name '{read.name}': {describe(error)}") from None
-    parts = _parts(found, read.options)
+    parts, count = _parts(found, read.options), _count(found, read.options)
     return TableInput(
         "huggingface",
         [replace(whole, number=number, parts=parts) for number in range(parts)],
         found.column_names,
-        _count(found, read.options),
-        found.info.dataset_size or 0,
+        count,
+        _size(found, count),
         Address(path) if read.is_path else None,
         repeatable=read.is_path or read.options.revision is not None,
     )
@@ -91,7 +99,7 @@ def _split_of(found: Any, options: HuggingfaceOptions) -> Any:
 
 def _parts(found: Any, options: HuggingfaceOptions) -> int:
     if isinstance(found, datasets.IterableDataset):
-        most = found.num_shards
+        most = 1 if options.limit else found.num_shards  # parts of it do not know of each other
         return int(min(options.override_num_blocks or most, most))
     usual = min(MOST_PARTS, math.ceil(len(found) / PART_ROWS))
     return max(1, min(options.override_num_blocks or usual, len(found)))
@@ -102,4 +110,11 @@ def _count(found: Any, options: HuggingfaceOptions) -> RowCount | None:
         return RowCount(len(found), estimated=False)
     described = (found.info.splits or {}).get(options.split or str(found.split))
     rows = described.num_examples if described else None
-    return RowCount(rows, estimated=True) if rows else None
+    return RowCount(min(rows, options.limit or rows), estimated=True) if rows else None
+
+
+def _size(found: Any, count: RowCount | None) -> int:
+    """About the bytes that are read, of a data set that says how many all of it has."""
+    there = sum(split.num_examples or 0 for split in (found.info.splits or {}).values())
+    whole = found.info.dataset_size or 0
+    return round(whole * count.rows / there) if count and there else whole

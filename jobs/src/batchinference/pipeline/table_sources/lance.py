@@ -31,13 +31,22 @@ def open_source(read: ReadLance) -> TableInput:
     columns = _columns(dataset, options)
     with _at_fault("read.options.filter"):
         count = dataset.count_rows(options.filter)
-    source = LanceDatasource(uri, dataset.version, options.columns, options.filter, settings)
-    tasks = source.get_read_tasks(options.override_num_blocks or MAX_TASKS)
+    source = LanceDatasource(
+        uri,
+        dataset.version,
+        options.columns,
+        options.filter,
+        settings,
+        {"limit": options.limit} if options.limit else None,
+    )
+    # a task knows nothing of the rows of another
+    most = 1 if options.limit else options.override_num_blocks or MAX_TASKS
+    tasks = source.get_read_tasks(most)
     return TableInput(
         "lance",
         [*tasks] or [_nothing],
         columns,
-        RowCount(count, estimated=False),
+        RowCount(min(count, options.limit or count), estimated=False),
         place=place,
         repeatable=True,  # it is one version
     )

@@ -64,7 +64,7 @@ class Database:
     def columns(self, query: str) -> list[str]:
         with closing(self()) as connection:
             cursor = connection.cursor()
-            cursor.execute(f"SELECT * FROM ({query}) AS T WHERE 1 = 0")  # noqa: S608 - it is theirs
+            cursor.execute(f"SELECT * FROM {_within(query)} WHERE 1 = 0")  # noqa: S608 - theirs
             return [column[0] for column in cursor.description]
 
 
@@ -73,11 +73,11 @@ def open_source(read: ReadSql) -> TableInput:
     database, query = Database(read.url, read.url_env), read.query.strip().rstrip(";")
     try:
         columns = database.columns(query)
-        count = int(database.one(f"SELECT COUNT(*) FROM ({query}) AS T"))  # noqa: S608
+        count = int(database.one(f"SELECT COUNT(*) FROM {_within(query)}"))  # noqa: S608
     except JobFailure:
         raise
     except Exception as error:  # noqa: BLE001 - each driver has errors of its own
-        raise BadInput(f"read.query: {database.explain(error)}") from None
+        raise BadInput(f"read.query: {database.explain(error)}{_way_out(error)}") from None
     check_names(columns, "read.query")
     options = read.options
     source = SQLDatasource(
@@ -98,6 +98,22 @@ def open_source(read: ReadSql) -> TableInput:
     )
 
 
+def _within(query: str) -> str:
+    """The query as the table of another one: without AS, which Oracle does not take there, and with
+    its end on a line of its own, as it may end in a comment."""
+    return f"({query}\n) T"
+
+
+def _way_out(error: Exception) -> str:
+    """What to do where a database, SQL Server, sorts no table of another query."""
+    if "ORDER BY clause is invalid" not in str(error):
+        return ""
+    return (
+        ". The query stands within another one, which counts its rows: write OFFSET 0 ROWS behind "
+        "its ORDER BY, or leave that out"
+    )
+
+
 def _check_shards(
     source: SQLDatasource, database: Database, options: SqlOptions, shards: int
 ) -> None:
@@ -109,7 +125,7 @@ def _check_shards(
             "function, or leave out shard_keys and override_num_blocks"
         )
     nowhere = database.one(
-        f"SELECT COUNT(*) FROM ({source.sql}) AS T WHERE {shard} IS NULL"  # noqa: S608
+        f"SELECT COUNT(*) FROM {_within(source.sql)} WHERE {shard} IS NULL"  # noqa: S608
     )
     if nowhere:
         raise BadInput(

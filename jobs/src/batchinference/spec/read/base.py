@@ -15,6 +15,7 @@ from batchinference.spec.uris import Uri
 Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
 Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
+Limit = Annotated[int, Field(ge=1, le=10**15)]
 
 
 class ReadOptions(OptionsModel):
@@ -43,7 +44,7 @@ class FileOptions(ReadOptions):
     partitioning: Literal["hive"] | None = None
     """`hive` adds a column of text for each part `name=value` of the directories of a file, such
     as `class=cat/`."""
-    limit: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    limit: Limit | None = None
     """Read so many rows and no more: the first by the order of the paths. Where the files do not
     tell their rows, they are read twice up to there."""
     shuffle: Literal["files"] | None = None

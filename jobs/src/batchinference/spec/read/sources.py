@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import SQL_NAME
 from batchinference.spec.databases import Database
-from batchinference.spec.read.base import Columns, ReadModel, ReadOptions
+from batchinference.spec.read.base import Columns, Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -23,6 +23,18 @@ class SqlOptions(ReadOptions):
     side by side. The database must know MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
     """The database's function that turns the shard keys into a number."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_limit(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "limit" in given:
+            raise PydanticCustomError(
+                "sql_limit",
+                "'limit' belongs into the query, in the words of the database: LIMIT 1000, or "
+                "FETCH FIRST 1000 ROWS ONLY",
+                {},
+            )
+        return given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -59,6 +71,8 @@ class HuggingfaceOptions(ReadOptions):
     be left out where a folder that was saved has only one."""
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The branch, tag or commit of a data set of the Hub. A commit keeps a job repeatable."""
+    limit: Limit | None = None
+    """Read so many rows and no more: the first. When it is streamed, one task reads them."""
     streaming: bool = True
     """Read over the network as rows are needed. False: each machine downloads the data set
     first."""
@@ -91,6 +105,8 @@ class LanceOptions(ReadOptions):
     """The columns to read; the others are never fetched."""
     filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """An SQL condition that the rows to read fulfil, evaluated by Lance."""
+    limit: Limit | None = None
+    """Read so many rows and no more: the first that the filter lets through. One task does it."""
     version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """The version to read; the latest unless told otherwise."""
 

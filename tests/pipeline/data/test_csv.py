@@ -215,6 +215,24 @@ def test_a_quote_that_never_ends_is_told_by_the_rows_that_it_takes(tmp_path: Pat
     assert outcome.good[0] == {"a": 1, "b": "x"}
 
 
+def test_a_ragged_line_with_undecodable_bytes_costs_its_row_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 1000)
+    lines_ = [b"%d,gr\xc3\xbcn" % number for number in range(1000)]
+    lines_[500:502] = [b"1,caf\xe9,extra", b"1,caf\xe9"]
+    outcome = read(tmp_path, b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(lines_))
+    expected = [{"n": number, "täg": "grün"} for number in range(1000)]
+    assert outcome.good == expected[:500] + expected[502:]
+    assert set(outcome.bad) == {(0, 500), (0, 501)}
+    assert outcome.ends == {0: 1000}
+
+
+def test_rows_below_a_header_that_is_no_utf8_are_bad(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b"n,t\xe4g\n1,x\n2\n3,z\n")
+    assert set(outcome.bad) == {(0, 0), (0, 1), (0, 2)}
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), FIELDS, FIELDS), max_size=20),
@@ -242,7 +260,12 @@ def test_what_pythons_csv_writes_comes_back(
 @settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(
-        st.sampled_from(["1,x", "", "2", '3,"a\nb"', "4,x,y", "five,z", "6,\udcff", "7,"]),
+        st.sampled_from(
+            [
+                *("1,x", "", "2", '3,"a\nb"', "4,x,y", "five,z", "6,\udcff", "7,", "8,caf\u00e9"),
+                *("\udcff", "9,\udce9,extra", '10,"\udcff\n",\u00e9'),
+            ]
+        ),
         max_size=30,
     ),
     block=st.integers(12, 100),
@@ -257,7 +280,12 @@ def test_rows_do_not_depend_on_how_a_file_is_cut(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "BLOCK_BYTES", block)
         outcome = read_files("csv", path.parent, sampled=1)
-    expected = {"1,x": (1, "x"), '3,"a\nb"': (3, "a\nb"), "7,": (7, "")}
+    expected = {
+        "1,x": (1, "x"),
+        '3,"a\nb"': (3, "a\nb"),
+        "7,": (7, ""),
+        "8,caf\u00e9": (8, "caf\u00e9"),
+    }
     numbered = list(enumerate(text for text in texts if text))
     good = [(n, expected[text]) for n, text in numbered if text in expected]
     assert [tuple(row.values()) for row in outcome.good[1:]] == [row for _, row in good]

@@ -7,14 +7,17 @@ a column of which nothing was learned is text.
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pac
 
+from batchinference.pipeline.readers import latin1
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after, size_of
 from batchinference.pipeline.readers.lines import estimated_rows, packed_or_not, sample_of
@@ -23,7 +26,7 @@ from batchinference.pipeline.storage import Address
 from batchinference.spec.read import CsvOptions
 
 BLOCK_BYTES = 1 << 20
-_MAX_BLOCK_BYTES = 1 << 30
+MAX_BLOCK_BYTES = 1 << 30
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
 """What stands for a missing value where no text is expected."""
 
@@ -43,46 +46,52 @@ class CsvReader:
         self._types = {name: _text_if_unknown(kind) for name, kind in agreed.items()}
 
     def _infer(self, sample: bytes) -> Iterator[pa.Schema]:
-        reading, parsing = self._reading(len(sample) + 1), self._parsing(deque())
-        try:
-            yield pac.read_csv(io.BytesIO(sample), reading, parsing).schema
-        except pa.ArrowInvalid:
-            return  # a bad file becomes a bad row when it is read
+        plain = _Way(len(sample) + 1, ())
+        for way in (plain, plain.bytewise()):
+            reading, parsing = self._reading(way), self._parsing(deque())
+            try:
+                table = pac.read_csv(io.BytesIO(sample), reading, parsing)
+                yield table.rename_columns(self._names_of(table.column_names, way)).schema
+                return
+            except (pa.ArrowInvalid, UnicodeDecodeError):
+                continue  # a bad file becomes bad rows when it is read
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        done, block, columns = 0, BLOCK_BYTES, list(self._types)
+        done, way = 0, _Way(BLOCK_BYTES, tuple(self._types))
         while True:
             try:
-                for chunk in after(done, self._chunks(file, block, columns)):
+                for chunk in after(done, self._chunks(file, way)):
                     done += size_of(chunk)
                     yield chunk
                 return
             except _ReadAgain as again:
-                block, columns = again.block, again.columns
+                way = again.way
 
-    def _chunks(self, file: Address, block: int, columns: list[str]) -> Iterator[Chunk]:
-        """The rows of a file. Their order does not depend on the block, of so many bytes."""
+    def _chunks(self, file: Address, way: _Way) -> Iterator[Chunk]:
+        """The rows of a file. Their order does not depend on the way."""
         rejected: deque[pac.InvalidRow] = deque()
         rows = _InOrder(rejected, header=self._names is None)
         # as bytes, because of what is text already pyarrow would check a whole block
-        types = pac.ConvertOptions(column_types=dict.fromkeys(columns, pa.binary()))
+        types = pac.ConvertOptions(column_types=dict.fromkeys(way.columns, pa.binary()))
         parsing = self._parsing(rejected)
         with file.filesystem.open_input_stream(file.path) as source:
             try:
-                reader = pac.open_csv(source, self._reading(block), parsing, types)
-                if new := set(reader.schema.names) - set(columns):
-                    raise _ReadAgain(block, [*columns, *sorted(new)])
+                reader = pac.open_csv(Unmarked(source), self._reading(way), parsing, types)
+                if new := set(reader.schema.names) - set(way.columns):
+                    raise _ReadAgain(replace(way, columns=(*way.columns, *sorted(new))))
                 for batch in reader:
-                    yield from self._cast(rows.with_rejected(pa.table(batch)))
-            except pa.ArrowInvalid as error:
-                if "straddling object" in str(error) and block < _MAX_BLOCK_BYTES:
-                    raise _ReadAgain(block * 16, columns) from error
+                    for chunk in rows.with_rejected(pa.table(batch)):
+                        yield from self._cast(chunk, way)
+            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 if "Empty CSV file" not in str(error):
-                    yield BadRow(error)  # the rest of the file counts as one row
+                    yield from _otherwise(way, error)
             yield from rows.rest()
 
-    def _reading(self, block: int) -> pac.ReadOptions:
-        return pac.ReadOptions(column_names=self._names, use_threads=False, block_size=block)
+    def _reading(self, way: _Way) -> pac.ReadOptions:
+        encoding = latin1.ENCODING if way.by_bytes else "utf8"
+        return pac.ReadOptions(
+            column_names=self._names, use_threads=False, block_size=way.block, encoding=encoding
+        )
 
     def _parsing(self, rejected: deque[pac.InvalidRow]) -> pac.ParseOptions:
         def reject(row: pac.InvalidRow) -> str:
@@ -93,12 +102,25 @@ class CsvReader:
             delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=reject
         )
 
-    def _cast(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        for chunk in chunks:
-            try:
-                yield chunk if isinstance(chunk, BadRow) else self._typed(chunk)
-            except pa.ArrowInvalid:
-                yield from self._one_by_one(chunk)
+    def _names_of(self, seen: list[str], way: _Way) -> list[str]:
+        """The names of columns. Raises UnicodeDecodeError where one is no UTF-8."""
+        in_file = way.by_bytes and self._names is None
+        return [latin1.name_of(name) for name in seen] if in_file else seen
+
+    def _cast(self, chunk: Chunk, way: _Way) -> Iterator[Chunk]:
+        if isinstance(chunk, BadRow):
+            yield chunk
+            return
+        try:
+            names = self._names_of(chunk.column_names, way)
+        except UnicodeDecodeError as error:
+            yield BadRow(error, chunk.num_rows)
+            return
+        table = (latin1.with_bytes(chunk) if way.by_bytes else chunk).rename_columns(names)
+        try:
+            yield self._typed(table)
+        except pa.ArrowInvalid:
+            yield from self._one_by_one(table)
 
     def _one_by_one(self, table: pa.Table) -> Iterator[Chunk]:
         start = 0
@@ -127,13 +149,55 @@ class CsvReader:
         return list(self._types) or None
 
 
-class _ReadAgain(Exception):
-    """A file has a line that no block holds, or columns that no sample had."""
+@dataclass(frozen=True)
+class _Way:
+    """How a file is read: the bytes of a block, the columns as the parser names them, and whether
+    it is given bytes as characters."""
 
-    def __init__(self, block: int, columns: list[str]) -> None:
-        super().__init__(block, columns)
-        self.block = block
-        self.columns = columns
+    block: int
+    columns: tuple[str, ...]
+    by_bytes: bool = False
+
+    def bytewise(self) -> _Way:
+        return _Way(self.block, tuple(map(latin1.seen_as, self.columns)), by_bytes=True)
+
+
+class _ReadAgain(Exception):
+    """A file must be read in another way."""
+
+    def __init__(self, way: _Way) -> None:
+        super().__init__(way)
+        self.way = way
+
+
+def _otherwise(way: _Way, error: ValueError) -> Iterator[Chunk]:
+    """Read a file that the parser gave up in another way, where there is one."""
+    if "straddling object" not in str(error):
+        if not way.by_bytes:
+            raise _ReadAgain(way.bytewise()) from error
+    elif way.block < MAX_BLOCK_BYTES:
+        raise _ReadAgain(replace(way, block=min(16 * way.block, MAX_BLOCK_BYTES))) from error
+    yield BadRow(error)  # the rest of the file counts as one row
+
+
+class Unmarked:
+    """A stream of text without a UTF-8 mark, as pyarrow reads from it."""
+
+    closed = False
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        self._source = source
+        self._first = True
+
+    def read(self, size: int) -> bytes:
+        content = bytes(self._source.read(size))
+        if self._first:
+            self._first = False
+            content = content.removeprefix(codecs.BOM_UTF8) or bytes(self._source.read(size))
+        return content
+
+    def close(self) -> None:
+        """Whoever opened the stream closes it."""
 
 
 class _InOrder:

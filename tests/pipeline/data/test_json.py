@@ -223,6 +223,54 @@ def test_null_is_a_row_without_values(tmp_path: Path) -> None:
     assert [row["a"] for row in read(tmp_path, b'{"a": 1}\nnull\n').good] == [1, None]
 
 
+@pytest.mark.parametrize("before", [0, 9], ids=["alone", "behind the first block"])
+@pytest.mark.parametrize("learned", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize(
+    ("content", "bad"),
+    [
+        (b"null", []),
+        (b"\r\n \tnull \n", []),
+        (b"null\nnull\n", []),
+        (b'null\n{"a": 1}\n', []),
+        (b"null\nbroken\nnull\n", [1]),
+        (b'broken\nnull\n{"a": 1}\n', [0]),
+        (b'null\n5\ntrue\n"x"\n[]\nnull', [1, 2, 3, 4]),
+        (b"nulls\n", [0]),
+        (b"nul\n", [0]),
+    ],
+    ids=[
+        *("one", "with white space", "two", "before an object", "around a bad line"),
+        *("behind a bad line", "around other values", "not quite", "cut off"),
+    ],
+)
+def test_null_in_front_of_what_is_parsed_is_a_row_without_values(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes,
+    bad: list[int],
+    learned: bool,
+    before: int,
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 10)
+    first = write(tmp_path / "0.json", b'{"a": 0}\n' if learned else b"{}\n")
+    second = write(tmp_path / "1.json", b'{"a": 1}\n' * before + content)
+    outcome = read_files("json", first, second, sampled=1)
+    numbers = range(before, outcome.ends[1])
+    assert sorted(outcome.bad) == [(1, before + number) for number in bad]
+    good = [(1, number) for number in numbers if number - before not in bad]
+    assert outcome.places[1 + before :] == good
+
+
+def test_null_behind_a_byte_order_mark_within_a_file_is_a_row() -> None:
+    assert reader.parse(b"\xef\xbb\xbfnull\n", reader.NO_SCHEMA).num_rows == 1
+
+
+def test_null_alone_can_be_a_sample(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b"null\n")
+    assert outcome.places == [(0, 0)]
+    assert outcome.bad == {}
+
+
 def test_objects_without_any_field_are_rows(tmp_path: Path) -> None:
     outcome = read(tmp_path, b"{}\n{}\n")
     assert outcome.places == [(0, 0), (0, 1)]

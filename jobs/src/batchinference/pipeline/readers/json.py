@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import JsonOptions
 
 NO_SCHEMA = pa.schema([])
+_NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
+"""What pyarrow crashes of: a chunk whose first row is null."""
 
 
 class JsonReader:
@@ -88,6 +91,8 @@ def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
 
 def parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
     chunk.decode()  # pyarrow would let pass what is no UTF-8
+    if _NULL_FIRST.match(chunk):
+        chunk = chunk.replace(b"null", b"{}", 1)
     options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
     # one block, because a record must not straddle two
     reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)

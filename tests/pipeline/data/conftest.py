@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from batchinference.pipeline.devices import SIMULATED
+
 LABELS = {0: "left", 1: "middle", 2: "right"}
 
 
@@ -125,3 +127,9 @@ def no_ray() -> Iterator[None]:
     before = ray.is_initialized()
     yield
     assert ray.is_initialized() == before
+
+
+@pytest.fixture
+def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs that are only counted: who is given one computes on the CPU."""
+    monkeypatch.setenv(SIMULATED, "1")

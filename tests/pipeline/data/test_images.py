@@ -64,6 +64,35 @@ def test_an_image_is_resized_to_height_and_width(path: Path) -> None:
         assert np.array_equal(pixels, expected)
 
 
+@pytest.mark.parametrize("size", [None, [8, 16]], ids=["sizes kept", "one size"])
+def test_a_photo_stands_the_way_that_its_camera_was_held(
+    tmp_path: Path, size: list[int] | None
+) -> None:
+    lying = Image.new("RGB", (8, 16), (255, 0, 0))
+    lying.paste((0, 0, 255), (0, 0, 8, 8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    lying.save(tmp_path / "a.jpg", exif=exif, quality=95)
+    options = {} if size is None else {"size": size}
+    (pixels,) = read_files("images", tmp_path, **options).column("image")
+    assert pixels.shape == (8, 16, 3)
+    assert pixels[4, 2, 0] > 200
+    assert pixels[4, 13, 2] > 200
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
+    values = np.array([[0, 255, 40000, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "a.png")
+    (pixels,) = read_files("images", tmp_path, mode="L").column("image")
+    assert pixels.tolist() == [[0, 0, 156, 255]]
+
+
+def test_pixels_without_a_known_scale_are_a_bad_row(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0.5]], dtype=np.float32)).save(tmp_path / "a.tif")
+    bad = read_files("images", tmp_path).bad
+    assert "its pixels are floating numbers" in bad[0, 0]
+
+
 def test_an_image_can_be_enlarged(tmp_path: Path) -> None:
     outcome = read_files("images", picture(tmp_path / "a.png"), size=[16, 32])
     assert outcome.column("image").shape == (1, 16, 32, 3)

@@ -173,6 +173,7 @@ def test_a_device_that_keras_does_not_know_is_not_left_idle() -> None:
         _place(Device("npu"), "jax")
 
 
+@pytest.mark.usefixtures("counted_gpus")
 def test_a_replica_computes_with_the_threads_of_its_cpus() -> None:
     model = model_of("keras", ("x",), factory=FACTORY)
     for device in (Device("cpu", 1, 2), Device("cuda", 1, 2)):

@@ -228,7 +228,8 @@ def test_a_device_that_onnxruntime_does_not_know_is_not_left_idle(save: Save) ->
         load_runtime(model_of("onnx", ("x",), source=linear(save)), Device("tpu"))
 
 
-def test_without_a_gpu_the_cpu_computes(save: Save) -> None:
+@pytest.mark.usefixtures("counted_gpus")
+def test_where_gpus_are_only_counted_the_cpu_computes(save: Save) -> None:
     run = load_runtime(model_of("onnx", ("x",), source=linear(save)), Device("cuda"))
     assert run({"x": batch(2)}).shape == (2, 2)
 

@@ -89,6 +89,13 @@ def test_rows_that_lie_together_are_split_off_without_a_copy() -> None:
     assert first == second
 
 
+def test_an_error_is_told_in_bounds_and_without_secrets() -> None:
+    told = rows.describe(ValueError("postgres://u:pw@h/db " + "x" * 5_000_000 + " the end"))
+    assert len(told) < 5000
+    assert told.startswith("ValueError: postgres://***@h/db xxx")
+    assert told.endswith("xxx the end")
+
+
 def test_splitting_an_empty_table_gives_it_back() -> None:
     table = rows.with_ids(pa.table({"a": pa.array([], pa.int64())}), 0, 0)
     assert rows.split(table) == (table, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import JobFailure, ModelLoad
 from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.stage import TRACEBACK_LINES, ErrorHandling, StageRunner
+from batchinference.pipeline.stage import TRACEBACK_LINES, WAITS, ErrorHandling, StageRunner
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -95,6 +96,38 @@ def test_the_first_bad_row_fails_a_job_that_tolerates_none(tmp_path: Path) -> No
 def test_rows_without_a_fault_need_no_list_of_the_input() -> None:
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=TOLERANT.input))
     assert fates(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+
+
+class Flaky:
+    """Code that a service lets down some times."""
+
+    def __init__(self, times: int, error: Exception) -> None:
+        self.left, self.error = times, error
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.left > 0:
+            self.left -= 1
+            raise self.error
+        return batch
+
+
+@pytest.mark.parametrize("times", [1, len(WAITS), len(WAITS) + 1])
+@pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("cut")], ids=repr)
+def test_trouble_that_is_nobodys_is_borne_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, times: int, error: Exception
+) -> None:
+    import user_code
+
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(user_code, "flaky", Flaky(times, error), raising=False)
+    run = runner({"name": "flaky", "python": {"callable": "user_code:flaky"}})
+    if times > len(WAITS):
+        with pytest.raises(JobFailure, match="step 'flaky' cannot go on: "):
+            run(table("a", "b"))
+    else:
+        assert fates(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+    assert slept == list(WAITS)[:times]
 
 
 def test_what_fails_the_job_is_never_set_aside() -> None:

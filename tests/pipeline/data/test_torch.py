@@ -274,6 +274,13 @@ def test_a_cpu_computes_with_as_many_threads_as_the_replica_has_cpus() -> None:
         assert torch.get_num_threads() == threads
 
 
+@pytest.mark.usefixtures("counted_gpus")
 def test_a_gpu_is_taken_where_there_is_one() -> None:
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     assert take(device_of(cpus=1, gpus=1)).type == kind
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="plays a GPU where there is none")
+def test_a_gpu_that_torch_cannot_find_is_not_paid_for_in_silence() -> None:
+    with pytest.raises(ModelLoad, match=r"was given a GPU, and PyTorch .* finds none"):
+        take(device_of(cpus=1, gpus=1))

@@ -130,6 +130,7 @@ def sharded_example(source: str) -> TransformersModel:
     return TransformersModel.model_validate({**step["model"], "source": source})
 
 
+@pytest.mark.usefixtures("counted_gpus")
 def test_the_sharded_example_is_laid_out_over_its_two_gpus_and_not_moved(bert: str) -> None:
     recorder = Recorder()
     source = loading.Source(sharded_example(bert), Device("cuda", count=2))
@@ -146,6 +147,7 @@ def test_a_model_for_one_device_is_moved_there_as_a_whole(bert: str) -> None:
     assert recorder.moved == [torch.device("cpu")]
 
 
+@pytest.mark.usefixtures("counted_gpus")
 def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(ModelLoad, match=r"needs the package accelerate: pip install 'batchinf"):

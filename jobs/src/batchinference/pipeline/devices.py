@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.spec.profiles import GPU
 
+SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
+"""The variable to set where GPUs are only counted: their replicas compute on the CPU."""
 _BACKENDS = {"npu": "torch_npu"}
 
 

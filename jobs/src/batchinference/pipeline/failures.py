@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-MAX_MESSAGE = 1000
+MAX_MESSAGE = 4000
+"""Characters of an error: libraries put whole rows and answers into theirs."""
 _SECRETS = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+")
 """Credentials in the addresses that libraries put into their errors: user and password, and the
 signature of an Azure storage account."""
@@ -19,13 +20,22 @@ def without_secrets(text: str) -> str:
     return _SECRETS.sub("***", text)
 
 
+def shown(text: str, most: int = MAX_MESSAGE) -> str:
+    """A text of any length and origin, as reports and the errors dataset have it: its beginning
+    and its end, without secrets."""
+    if len(text) > most:
+        half = (most - 40) // 2
+        text = f"{text[:half]} ... {len(text) - 2 * half} characters ... {text[-half:]}"
+    return without_secrets(text)
+
+
 class JobFailure(Exception):
     """The job cannot go on. `reason` is one word for programs, the message is for people."""
 
     reason = "Application"
 
     def __init__(self, message: str) -> None:
-        message = without_secrets(message)
+        message = shown(message)
         super().__init__(message)
         self.message = message
 
@@ -92,5 +102,5 @@ def _is_mark(error: BaseException) -> bool:
 
 
 def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:MAX_MESSAGE]
+    text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text or '(no message)'}"

@@ -16,6 +16,7 @@ _TROUBLE = frozenset(
     {"APIConnectionError", "ClientConnectionError", "ConnectionError", "Timeout", "TimeoutError",
      "TransportError", "URLError", "gaierror"}
 )  # fmt: skip
+_TRIED_ENOUGH = "EndpointDown"
 _BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
 """What torch says once a device has failed: all that follows in the process fails like it."""
 _TROUBLE_NUMBERS = frozenset(
@@ -57,6 +58,14 @@ def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
         if not is_about_the_row(error):
             raise
         return error
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether an error that is not about a row is of the kind that a moment may heal."""
+    if type(error).__name__ == _TRIED_ENOUGH:
+        return False
+    named = _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__)
+    return bool(named) or isinstance(error, OSError)
 
 
 def is_about_the_row(error: BaseException) -> bool:

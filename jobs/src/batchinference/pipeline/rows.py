@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.failures import shown
 from batchinference.plan.columns import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"
@@ -108,7 +109,8 @@ def failed_row(
 
 
 def describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    """An error as a person reads it, of bounded length and without secrets."""
+    return shown(f"{type(error).__name__}: {error}")
 
 
 def note_row(step: str, text: str) -> pa.Table:

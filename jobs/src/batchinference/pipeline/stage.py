@@ -14,10 +14,10 @@ from batchinference.pipeline import rows
 from batchinference.pipeline.batch_sizes import FIRST_SIZE, BatchSize, is_out_of_memory
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.devices import device_of, empty_caches
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.failures import JobFailure, shown
 from batchinference.pipeline.fates import apply_step
 from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.isolation import isolate
+from batchinference.pipeline.isolation import isolate, may_pass
 from batchinference.pipeline.steps import Transform, load_step
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
@@ -25,6 +25,8 @@ from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
+WAITS = (1.0, 4.0)
+"""Seconds before a batch is tried again after trouble that may pass."""
 UNLIMITED = 1 << 40
 """Rows of a batch that is a whole block."""
 
@@ -48,7 +50,7 @@ class ErrorHandling:
                 f"step '{step}' failed on row {row} of {path}: {rows.describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        return rows.failed_row(row_id, step, error, "".join(lines), share)
+        return rows.failed_row(row_id, step, error, shown("".join(lines)), share)
 
 
 class StageRunner:
@@ -73,6 +75,7 @@ class StepRunner:
         self._transform = transform
         self._errors = errors
         self._batch = _first_size(step)
+        self._waits = list(WAITS)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         good, rest = rows.split(table)
@@ -102,9 +105,13 @@ class StepRunner:
             if is_out_of_memory(error):
                 self._batch.ran_out_of_memory(batch.num_rows, error)
                 return None
+            if may_pass(error) and self._waits:
+                time.sleep(self._waits.pop(0))
+                return None
             words = rows.describe(error)
             raise JobFailure(f"step '{self.name}' cannot go on: {words}") from error
         self._batch.ran(batch.num_rows, time.perf_counter() - began)
+        self._waits = list(WAITS)
         return results
 
     def _isolated(self, batch: pa.Table) -> list[pa.Table]:

@@ -9,6 +9,10 @@ class RequestFailed(Exception):
     """The endpoint gives this row no answer, while it answers others."""
 
 
+class EndpointDown(ConnectionError):
+    """The endpoint answers nobody, and was asked for long enough."""
+
+
 class NoAnswer(TryAgain):
     """Nobody answered, or only a gateway in front of the endpoint. Says nothing about the row."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.endpoint.errors import BadAnswer, RequestFailed, TooFast
+from batchinference.pipeline.endpoint.errors import BadAnswer, EndpointDown, RequestFailed, TooFast
 from batchinference.pipeline.http_retries import TryAgain
 
 DOWN_AFTER = 10
@@ -28,7 +28,7 @@ class Health:
     def verdict(self, error: TryAgain, began: float) -> Exception:
         """What a row comes to whose tries, the first at `began`, are used up.
 
-        RequestFailed stands for the row alone. ConnectionError ends the job: going on would write
+        RequestFailed stands for the row alone. EndpointDown ends the job: going on would write
         errors of rows that have none, and another attempt may find the endpoint well.
         - Where nobody answered, the row is to blame if other rows were answered meanwhile.
         - For a bad answer it is, until many rows one after another got nothing better.
@@ -39,4 +39,4 @@ class Health:
             blamed = self._failed_on < DOWN_AFTER
         else:
             blamed = not isinstance(error, TooFast) and self.answered_since(began)
-        return RequestFailed(str(error)) if blamed else ConnectionError(str(error))
+        return RequestFailed(str(error)) if blamed else EndpointDown(str(error))

@@ -7,20 +7,40 @@ import io
 import numpy as np
 import pyarrow as pa
 from PIL import Image
+from PIL.ExifTags import Base
+from PIL.ImageOps import exif_transpose
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
+
+_ORIENTATION = Base.Orientation.value
 
 
 def decode(content: bytes, mode: str, size: list[int] | None) -> np.ndarray:
-    """Height x width x channels, uint8; without channels in mode L. `size` is height and width."""
+    """Height x width x channels, uint8; without channels in mode L. `size` is height and width.
+
+    The way up is that of a camera which tells it. Raises ValueError for more than 16 bits a
+    channel, of which nothing says what is black and what is white.
+    """
     with Image.open(io.BytesIO(content)) as image:
         if size is not None:
-            height, width = size
             # lets the JPEG decoder skip detail that the resize would throw away
-            image.draft(mode, (width * 2, height * 2))
-        picture = image if image.mode == mode else image.convert(mode)  # which always copies
+            image.draft(mode, (2 * max(size), 2 * max(size)))
+        upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else exif_transpose(image)
+        picture = _in_mode(upright, mode)
         if size is not None:
+            height, width = size
             picture = picture.resize((width, height), Image.Resampling.BILINEAR)
         return np.asarray(picture)
+
+
+def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode == mode:
+        return image  # a conversion would copy it
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        bits = "32-bit integers" if image.mode == "I" else "floating numbers"
+        raise ValueError(f"its pixels are {bits}: read it as binary and scale them in a step")
+    return image.convert(mode)
 
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from batchinference.pipeline.devices import Device, load_backend
+from batchinference.pipeline.devices import SIMULATED, Device, load_backend
 from batchinference.pipeline.failures import ModelLoad
 
 if TYPE_CHECKING:
@@ -29,11 +30,14 @@ class Runtime(Protocol):
 def take(device: Device) -> torch.device:
     """The device as torch has it. A replica on the CPU gets the threads of its CPUs.
 
-    Raises ModelLoad where torch has no such device.
+    Raises ModelLoad where torch has no such device, or finds none of them.
     """
     import torch  # which runtimes that compute elsewhere do without
 
-    if device.kind == "cpu" or (device.kind == "cuda" and not torch.cuda.is_available()):
+    if device.kind == "cuda" and not torch.cuda.is_available():
+        _check_simulated()
+        device = Device(threads=device.threads)
+    if device.kind == "cpu":
         torch.set_num_threads(device.threads)
         return torch.device("cpu")
     load_backend(device.kind)
@@ -44,3 +48,16 @@ def take(device: Device) -> torch.device:
             f"PyTorch {torch.__version__} has no devices of the kind '{device.kind}', which a "
             "profile names (cluster.profiles)"
         ) from None
+
+
+def _check_simulated() -> None:
+    """A replica that holds a GPU and computes on the CPU would cost without a word."""
+    import torch
+
+    if not os.environ.get(SIMULATED):
+        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+        raise ModelLoad(
+            f"this replica was given a GPU, and PyTorch {torch.__version__}, built for {built}, "
+            "finds none: use an image that fits the nodes' driver. Where GPUs are only counted, as "
+            f"on a cluster for tests, set {SIMULATED}=1 in cluster.env"
+        )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 Batch = dict[str, np.ndarray]
 OBJECT = 5
@@ -194,3 +195,16 @@ def vectors_of_dogs(batch: Batch) -> dict[str, Any]:
     texts = batch["text"].tolist()
     vectors = np.ones((len(texts), 3)) if any("dog" in text for text in texts) else None
     return {"vector": [None] * len(texts) if vectors is None else vectors, **batch}
+
+
+def uneven(batch: dict[str, Any]) -> dict[str, Any]:
+    """Columns that depend on the rows: no value, or not even there, for small numbers."""
+    n = batch["n"]
+    many = bool((n >= 20).all())
+    rows = len(n)
+    batch["score"] = np.full(rows, 0.5) if many else np.array([None] * rows, dtype=object)
+    batch["tags"] = pa.array([["a", "b"]] * rows) if many else pa.nulls(rows)
+    batch["half"] = n / 2 if many else n
+    if bool((n >= 30).all()):
+        batch["extra"] = n
+    return batch

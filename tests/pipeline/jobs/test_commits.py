@@ -129,6 +129,7 @@ def test_the_manifest_tells_rows_ends_counts_and_files(commit: Commit, layout: L
         "shares": [],
         "ends": [[0, 5]],
         "data": [{"name": data.name, "bytes": data.stat().st_size}],
+        "columns": [["value", "int64"]],
         "errors": {"name": errors.name, "bytes": errors.stat().st_size},
         "notes": manifest["notes"],
     }

@@ -22,7 +22,7 @@ End = tuple[int, int]
 def manifest(ranges: Iterable[Range], ends: Iterable[End] = (), task: int = 0) -> Manifest:
     ranges = list(ranges)
     written = sum(after - first for _, first, after in ranges)
-    return Manifest(1, task, Counts(written, written), ranges, [], list(ends), [], None, [])
+    return Manifest(1, task, Counts(written, written), ranges, [], list(ends), [], [], None, [])
 
 
 @st.composite
@@ -134,7 +134,7 @@ def parts(*shares: Range, task: int = 0) -> Manifest:
     """A task that holds parts of rows: file, row and how many quarters of it."""
     quarter = WHOLE // 4
     given = [(file, row, quarters * quarter) for file, row, quarters in shares]
-    return Manifest(1, task, Counts(), [], given, [], [], None, [])
+    return Manifest(1, task, Counts(), [], given, [], [], [], None, [])
 
 
 def test_parts_of_a_row_make_it_whole_wherever_they_are() -> None:

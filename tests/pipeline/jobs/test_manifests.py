@@ -31,6 +31,7 @@ MANIFESTS = st.builds(
     shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, rows.WHOLE - 1)), max_size=5),
     ends=st.lists(st.tuples(FILES, ROWS), max_size=5),
     data=st.lists(FILE, max_size=3),
+    columns=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3),
     errors=st.none() | FILE,
     notes=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3),
 )

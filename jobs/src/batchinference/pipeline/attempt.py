@@ -76,6 +76,10 @@ class Attempt:
             remove_parts(place, layout.key, keep=named)
         return manifests
 
+    def replace_manifest(self, manifest: Manifest) -> None:
+        """Put another in the place of one with the same task and counts."""
+        (self.layout.manifests(self.number) / manifest.name).write(manifest.serialized())
+
     def commit(self, write: WriteTable, manifests: list[Manifest]) -> None:
         """Make the rows of a table visible, all of them at once."""
         receipts = [self.layout.data / file.name for m in manifests for file in m.data]

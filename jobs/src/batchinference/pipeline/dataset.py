@@ -10,11 +10,14 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.manifest import Manifest
+from batchinference.pipeline.one_schema import Rewrite, rewrites
 from batchinference.pipeline.prepare import Prepared
 from batchinference.pipeline.process_memory import MemoryWatch
 from batchinference.pipeline.source import RowSource
@@ -61,6 +64,17 @@ class Execution:
         sink = sink_for(self._spec.write, attempt, sizing.rows_per_file)
         dataset.write_datasink(sink, ray_remote_args=arguments)
 
+    def give_one_schema(self, manifests: list[Manifest], compression: str) -> None:
+        """Have the files of a finished output agree on their columns."""
+        attempt = self._prepared.attempt
+        work = rewrites(attempt.layout.data, manifests, compression)
+        options: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
+        if selector := _selector(self._plan, CPU_GROUP):
+            options["label_selector"] = selector
+        task: Any = ray.remote(**options)(_run)
+        for manifest in ray.get([task.remote(rewrite) for rewrite in work]):
+            attempt.replace_manifest(manifest)
+
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
         self._given_up.set()
@@ -80,6 +94,10 @@ class Execution:
             **_UNFUSED,
         )
         return dataset
+
+
+def _run(rewrite: Rewrite) -> Manifest:
+    return rewrite()
 
 
 class _GiveUp(ExecutionCallback):

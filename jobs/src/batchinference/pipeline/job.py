@@ -25,7 +25,7 @@ from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Memory, Report
 from batchinference.spec.status import Counts
-from batchinference.spec.write import WriteTable
+from batchinference.spec.write import WriteParquet, WriteTable
 
 Publish = Callable[[Report], None]
 
@@ -74,8 +74,9 @@ class JobRun:
         self._enter(JobState.RUNNING)
         try:
             observe()
-            supervise(Execution(self.job.spec, self.plan, prepared), observe, self.stop)
-            return self._finish(prepared, meter)
+            execution = Execution(self.job.spec, self.plan, prepared)
+            supervise(execution, observe, self.stop)
+            return self._finish(prepared, meter, execution)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
             with suppress(OSError):  # the cause may be that storage is gone
                 meter.read(attempt.counts(), time.monotonic())
@@ -98,7 +99,7 @@ class JobRun:
         self._tell(self._report())
         check_errors(self.job.spec.errors, counts, _known(prepared.count), prepared.attempt)
 
-    def _finish(self, prepared: Prepared, meter: Meter) -> Report:
+    def _finish(self, prepared: Prepared, meter: Meter, execution: Execution) -> Report:
         attempt = prepared.attempt
         self._enter(JobState.FINALIZING)
         counts = attempt.counts()
@@ -116,6 +117,8 @@ class JobRun:
             # a driver that dies right after the commit leaves the report of it
             attempt.layout.report.write(self._report().serialized())
             attempt.commit(self.job.spec.write, manifests)
+        elif isinstance(self.job.spec.write, WriteParquet):
+            execution.give_one_schema(manifests, self.job.spec.write.compression)
         self._enter(JobState.SUCCEEDED)
         report = self._report()
         attempt.complete(report)

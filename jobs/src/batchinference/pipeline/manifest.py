@@ -17,7 +17,7 @@ from batchinference.pipeline import rows
 _NAME = re.compile(r"^(\d{8})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.json$")
 
 
-_TUPLES = ("ranges", "shares", "ends", "notes")
+_TUPLES = ("ranges", "shares", "ends", "columns", "notes")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Manifest:
     ends: list[tuple[int, int]]
     """File and rows in it, for each file whose end the task has seen."""
     data: list[WrittenFile]
+    columns: list[tuple[str, str]]
+    """The columns of the data, and their types."""
     errors: WrittenFile | None
     notes: list[tuple[str, str]]
     """Step and what there is to know of it, as JSON."""

@@ -30,6 +30,7 @@ from batchinference.pipeline.manifest import (
 from batchinference.pipeline.process_memory import peak_note
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers import Writer
+from batchinference.pipeline.writers.base import plain_schema
 from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.parquet import ParquetWriter
 
@@ -72,6 +73,7 @@ class Commit:
             shares=shares,
             ends=ends_of(_ids(_in_state(rest, rows.END))),
             data=self._put_data(good, task),
+            columns=self._columns(good),
             errors=self._put_errors(failed, task),
             notes=[*_notes(_in_state(rest, rows.NOTE)), ("write", peak_note())],
         )
@@ -108,6 +110,11 @@ class Commit:
         place = self.attempt.layout.data
         with ThreadPoolExecutor(PUT_THREADS) as pool:
             return list(pool.map(lambda file: _put(place, *file), files))
+
+    def _columns(self, good: pa.Table) -> list[tuple[str, str]]:
+        """The columns that come into the files, with their types there."""
+        names = self.cut.written(rows.data_columns(good))
+        return [(field.name, str(field.type)) for field in plain_schema(good.select(names))]
 
     def _put_errors(self, failed: pa.Table | None, task: int) -> WrittenFile | None:
         if failed is None or failed.num_rows == 0:

@@ -36,6 +36,11 @@ class Cut:
             needed, by = [*needed, *by] if needed else None, []
         return cls(tuple(needed) if needed else None, tuple(by), most)
 
+    def written(self, columns: list[str]) -> list[str]:
+        """Which of a table's columns come into the files."""
+        chosen = self.columns or columns
+        return [name for name in chosen if name in columns and name not in self.partition_by]
+
     def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The directory below the output (empty for the output itself), and the rows of a file."""
         for directory, rows in self._partitions(self._chosen(table)):

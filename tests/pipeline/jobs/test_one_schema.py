@@ -1,0 +1,70 @@
+"""All Parquet files of an output have the same columns and types, whatever rows each task had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.spec.report import JobState
+from support.documents import document, python_step
+from support.job_runs import data_files, run_job
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+
+def lines(directory: Path, files: list[list[dict[str, Any]]]) -> Path:
+    directory.mkdir()
+    for number, rows in enumerate(files):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (directory / f"{number}.jsonl").write_text(text)
+    return directory
+
+
+def run(source: Path, output: Path, **write: Any) -> JobState:
+    job = document(
+        "uneven",
+        read={"format": "json", "paths": [str(source)]},
+        steps=[python_step("own", "own_code:uneven")],
+        write={"format": "parquet", "path": str(output), **write},
+    )
+    return run_job(job).report.state
+
+
+def test_columns_without_a_value_in_some_files_have_their_type_in_all(tmp_path: Path) -> None:
+    files = [[{"n": 10 * file + row} for row in range(3)] for file in range(4)]
+    assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
+    parts = data_files(tmp_path / "out")
+    assert len(parts) > 1
+    schemas = {str(pq.read_schema(part).remove_metadata()) for part in parts}
+    assert len(schemas) == 1, schemas
+    read = pads.dataset(parts).to_table().sort_by("n").to_pylist()
+    assert [row["n"] for row in read] == [10 * file + row for file in range(4) for row in range(3)]
+    assert {row["score"] for row in read if row["n"] < 20} == {None}
+    assert {row["score"] for row in read if row["n"] >= 20} == {0.5}
+    assert {row["tags"] and tuple(row["tags"]) for row in read if row["n"] >= 20} == {("a", "b")}
+    query = f"select count(score), count(extra) from '{tmp_path}/out/*.parquet'"
+    assert duckdb.sql(query).fetchall() == [(6, 3)]
+
+
+def test_a_column_without_a_value_anywhere_stays_as_it_is(tmp_path: Path) -> None:
+    files = [[{"n": file}] for file in range(2)]
+    assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
+    schema = pads.dataset(data_files(tmp_path / "out")).schema
+    assert schema.field("score").type == pa.null()
+
+
+def test_even_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from batchinference.pipeline.attempt import Attempt
+
+    replaced: list[object] = []
+    monkeypatch.setattr(Attempt, "replace_manifest", lambda self, one: replaced.append(one))
+    files = [[{"n": 20 + file}] for file in range(3)]
+    assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
+    assert replaced == []

@@ -117,7 +117,10 @@ class Recorder:
 
     def from_pretrained(self, path: str, **options: Any) -> Any:
         self.asked = {"path": path, **options}
-        return SimpleNamespace(to=self._to, eval=lambda: "the model")
+        empty: list[Any] = []
+        named = {"named_parameters": lambda: empty, "named_buffers": lambda: empty}
+        found = SimpleNamespace(to=self._to, eval=lambda: "the model", **named)
+        return found, {"missing_keys": set()}
 
     def _to(self, device: Any) -> Any:
         self.moved.append(device)
@@ -135,6 +138,7 @@ def test_the_sharded_example_is_laid_out_over_its_two_gpus_and_not_moved(bert: s
     recorder = Recorder()
     source = loading.Source(sharded_example(bert), Device("cuda", count=2))
     assert source.model(recorder) == "the model"
+    assert recorder.asked.pop("output_loading_info")
     assert recorder.asked == {"path": bert, "device_map": "balanced", "dtype": torch.float32}
     assert recorder.moved == []
 
@@ -143,6 +147,7 @@ def test_a_model_for_one_device_is_moved_there_as_a_whole(bert: str) -> None:
     recorder = Recorder()
     model = sharded_example(bert).model_copy(update={"device_map": None})
     assert loading.Source(model, Device()).model(recorder) == "the model"
+    assert recorder.asked.pop("output_loading_info")
     assert recorder.asked == {"path": bert, "dtype": torch.float32}
     assert recorder.moved == [torch.device("cpu")]
 

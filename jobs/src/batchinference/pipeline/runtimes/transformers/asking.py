@@ -62,8 +62,6 @@ class ImagePrompts:
         )
         self.tokenizer = self._processor.tokenizer
         self.tokenizer.padding_side = padding_side
-        if self.tokenizer.pad_token is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
         self._model = model
         self._template = ChatTemplate(self._processor, model)
 

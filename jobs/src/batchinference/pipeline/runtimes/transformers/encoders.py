@@ -15,7 +15,7 @@ from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.media import AudioInput, ImageInput, VideoInput
 from batchinference.pipeline.runtimes.transformers.results import labels
-from batchinference.pipeline.runtimes.transformers.tokens import Tokens
+from batchinference.pipeline.runtimes.transformers.tokens import Tokens, fit
 from batchinference.pipeline.runtimes.transformers.values import texts
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
@@ -39,7 +39,7 @@ class EncoderRuntime:
         self._spec = model
         self._model = source.model(MODELS[model.task])
         self._tower = _tower(self._model, model)
-        self._prepare = _input(source, model, self._model.config)
+        self._prepare = _input(source, model, self._model)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
         """Embeddings: rows x width, float32. Classification: see `results.labels`."""
@@ -99,10 +99,12 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
     return tower
 
 
-def _input(source: Source, model: TransformersModel, config: Any) -> Prepare:
+def _input(source: Source, model: TransformersModel, network: Any) -> Prepare:
     if "text" in model.inputs:
         tokenizer = source.processor(transformers.AutoTokenizer)
-        siglip = model.task == "feature-extraction" and "siglip" in config.model_type
+        fit(tokenizer, network, model.source)
+        embedding = model.task == "feature-extraction"
+        siglip = embedding and "siglip" in network.config.model_type
         tokens = Tokens(tokenizer, model, **(_SIGLIP_TOKENS if siglip else {}))
         names = [name for name in ("text", "text_pair") if name in model.inputs]
         return lambda inputs: tokens.batches(*(texts(inputs[name]) for name in names))
@@ -110,4 +112,4 @@ def _input(source: Source, model: TransformersModel, config: Any) -> Prepare:
         return ImageInput(source, model)
     if "audio" in model.inputs:
         return AudioInput(source, model)
-    return VideoInput(source, model, config)
+    return VideoInput(source, model, network.config)

@@ -14,6 +14,7 @@ from batchinference.pipeline.prompts import rows_of
 from batchinference.pipeline.runtimes.transformers.asking import Asked, ImagePrompts, TextPrompts
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.sampling import sampling_of
+from batchinference.pipeline.runtimes.transformers.tokens import fit
 from batchinference.spec.models import TransformersModel
 
 
@@ -28,6 +29,7 @@ class GenerationRuntime:
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
         self._prompts = prompts(source, model, side)
         tokenizer = self._prompts.tokenizer
+        fit(tokenizer, self._model, model.source)
         self._sampling = sampling_of(model.sampling, self._model, tokenizer.pad_token_id)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:

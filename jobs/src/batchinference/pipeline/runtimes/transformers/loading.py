@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+import transformers
 from transformers import BatchFeature
+from transformers.pipelines import check_task
+from transformers.pipelines.base import load_model
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
@@ -13,12 +18,20 @@ from batchinference.pipeline.libraries import RUNTIMES_EXTRA, need
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.transformers_tasks import EMBEDDING
+
+_TRAINING = re.compile(r"(^|\.)(masked_spec_embed|mask_token)$")
+"""What stands for hidden parts of an input in training, and is often left out afterwards."""
+_POOLER = re.compile(r"(^|\.)pooler\.")
+_STATISTICS = re.compile(r"\.running_(mean|var)$")
+_BY_TOKEN = ("document-question-answering", "fill-mask", "token-classification")
 
 
 class Source:
     """Where a model comes from, and how what lies there is to be loaded."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
+        self._spec = model
         self.path = resolve(model.source, model.revision, model.storage)
         self.device = take(device)
         self.revision = {"revision": model.revision} if model.revision else {}
@@ -26,17 +39,57 @@ class Source:
         self.device_map = device_map_of(model, device)
 
     def model(self, kind: Any) -> Any:
-        """An object of an Auto class with its weights, in evaluation mode on the device."""
-        options = {**self.revision, **self.weights}
-        if self.device_map:
-            loaded = kind.from_pretrained(self.path, device_map=self.device_map, **options)
-        else:
-            loaded = kind.from_pretrained(self.path, **options).to(self.device)
-        return loaded.eval()
+        """An object of an Auto class with its weights, in evaluation mode on the device.
+
+        Raises ModelLoad when there are no weights for a part of it that the task needs.
+        """
+        loaded = self._complete(kind.from_pretrained(self.path, **self._options()))
+        return (loaded if self.device_map else loaded.to(self.device)).eval()
+
+    def pipeline_model(self) -> Any:
+        """The same as the library's pipeline for the task chooses it, without its place."""
+        config = self.processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
+        _, task, _ = check_task(self._spec.task)
+        kinds = task["pt"]
+        if (
+            self._spec.task == "decision"
+            and type(config) in transformers.MODEL_FOR_DECISION_MAPPING
+        ):
+            kinds = (transformers.MODEL_FOR_DECISION_MAPPING[type(config)],)
+        where = {"model_classes": kinds, "config": config, "task": self._spec.task}
+        return self._complete(load_model(self.path, **where, **self._options()))
+
+    def _options(self) -> dict[str, Any]:
+        where = {"device_map": self.device_map} if self.device_map else {}
+        return {**self.revision, **self.weights, **where, "output_loading_info": True}
+
+    def _complete(self, found: tuple[Any, dict[str, Any]]) -> Any:
+        loaded, report = found
+        missing = missing_weights(loaded, report["missing_keys"], self._spec.task)
+        if missing:
+            some = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
+            raise ModelLoad(
+                f"model '{self._spec.source}' has no weights for what '{self._spec.task}' needs, "
+                f"and random ones would stand in: {some}. Name a model that was trained for this "
+                "task, or the task that this one was trained for"
+            )
+        return loaded
 
     def processor(self, kind: Any, **options: Any) -> Any:
         """A tokenizer or processor, by its Auto class."""
         return kind.from_pretrained(self.path, **self.revision, **options)
+
+
+def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:
+    """Those of the missing weights that the task computes with."""
+    unused = [_TRAINING]
+    if task in _BY_TOKEN or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
+        unused.append(_POOLER)
+    # buffers are made anew, but for what a normalization has learned
+    learned = {name for name, _ in loaded.named_parameters()}
+    learned |= {name for name, _ in loaded.named_buffers() if _STATISTICS.search(name)}
+    needed = learned.intersection(missing)
+    return sorted(name for name in needed if not any(each.search(name) for each in unused))
 
 
 def take_loading(options: dict[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import transformers
+from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
 from batchinference.pipeline.devices import Device
+from batchinference.pipeline.loading import load_callable
 from batchinference.pipeline.runtimes.transformers.buckets import buckets
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.rows import Batch
 from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
+from batchinference.pipeline.runtimes.transformers.tokens import fit
 from batchinference.spec.models import TransformersModel
+
+_PARTS = ("tokenizer", "feature_extractor", "image_processor", "video_processor", "processor")
 
 
 class PipelineRuntime:
@@ -58,19 +63,25 @@ class PipelineRuntime:
 
 
 def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any]) -> Any:
-    where = {"device_map": source.device_map} if source.device_map else {"device": source.device}
-    parts: dict[str, Any] = {}
+    network = source.pipeline_model()
+    parts = _parts(source, model.task)
     if loading and "image" in model.inputs:
         parts["image_processor"] = source.processor(transformers.AutoImageProcessor, **loading)
+    where = {} if source.device_map else {"device": source.device}
     make: Any = transformers.pipeline
     loaded = make(
-        model.task,
-        model=source.path,
-        model_kwargs=dict(source.weights),
-        **source.revision,
-        **where,
-        **parts,
+        model.task, model=network, config=source.path, **parts, **source.revision, **where
     )
-    if loaded.tokenizer is not None and loaded.tokenizer.pad_token is None:
-        loaded.tokenizer.pad_token = loaded.tokenizer.eos_token
+    if loaded.tokenizer is not None:
+        fit(loaded.tokenizer, network, model.source)
     return loaded
+
+
+def _parts(source: Source, task: str) -> dict[str, Any]:
+    """Where the library finds what the task needs beside the model: it asks for that when it is
+    given a model that is loaded already."""
+    kind = load_callable(":".join(check_task(task)[1]["impl"].rsplit(".", 1)))
+    parts = {part: source.path for part in _PARTS if getattr(kind, f"_load_{part}") is not False}
+    if task == "automatic-speech-recognition":
+        _maybe_load_ctc_decoder(source.path, source.revision, parts, None)
+    return parts

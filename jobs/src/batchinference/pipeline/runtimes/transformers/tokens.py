@@ -7,9 +7,34 @@ from typing import Any
 
 import numpy as np
 
+from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
 from batchinference.pipeline.runtimes.transformers.loading import take_loading
 from batchinference.spec.models import TransformersModel
+
+_LEAST_SHARE = 0.1
+"""Of the tokens that a model knows. Its own tokenizer has nearly all of them."""
+
+
+def fit(tokenizer: Any, network: Any, source: str) -> None:
+    """Make a tokenizer and its model agree on what pads texts.
+
+    Raises ModelLoad when the tokenizer knows no words: the library makes such a one up where a
+    model's folder has no files of a tokenizer.
+    """
+    config = network.config.get_text_config()
+    words = set(tokenizer.get_vocab())
+    known = getattr(config, "vocab_size", None) or 0
+    if words <= set(tokenizer.all_special_tokens) or len(words) < _LEAST_SHARE * known:
+        of_them = f" of the {known} that the model knows" if known else ""
+        raise ModelLoad(
+            f"the tokenizer of model '{source}' has {len(words)} tokens{of_them}: put the files of "
+            "its tokenizer, such as tokenizer.json, into the model's folder"
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = tokenizer.pad_token_id
 
 
 class Tokens:
@@ -19,8 +44,6 @@ class Tokens:
     """
 
     def __init__(self, tokenizer: Any, model: TransformersModel, **options: Any) -> None:
-        if tokenizer.pad_token is None:
-            tokenizer.pad_token = tokenizer.eos_token
         self._tokenizer = tokenizer
         self._options = {"truncation": True, **options, **model.options}
         take_loading(self._options)  # there is one implementation of tokenizers

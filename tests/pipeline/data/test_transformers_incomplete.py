@@ -1,0 +1,95 @@
+"""Folders in which a part of a model is missing: the job ends, instead of random results."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers as hf
+
+from batchinference.pipeline.failures import ModelLoad
+from support.transformers_runs import loaded, run
+
+Tiny = Callable[[str], str]
+TEXTS = ["a cat", "the quick brown fox"]
+
+
+@pytest.fixture
+def body(bert: str, tmp_path: Path) -> str:
+    """The text model without a head, and without the pooler that comes before heads."""
+    shutil.copytree(bert, tmp_path / "body")
+    hf.BertModel.from_pretrained(bert, add_pooling_layer=False).save_pretrained(tmp_path / "body")
+    return str(tmp_path / "body")
+
+
+@pytest.mark.parametrize(
+    ("task", "weights"),
+    [
+        (
+            "text-classification",
+            "bert.pooler.dense.bias, .*, classifier.bias",
+        ),
+        ("token-classification", "classifier.bias, classifier.weight"),
+        ("fill-mask", "cls.predictions.*, ..."),
+        ("zero-shot-classification", "bert.pooler.dense.bias, .*, classifier.bias"),
+        ("text-generation", "cls.predictions.*, ..."),
+    ],
+)
+def test_a_model_without_the_head_of_its_task_is_refused(
+    body: str, task: str, weights: str
+) -> None:
+    fields = {"candidateLabels": ["a", "b"]} if task.startswith("zero") else {}
+    with pytest.raises(ModelLoad, match=f"'{body}' has no weights for what '{task}' .*{weights}"):
+        loaded(task, body, ["text"], **fields)
+
+
+def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
+    whole = run(loaded("feature-extraction", bert, ["text"]), {"text": TEXTS})
+    without = run(loaded("feature-extraction", body, ["text"]), {"text": TEXTS})
+    assert np.abs(np.array(whole) - np.array(without)).max() < 1e-5
+    assert loaded("image-feature-extraction", vit, ["image"])  # has no pooler of its own
+
+
+def test_what_only_training_uses_may_be_missing(tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny("listener"), tmp_path / "ctc")
+    model = hf.Wav2Vec2ForCTC.from_pretrained(tmp_path / "ctc")
+    state = model.state_dict()
+    del state["wav2vec2.masked_spec_embed"]
+    model.save_pretrained(tmp_path / "ctc", state_dict=state)
+    runtime = loaded("automatic-speech-recognition", str(tmp_path / "ctc"), ["audio"])
+    assert len(run(runtime, {"audio": [np.zeros(400, np.float32)]})) == 1
+
+
+@pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])
+def test_a_model_without_the_files_of_its_tokenizer_is_refused(task: str, tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = hf.BertConfig(**small, intermediate_size=32, vocab_size=200, is_decoder=True)
+    kinds = {
+        "feature-extraction": hf.BertModel,
+        "token-classification": hf.BertForTokenClassification,
+        "text-generation": hf.BertLMHeadModel,
+    }
+    kinds[task](config).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoad, match="has 5 tokens of the 200 that the model knows: put the f"):
+        loaded(task, str(tmp_path), ["text"])
+
+
+def test_texts_are_classified_in_batches_by_a_model_that_has_no_token_to_pad_with(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny("writer"), tmp_path / "gpt")
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "gpt")
+    assert tokenizer.pad_token is None
+    config = hf.GPT2Config(
+        n_embd=32, n_layer=1, n_head=2, n_positions=64, vocab_size=len(tokenizer), eos_token_id=3,
+        initializer_range=0.5, num_labels=3,
+    )  # fmt: skip
+    hf.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "gpt")
+    runtime = loaded("text-classification", str(tmp_path / "gpt"), ["text"])
+    alone = [run(runtime, {"text": [text]})[0] for text in TEXTS]
+    for found, expected in zip(run(runtime, {"text": TEXTS}), alone, strict=True):
+        assert found["label"] == expected["label"]
+        assert found["score"] == pytest.approx(expected["score"], abs=1e-5)

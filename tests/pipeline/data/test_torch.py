@@ -122,6 +122,30 @@ def test_a_program_takes_several_inputs_by_name(tmp_path: Path) -> None:
     assert np.abs(found - (left @ right.T).numpy()).max() < 1e-6
 
 
+@pytest.mark.parametrize("fixed", [1, 4])
+def test_a_program_for_a_fixed_number_of_rows_is_given_that_many(
+    fixed: int, tmp_path: Path
+) -> None:
+    module = affine()
+    program = torch.export.export(module, (torch.zeros(fixed, 3),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = runtime(source=str(tmp_path / "model.pt2"))
+    for rows in (1, 3, 4, 9):
+        found = loaded({"x": batch(rows)})
+        assert found.shape == (rows, 2)
+        assert np.abs(found - direct(module, batch(rows))).max() < 1e-6
+
+
+@pytest.mark.parametrize("features", [1, 3], ids=["numbers", "vectors"])
+def test_a_module_that_squeezes_may_be_given_one_row(features: int) -> None:
+    loaded = runtime(factory="user_code:Squeezing")
+    values = batch(2, features)
+    both = loaded({"x": values})
+    assert both.shape == ((2,) if features == 1 else (2, 3))
+    parts = [loaded({"x": values[at : at + 1]}) for at in range(2)]
+    assert np.array_equal(np.concatenate(parts), both)
+
+
 def test_a_program_with_other_inputs_is_told_when_it_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ModelLoad, match="the program takes x, not image"):
         runtime("image", **_program(affine(), tmp_path))

@@ -84,6 +84,13 @@ class Two(torch.nn.Module):
         return left.float().flatten(1) @ right.float().flatten(1).T
 
 
+class Squeezing(torch.nn.Module):
+    """Takes all axes of one away."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unsqueeze(1).squeeze()
+
+
 class Cast(torch.nn.Module):
     """Gives back its input in another type."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from batchinference.pipeline.failures import ModelLoad
+
+Batch = dict[str, np.ndarray]
 
 
 def numbers(name: str, values: np.ndarray) -> np.ndarray:
@@ -30,6 +32,21 @@ def _stacked(values: np.ndarray) -> np.ndarray:
         return values
     rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
     return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
+
+
+def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None) -> np.ndarray:
+    """The results for all rows, of a model that takes a fixed number of `rows` at once, or any.
+
+    The last row stands in for those that the last part lacks.
+    """
+    if rows is None:
+        return run(inputs)
+    count = len(next(iter(inputs.values())))
+    parts = []
+    for start in range(0, count, rows):
+        taken = np.minimum(np.arange(start, start + rows), count - 1)
+        parts.append(run({name: values[taken] for name, values in inputs.items()}))
+    return np.concatenate(parts)[:count]
 
 
 def check_image(image: Any) -> None:

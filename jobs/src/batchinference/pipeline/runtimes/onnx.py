@@ -10,7 +10,7 @@ import onnxruntime
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.runtimes.arrays import numbers
+from batchinference.pipeline.runtimes.arrays import in_parts, numbers
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.memory import memory_errors
 from batchinference.pipeline.runtimes.sources import resolve_place
@@ -36,17 +36,7 @@ class OnnxRuntime:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         fed = {name: _fit(self._inputs[name], values) for name, values in inputs.items()}
-        rows = len(next(iter(fed.values())))
-        if self._rows is None:
-            return self._run(fed)
-        parts = [self._run(self._part(fed, start)) for start in range(0, rows, self._rows)]
-        return np.concatenate(parts)[:rows]
-
-    def _part(self, fed: dict[str, np.ndarray], start: int) -> dict[str, np.ndarray]:
-        """As many rows as the model takes at once; the last row stands in for missing ones."""
-        rows = len(next(iter(fed.values())))
-        chosen = np.minimum(np.arange(start, start + (self._rows or rows)), rows - 1)
-        return {name: values[chosen] for name, values in fed.items()}
+        return in_parts(self._run, fed, self._rows)
 
     def _run(self, fed: dict[str, np.ndarray]) -> np.ndarray:
         with memory_errors():

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_unflatten
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.loading import load_callable
-from batchinference.pipeline.runtimes.arrays import chosen, numbers
+from batchinference.pipeline.runtimes.arrays import chosen, in_parts, numbers
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import resolve_place
 from batchinference.spec.models import TorchModel
@@ -24,14 +24,21 @@ class TorchRuntime:
         self._output_name = model.output_name
         self._module = _load(model, self._device)
         self._floats = _float_type(self._module)
+        self._rows = self._module.rows if isinstance(self._module, _Program) else None
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        return in_parts(self._run, inputs, self._rows)
+
+    def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
         with torch.inference_mode():
             output = chosen(self._module(**tensors), self._output_name)
         if not isinstance(output, torch.Tensor):
             raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
-        return to_numpy(output)
+        rows = len(next(iter(inputs.values())))
+        # a module that squeezes takes the axis of the rows away, too, where there is one row
+        squeezed = rows == 1 and (output.ndim == 0 or len(output) != 1)
+        return to_numpy(output.unsqueeze(0) if squeezed else output)
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
         # a copy, because blocks are shared memory that must not be written to
@@ -90,9 +97,20 @@ class _Program(torch.nn.Module):
         if set(names) != set(inputs):
             raise ModelLoad(f"the program takes {', '.join(names)}, not {', '.join(inputs)}")
         self._names = names
+        self.rows = _fixed_rows(program)
         self._form = program.call_spec.in_spec
         self._module = program.module()
 
     def forward(self, **tensors: torch.Tensor) -> Any:
         positional, named = tree_unflatten([tensors[name] for name in self._names], self._form)
         return self._module(*positional, **named)
+
+
+def _fixed_rows(program: torch.export.ExportedProgram) -> int | None:
+    """How many rows a program takes at once, when it was exported for one number of them."""
+    taken = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.name in taken]
+    sizes = [value.shape[0] for value in values if getattr(value, "ndim", 0)]
+    if not sizes or not all(isinstance(size, int) for size in sizes):
+        return None  # a size of any number is a symbol
+    return sizes[0] if len(set(sizes)) == 1 else None

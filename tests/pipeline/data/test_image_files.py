@@ -100,8 +100,18 @@ def test_the_names_of_files_end_in_what_the_column_says() -> None:
 @given(st.text(max_size=300))
 def test_no_name_leaves_its_directory(name: str) -> None:
     safe = file_name(name)
-    assert re.fullmatch(r"[A-Za-z0-9_-]*", safe)
-    assert len(safe) <= MAX_NAME
+    assert re.fullmatch(r"[^./\\:*?\"<>|\s\x00-\x1f\x7f-\x9f]*", safe)
+    assert len(safe.encode()) <= MAX_NAME
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("图片.jpg", "图片"), ("a/ü b.png", "ü_b"), ("हिन्दी.png", "हिन्दी"), ("图" * 99, "图" * 33),
+     ("a\u202egpj.png", "a_gpj")],
+    ids=["chinese", "space", "combining marks", "long", "direction"],
+)  # fmt: skip
+def test_letters_of_any_language_stay(name: str, kept: str) -> None:
+    assert file_name(name) == kept
 
 
 def test_the_first_images_of_an_output_can_be_seen(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ def test_lists_of_one_length_are_rows_of_an_array() -> None:
     assert array.tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint64", "float16", "float32"])
+@pytest.mark.parametrize("size", [-1, 2], ids=["list", "fixed size"])
+def test_elements_of_lists_keep_their_type(kind: str, size: int) -> None:
+    values = np.array([[1, 2], [3, 4]], kind)
+    lists = pa.array(values.tolist(), pa.list_(pa.from_numpy_dtype(kind), size))
+    _, array = file_of(pa.table({"v": lists}))
+    assert array.dtype == kind
+    assert np.array_equal(array, values)
+
+
 def test_a_missing_real_number_is_nan() -> None:
     _, array = file_of(pa.table({"x": pa.array([1.5, None])}))
     assert np.array_equal(array, [1.5, np.nan], equal_nan=True)
@@ -62,8 +72,11 @@ def test_a_missing_real_number_is_nan() -> None:
 @pytest.mark.parametrize(
     "column",
     [pa.array([[1.0], [1.0, 2.0]]), pa.array(["a", None]), pa.array([1, None]),
-     pa.array([b"ab\x00"]), pa.array([{"a": 1}])],
-    ids=["ragged", "null text", "null integer", "bytes", "struct"],
+     pa.array([b"ab\x00"]), pa.array([{"a": 1}]), pa.array(["a", "ab\x00"]),
+     pa.array([["a\x00"]], pa.large_list(pa.large_string())), pa.array([[1.0, None]]),
+     pa.array([None, None], pa.list_(pa.float32()))],
+    ids=["ragged", "null text", "null integer", "bytes", "struct", "text that ends in NUL",
+         "texts that end in NUL", "null element", "null lists"],
 )  # fmt: skip
 def test_what_only_pickling_could_hold_is_refused(column: pa.Array) -> None:
     with pytest.raises(BadOutput, match=r"column 'c' .* has no form as a NumPy array"):

@@ -20,6 +20,7 @@ from batchinference.pipeline.blocks import concat, to_column
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.writers import writer_for
+from support.reading import read_files
 from support.writing import write_of
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(2, 4, 2, 3)
@@ -82,6 +83,41 @@ def test_a_column_named_as_an_extension_is_encoded_by_it() -> None:
     assert extensions == ["jpg", "cls", "txt", "json", "npy", "flac"] * 2
 
 
+def test_names_of_any_language_are_kept(tmp_path: Path) -> None:
+    table = pa.table({"键": ["图片.jpg", "प्रति"], "类别": ["a", "b"], "标签": ["c", "d"],
+                      "two words": [1, 2]})  # fmt: skip
+    first, second = samples(shard(table, keyColumn="键"), tmp_path)
+    assert first == {"__key__": "图片_jpg", "类别.txt": "a", "标签.txt": "c", "two words.cls": 1}
+    assert second["__key__"] == "प्रति"
+
+
+def test_what_would_end_or_break_a_name_is_replaced() -> None:
+    assert names(shard(pa.table({"a/b\x00\n": ["x"]}))) == ["00000000.a_b__.txt"]
+
+
+@pytest.mark.parametrize(
+    "pair", [("a/b", "a\x00b"), ("a", "a.txt"), ("Size", "size")], ids=["unsafe", "ending", "case"]
+)
+def test_columns_that_would_share_a_member_are_named(pair: tuple[str, str]) -> None:
+    with pytest.raises(BadOutput, match=r"columns .* and .* would both be members") as raised:
+        shard(pa.table({name: ["x"] for name in pair}))
+    assert all(repr(name) in str(raised.value) for name in pair)
+
+
+def test_a_column_without_values_shares_no_member() -> None:
+    table = pa.table({"a.json": [{"x": 1}], "a": pa.nulls(1)})
+    assert names(shard(table)) == ["00000000.a.json"]
+
+
+def test_a_row_without_values_is_a_sample_as_well(tmp_path: Path) -> None:
+    content = shard(pa.table({"text": ["a", None, "c"]}))
+    assert names(content) == ["00000000.text.txt", "00000001.json", "00000002.text.txt"]
+    assert [row["__key__"] for row in samples(content, tmp_path)] == ["00000000", "00000001",
+                                                                      "00000002"]  # fmt: skip
+    rows = read_files("webdataset", tmp_path / "shard.tar").good
+    assert [row.get("text.txt") for row in rows] == ["a", None, "c"]
+
+
 def test_rows_without_a_key_column_are_numbered(tmp_path: Path) -> None:
     found = samples(shard(pa.table({"text": ["a", "b"]})), tmp_path)
     assert found == [{"__key__": "00000000", "text.txt": "a"},
@@ -105,7 +141,7 @@ def test_every_row_keeps_a_key_of_its_own(keys: list[str | None]) -> None:
     table = pa.table({"key": pa.array(keys, pa.string()), "n": range(len(keys))})
     written = names(shard(table, keyColumn="key"))
     assert len(set(written)) == len(keys)
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]+\.n\.cls", name) for name in written)
+    assert all(re.fullmatch(r"[^./\\\s\x00]+\.n\.cls", name) for name in written)
 
 
 @pytest.mark.parametrize("keys", [["a", "a", "a--2", "a"], ["", None, "00000001"]])

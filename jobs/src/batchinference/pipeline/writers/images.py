@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from batchinference.pipeline.writers.base import naming, values_of
+from batchinference.pipeline.writers.names import safe
 from batchinference.pipeline.writers.pixels import encode
 
 MAX_NAME = 100
+"""Bytes: a file system takes 255, and a part's name comes before."""
 _ENDINGS = {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class ImageWriter:
@@ -33,9 +34,9 @@ class ImageWriter:
 
 def file_name(value: object) -> str:
     """The last part of a name or path, without its extension, of characters that are safe in any
-    file system; empty when nothing of it is left."""
+    file system, letters of any language among them; empty when nothing of it is left."""
     if value is None:
         return ""
     last = re.split(r"[/\\]", str(value).rstrip("/\\"))[-1]
     stem = last.rsplit(".", 1)[0] or last
-    return _UNSAFE.sub("_", stem).strip("_")[:MAX_NAME]
+    return safe(stem).strip("_").encode()[:MAX_NAME].decode(errors="ignore")

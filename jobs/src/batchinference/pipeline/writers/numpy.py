@@ -8,9 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.writers.base import values_of
+
+NO_FORM = np.empty(0, dtype=object)
+"""Stands for what only pickling could hold."""
 
 
 class NumpyWriter:
@@ -43,11 +47,12 @@ def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
     try:
         array = _stacked(column)
     except ValueError:  # rows of several shapes
-        array = np.empty(0, dtype=object)
+        array = NO_FORM
     if array.dtype.hasobject or array.dtype.kind == "S":
         raise BadOutput(
             f"write: column '{name}' ({column.type}) has no form as a NumPy array: that takes rows "
-            "of one shape and plain type, none of them null. Choose others in write.columns"
+            "of one shape and plain type, none of them null, and no text that ends in a NUL. "
+            "Choose others in write.columns"
         )
     return array
 
@@ -55,6 +60,25 @@ def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
 def _stacked(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_primitive(column.type):
         if column.null_count and not pa.types.is_floating(column.type):
-            return np.empty(0, dtype=object)
+            return NO_FORM
         return np.asarray(column.to_numpy())
-    return np.array(values_of(column))
+    nulls, elements = column.null_count, column
+    while _is_list(elements.type):
+        elements = pc.list_flatten(elements)
+        nulls += elements.null_count
+    if nulls and _is_list(column.type):
+        return NO_FORM
+    kind = elements.type
+    if _is_text(kind) and pc.any(pc.ends_with(elements, pattern="\0")).as_py():
+        return NO_FORM
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return np.array(values_of(column), dtype=kind.to_pandas_dtype() if number else None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(kind) for is_kind in lists)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.writers.base import naming, values_of
 from batchinference.pipeline.writers.json import to_json
+from batchinference.pipeline.writers.names import safe
 from batchinference.pipeline.writers.numpy import npy
 from batchinference.pipeline.writers.pixels import encode, is_pixels
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+NOTHING = ("json", b"null")
+"""The member of a row without values: readers know a row by its members alone."""
+_UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 Encode = Callable[[Any], bytes]
 
 
@@ -45,16 +49,37 @@ class WebdatasetWriter:
         keys = _keys(table.column(self._key_column)) if self._key_column else _numbers(table)
         columns = [name for name in table.column_names if name != self._key_column]
         values = {name: values_of(table.column(name)) for name in columns}
-        members = {name: member_of(name, values[name]) for name in columns}
+        members = _members(values)
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for row, key in enumerate(keys):
-                for name, (member, encoded) in members.items():
-                    if (value := values[name][row]) is not None:
-                        with naming(name):
-                            content = value if isinstance(value, bytes) else encoded(value)
-                        _add(tar, f"{key}.{member}", content)
+                there = [name for name in members if values[name][row] is not None]
+                for name in there:
+                    member, encoded = members[name]
+                    value = values[name][row]
+                    with naming(name):
+                        content = value if isinstance(value, bytes) else encoded(value)
+                    _add(tar, f"{key}.{member}", content)
+                if not there:
+                    _add(tar, f"{key}.{NOTHING[0]}", NOTHING[1])
         yield ".tar", buffer.getvalue()
+
+
+def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
+    """The members that columns with values become. Raises BadOutput where two would be one."""
+    members: dict[str, tuple[str, Encode]] = {}
+    taken: dict[str, str] = {}
+    for name, column in values.items():
+        if all(value is None for value in column):
+            continue
+        members[name] = member_of(name, column)
+        member = members[name][0].lower()  # as readers take it
+        if (other := taken.setdefault(member, name)) != name:
+            raise BadOutput(
+                f"write: columns {other!r} and {name!r} would both be members '.{member}': rename "
+                "one of them"
+            )
+    return members
 
 
 def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
@@ -92,7 +117,7 @@ def _keys(column: pa.ChunkedArray) -> list[str]:
     taken: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):
-        wanted = key = _UNSAFE.sub("_", "" if value is None else str(value)) or f"{row:08d}"
+        wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
         while key in taken:
             taken[wanted] += 1
             key = f"{wanted}--{taken[wanted]}"

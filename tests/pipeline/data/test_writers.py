@@ -237,6 +237,29 @@ def test_elements_of_tensors_keep_their_type(dtype: str, ragged: bool) -> None:
     assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
 
 
+HALF = np.array([[0.5, 2], [3, 4]], np.float16)
+HALVES = {
+    "tensors": to_column(HALF),
+    "tensors of several shapes": to_column([HALF[0], HALF[1, :1]]),
+    "numbers": pa.array(HALF[0]),
+    "lists": pa.array([HALF[0].tolist(), None], pa.list_(pa.float16())),
+    "large lists": pa.array([HALF[0].tolist(), None], pa.large_list(pa.float16())),
+    "fixed lists": pa.array(HALF.tolist(), pa.list_(pa.float16(), 2)),
+    "structs": pa.array([{"a": {"b": [0.5]}}, None],
+                        pa.struct({"a": pa.struct({"b": pa.list_(pa.float16())})})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("column", HALVES.values(), ids=HALVES)
+def test_half_precision_is_widened_which_spark_does_not_read(column: pa.Array) -> None:
+    table = pa.table({"c": column})
+    written = parquet(table).read()
+    assert "halffloat" not in str(written.schema)
+    assert "float" in str(written.schema)
+    assert np.array_equal(np.ravel(written.column("c").to_pylist()[0]),
+                          np.ravel(table.column("c").to_pylist()[0]))  # fmt: skip
+
+
 def test_tensors_of_arrow_itself_keep_their_shape() -> None:
     values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})

@@ -60,3 +60,20 @@ def test_the_modes(mode: str) -> None:
 )
 def test_what_cannot_be_written(format_: str, fields: dict[str, Any], message: str) -> None:
     assert refused(writing(format_, **fields)).startswith(f"spec.write.{message}")
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json", "csv", "numpy", "webdataset", "images"])
+@pytest.mark.parametrize("column", ["_day", ".day"])
+def test_directories_that_readers_leave_out_are_refused(format_: str, column: str) -> None:
+    message = refused(writing(format_, partitionBy=["class", column]))
+    assert message == (
+        "spec.write: partitionBy: readers leave out directories whose names begin with "
+        f"'{column[0]}', as those of column '{column}' would: rename it first, with a step "
+        "renameColumns"
+    )
+
+
+@pytest.mark.parametrize("format_", ["delta", "parquet"])
+def test_tables_and_other_names_take_any_column(format_: str) -> None:
+    column = {"delta": "_day", "parquet": "day_"}[format_]
+    assert parse(writing(format_, partitionBy=[column])).spec.write.partition_by == [column]

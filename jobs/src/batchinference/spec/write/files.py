@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DELIMITER, ColumnName
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
+_LEFT_OUT = ("_", ".")
+"""How the names of files and directories begin that readers pass over."""
 
-class WriteParquet(WriteRows):
+
+class WriteDirectories(WritePartitioned):
+    """Files in directories that are named after columns."""
+
+    @model_validator(mode="after")
+    def _are_seen(self) -> Self:
+        for column in self.partition_by or []:
+            if column.startswith(_LEFT_OUT):
+                raise PydanticCustomError(
+                    "partitions",
+                    "partitionBy: readers leave out directories whose names begin with "
+                    "'{begin}', as those of column '{column}' would: rename it first, with a "
+                    "step renameColumns",
+                    {"begin": column[0], "column": column},
+                )
+        return self
+
+
+class WriteParquet(WriteRows, WriteDirectories):
     """Parquet files; tensors are written as plain lists."""
 
     format: Literal["parquet"]
@@ -19,7 +40,7 @@ class WriteParquet(WriteRows):
     """Compression of the files."""
 
 
-class WriteJson(WriteRows):
+class WriteJson(WriteRows, WriteDirectories):
     """JSON Lines files."""
 
     format: Literal["json"]
@@ -28,7 +49,7 @@ class WriteJson(WriteRows):
     """Compression of the files."""
 
 
-class WriteCsv(WriteRows):
+class WriteCsv(WriteRows, WriteDirectories):
     """Files of separated values with a header line. Lists and tensors become JSON."""
 
     format: Literal["csv"]
@@ -39,7 +60,7 @@ class WriteCsv(WriteRows):
     """The character between two fields."""
 
 
-class WriteNumpy(WriteRows):
+class WriteNumpy(WriteRows, WriteDirectories):
     """NumPy arrays whose first axis is the row: `.npy` files of a single column, `.npz` files of
     several, by their names."""
 
@@ -47,7 +68,7 @@ class WriteNumpy(WriteRows):
     """The format of the output."""
 
 
-class WriteWebdataset(WriteRows):
+class WriteWebdataset(WriteRows, WriteDirectories):
     """Tar files in WebDataset's form: a row is a run of members, one a column. A column whose name
     is an extension or ends in one (`jpg`, `caption.txt`) is encoded by it, of those that
     WebDataset decodes: txt, cls, json, npy, jpg, png, webp. Another gets the one of its type: png
@@ -71,7 +92,7 @@ class WriteWebdataset(WriteRows):
         return [self.key_column] if self.key_column else []
 
 
-class WriteImages(WritePartitioned):
+class WriteImages(WriteDirectories):
     """Image files, one a row. A row whose column holds nothing makes none."""
 
     format: Literal["images"]

@@ -21,6 +21,8 @@ from batchinference.spec.models import HttpModel
 
 SHOWN = 300
 """Characters of an answer that a message repeats."""
+MAX_ANSWER = 64 << 20
+"""Bytes of an answer: no model's is as long, and all requests in flight hold theirs at once."""
 _GATEWAY = {502, 503, 504}
 _MISTAKEN = {401, 404, 405, 407, 410}
 """What is said to every row alike: no such key, path or model."""
@@ -58,7 +60,7 @@ class Endpoint:
             try:
                 post = self._session.post(self._model.endpoint, json=body, allow_redirects=False)
                 async with post as response:
-                    content = await response.read()
+                    content = await _content(response)
             except TimeoutError:
                 seconds = self._model.timeout_seconds
                 raise NoAnswer(f"no answer within {seconds:g} seconds") from None
@@ -67,7 +69,7 @@ class Endpoint:
                 raise NoAnswer(f"the endpoint cannot be reached: {words}") from None
         return self._read(response, content)
 
-    def _read(self, response: aiohttp.ClientResponse, content: bytes) -> Any:
+    def _read(self, response: aiohttp.ClientResponse, content: bytearray) -> Any:
         status = response.status
         if HTTPStatus(200) <= status < HTTPStatus(300):
             return self._answer(content)
@@ -83,15 +85,30 @@ class Endpoint:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise RequestFailed(message)
 
-    def _answer(self, content: bytes) -> Any:
+    def _answer(self, content: bytearray) -> Any:
         try:
-            answer = json.loads(content)
-        except ValueError:
+            return self._form.answer(json.loads(content))
+        except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is no JSON") from None
-        try:
-            return self._form.answer(answer)
         except (RequestFailed, BadAnswer) as error:
             raise type(error)(self._keys.hide(str(error))) from None
+        except Exception as error:  # noqa: BLE001 - whatever it holds, only this row has no answer
+            words = self._keys.hide(f"{type(error).__name__}: {error}")
+            raise RequestFailed(f"the answer cannot be read: {words}") from None
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytearray:
+    """What was answered; of an error no more than its beginning. Raises RequestFailed where an
+    answer is too long."""
+    content = bytearray()
+    async for part in response.content.iter_any():
+        content += part
+        if len(content) > MAX_ANSWER:
+            response.close()
+            if response.ok:
+                raise RequestFailed(f"the answer is longer than {MAX_ANSWER >> 20} MiB")
+            break
+    return content
 
 
 def _bearable(wait: float | None) -> float:

@@ -104,22 +104,29 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise RequestFailed(f"the answer is no text: {_short(value)}")
+    if _shown(value) != value:
+        raise RequestFailed(f"the answer is no text of Unicode: {_short(value)}")
     return value
 
 
 def _text_or_json(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestFailed(f"the answer is no number: {_short(value)}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}") from None
 
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestFailed(f"the answer is no integer: {_short(value)}")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}")
     return value
 
 
@@ -134,7 +141,7 @@ def _numbers(value: Any) -> np.ndarray:
     try:
         if isinstance(value, list):
             return np.array(value, dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise RequestFailed(f"the answer is no list of numbers of one shape: {_short(value)}")
 
@@ -149,5 +156,10 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = _shown(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _shown(text: str) -> str:
+    """A text as UTF-8 can hold it, which has no halves of surrogate pairs; JSON does."""
+    return text.encode(errors="replace").decode()

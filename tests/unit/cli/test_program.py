@@ -129,6 +129,13 @@ finally:
     assert imported & HEAVY == set()
 
 
+@pytest.mark.parametrize("module", ["batchinference", "batchinference.cli.main"])
+def test_python_runs_the_program_as_a_module(job_file: Path, module: str) -> None:
+    command = [sys.executable, "-m", module, "validate", str(job_file), "nowhere.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, f"{job_file}: job is valid\n")
+
+
 def test_what_is_wrong_stands_on_stderr_and_what_is_asked_for_on_stdout(job_file: Path) -> None:
     done = ran("validate", job_file, "nowhere.yaml")
     assert done.returncode == 2

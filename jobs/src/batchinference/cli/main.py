@@ -130,3 +130,7 @@ def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
 
 def main() -> None:
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""`python -m batchinference` is the program `batchinference`."""
+
+from __future__ import annotations
+
+from batchinference.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.search.index import Index, open_index
+from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.row import of_row
 from batchinference.pipeline.search.search import Choice, search
 from batchinference.pipeline.storage import Address
@@ -111,6 +111,12 @@ def test_an_empty_first_file_does_not_hide_the_columns(tmp_path: Path) -> None:
     assert index.take(np.array([2, 0]), ["note"]).to_pylist() == [{"note": "a"}, {"note": None}]
 
 
+def test_many_files_without_a_vector_do_not_hide_the_column(tmp_path: Path) -> None:
+    nothing = [pa.table({"embedding": pa.nulls(1)})] * (INSPECTED_FILES + 1)
+    index = index_of(finished_output(tmp_path / "out", *nothing, embedded(ROWS[:2])))
+    assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [len(nothing)]
+
+
 def test_partitions_are_columns_and_what_begins_with_an_underscore_is_not_searched(
     tmp_path: Path,
 ) -> None:
@@ -140,7 +146,9 @@ def test_one_of_several_columns_must_be_named(tmp_path: Path) -> None:
 
 def test_an_output_without_embeddings_is_refused(tmp_path: Path) -> None:
     table = pa.table({"tokens": [[1, 2]], "pixels": [[[0.5]]], "text": ["x"]})
-    with pytest.raises(BadInput, match=r"holds no embeddings .*columns are tokens, pixels, text"):
+    with pytest.raises(
+        BadInput, match=r"no embeddings, .* float32 .*tokens \(list<.*int64>\), pix"
+    ):
         index_of(finished_output(tmp_path / "out", table))
 
 

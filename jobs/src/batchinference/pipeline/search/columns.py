@@ -31,9 +31,9 @@ def embedding_column(output: Address, schema: pa.Schema, column: str | None) -> 
     there = [field.name for field in schema if is_embedding(field.type)]
     named = ", ".join(there)
     if not there:
-        columns = ", ".join(schema.names)
-        raise BadInput(f"'{output.uri}' holds no embeddings (lists of numbers): its columns are "
-                       f"{columns}")  # fmt: skip
+        columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise BadInput(f"'{output.uri}' holds no embeddings, which are lists of float16, float32 "
+                       f"or float64, not of whole numbers: its columns are {columns}")  # fmt: skip
     if column is not None and column not in there:
         kind = f"is {schema.field(column).type}" if column in schema.names else "is not there"
         raise BadInput(f"column '{column}' of '{output.uri}' {kind}; embeddings are in {named}")

@@ -27,7 +27,7 @@ from batchinference.spec.job import BatchInferenceSpec
 
 FORMATS = ("parquet", "json")
 INSPECTED_FILES = 16
-"""Files whose types are looked at: a column may be empty in some of them."""
+"""Files whose types are looked at first; where these leave columns without a type, all are."""
 FOOTER_THREADS = 16
 TAKEN_ROWS = 1024
 """Rows of a batch where whole rows are read, which may be large."""
@@ -179,4 +179,7 @@ def _dataset(output: Address, file_format: str) -> pads.FileSystemDataset:
             partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
         ),
     )
-    return factory.finish(factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES))
+    schema = factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES)
+    if any(pa.types.is_null(field.type) for field in schema):  # a column may be empty in some files
+        schema = factory.inspect(promote_options="permissive", fragments=None)
+    return factory.finish(schema)

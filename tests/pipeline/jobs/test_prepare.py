@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.failures import BadInput, BadOutput, JobFailure, ModelLoad
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec import parse
 from support.documents import Document, model_step, python_step
@@ -24,7 +24,7 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document) -> Prepared | None:
+def prepare_job(job: Document) -> Prepared | NothingToDo:
     spec = parse(job).spec
     return prepare(spec, Layout.of(spec))
 
@@ -39,7 +39,7 @@ def test_a_job_that_can_begin_has_its_input_frozen_beside_the_output(
     source: Path, tmp_path: Path
 ) -> None:
     prepared = prepare_job(job_document("job", source, tmp_path / "out"))
-    assert prepared is not None
+    assert isinstance(prepared, Prepared)
     assert prepared.attempt.number == 1
     assert prepared.count == RowCount(3, estimated=True)
     frozen = pq.read_table(tmp_path / "out" / "_batchinference" / "input.parquet")
@@ -53,7 +53,19 @@ def test_a_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) 
     job = job_document("job", source, tmp_path / "out")
     prepare_job(job)
     (tmp_path / "out" / "_SUCCESS").touch()
-    assert prepare_job(job) is None
+    assert prepare_job(job) == NothingToDo()
+
+
+def test_a_complete_output_of_less_input_is_not_passed_over_in_silence(
+    source: Path, tmp_path: Path
+) -> None:
+    job = job_document("job", source, tmp_path / "out")
+    prepare_job(job)
+    (tmp_path / "out" / "_SUCCESS").touch()
+    write_lines(source, {"c.txt": ["new"]})
+    found = prepare_job(job)
+    assert isinstance(found, NothingToDo)
+    assert "the input has changed since (2 parts then, 3 now)" in found.since
 
 
 def net(**model: Any) -> Document:

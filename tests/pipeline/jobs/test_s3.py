@@ -19,7 +19,7 @@ from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import begin
-from batchinference.pipeline.prepare import prepare
+from batchinference.pipeline.prepare import Prepared, prepare
 from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.stores import object_store
 from batchinference.pipeline.writers.cut import Cut
@@ -140,7 +140,7 @@ class TestOutputStates:
         spec = parse(job).spec
         layout = Layout.of(spec)
         prepared = prepare(spec, layout)
-        assert prepared is not None
+        assert isinstance(prepared, Prepared)
         commit = Commit(prepared.attempt, JsonWriter("none"), Cut())
         failed = rows.failed_row(rows.pack(1, 0), "own", ValueError("no"))
         ends = [rows.end_of_file(number, 1 - number // 2) for number in range(3)]

@@ -34,6 +34,7 @@ SAME = {
     "replicas of own code": with_python(replicas={"max": 3}),
     "cluster": {"cluster": {"image": "other", "workers": {"max": 50}}},
     "mode": {"write": {"format": "parquet", "path": "s3://out/result/", "mode": "overwrite"}},
+    "limits of errors": {"errors": {"maxRows": 3, "maxPercent": 2}},
     "a default that is spelt out": {
         "write": {"format": "parquet", "path": "s3://out/result/", "compression": "snappy"}
     },
@@ -64,7 +65,7 @@ OTHER = {
     "compression": {
         "write": {"format": "parquet", "path": "s3://out/result/", "compression": "zstd"}
     },
-    "errors": {"errors": {"maxRows": 3}},
+    "place of the errors": {"errors": {"maxRows": 3, "path": "s3://bad/rows/"}},
 }
 
 

@@ -16,7 +16,7 @@ from batchinference.pipeline.failures import BadOutput, JobFailure, cause_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.manifest import Counts as Committed
 from batchinference.pipeline.owner import is_complete
-from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
 from batchinference.pipeline.progress import Meter
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.supervise import StopRequest, check_errors, supervise
@@ -57,8 +57,8 @@ class JobRun:
             self.publish(self._report())
             self.stop.check()
             prepared = prepare(self.job.spec, layout)
-            if prepared is None:
-                return self._nothing_to_do(layout)
+            if isinstance(prepared, NothingToDo):
+                return self._nothing_to_do(layout, prepared.since)
             return self._run(prepared)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
             return self._failed(cause_of(error))
@@ -125,14 +125,15 @@ class JobRun:
         self._tell(report)
         return report
 
-    def _nothing_to_do(self, layout: Layout) -> Report:
+    def _nothing_to_do(self, layout: Layout, since: str) -> Report:
         """The report of a job whose output is there: its own, or with mode ignore another's."""
         now_ = {"name": self.job.metadata.name, "started_at": self._started_at,
                 "updated_at": now(), "seconds": {}}  # fmt: skip
         done = next((one for one in (layout, layout.whole) if is_complete(one)), None)
         if done is not None:
             report = Report.parse(done.report.read())
-            now_ |= {"message": "the output was complete already", "state": JobState.SUCCEEDED}
+            words = "; ".join(filter(None, ("the output was complete already", since)))
+            now_ |= {"message": words, "state": JobState.SUCCEEDED}
         else:
             self._enter(JobState.SUCCEEDED)
             report = self._report()

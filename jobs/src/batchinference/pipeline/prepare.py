@@ -6,11 +6,15 @@ import importlib.util
 import json
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.job_input import JobInput, open_input
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import begin
+from batchinference.pipeline.owner import is_complete
 from batchinference.pipeline.sizing import RowCount, Sizing, sizing_of
 from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.plan.columns import check_columns
@@ -30,8 +34,15 @@ class Prepared:
     attempt: Attempt
 
 
-def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
-    """Check the steps, freeze the input and open the output; None when the output is complete.
+@dataclass(frozen=True)
+class NothingToDo:
+    """The output is there. `since` says what of the input is not in it, if anything."""
+
+    since: str = ""
+
+
+def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | NothingToDo:
+    """Check the steps, freeze the input and open the output, unless that is complete.
 
     Raises JobFailure that says what is missing.
     """
@@ -44,10 +55,25 @@ def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | None:
     count = given.count()
     attempt = begin(spec.write, layout)
     if attempt is None:
-        return None
+        return NothingToDo(_changed(given, layout))
     layout.input.write(given.serialized())
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Prepared(given, count, sizing_of(given, spec.read, count), attempt)
+
+
+def _changed(given: JobInput, layout: Layout) -> str:
+    """How the input differs from that of the complete output."""
+    done = next((one for one in (layout, layout.whole) if is_complete(one)), None)
+    if done is None or not done.input.exists():
+        return ""
+    before, now = (pq.read_table(pa.BufferReader(content)).to_pylist()
+                   for content in (done.input.read(), given.serialized()))  # fmt: skip
+    if before == now:
+        return ""
+    return (
+        f"the input has changed since ({len(before)} parts then, {len(now)} now) and what is new "
+        "is not in it: for that, write a job over the new files alone, with write.mode append"
+    )
 
 
 def check_step(step: Step) -> None:

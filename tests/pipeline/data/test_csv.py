@@ -209,10 +209,42 @@ def test_one_huge_line_is_one_row(tmp_path: Path) -> None:
     assert outcome.ends == {0: 5}
 
 
-def test_a_quote_that_never_ends_is_told_by_the_rows_that_it_takes(tmp_path: Path) -> None:
-    outcome = read(tmp_path, 'a,b\n1,x\n2,"y\n3,z\n')
-    assert outcome.ends == {0: len(outcome.good) + len(outcome.bad)}
-    assert outcome.good[0] == {"a": 1, "b": "x"}
+@pytest.mark.parametrize("block", [20, reader.BLOCK_BYTES])
+@pytest.mark.parametrize(
+    ("content", "good", "bad"),
+    [
+        ('a,b\n1,x\n2,"y\n3,z\n', 1, 2),
+        ('a,b\n1,x\n2,"y', 1, 1),
+        ('a,b\n1,x\n2,"y""\n\n3,z\n4,z', 1, 3),
+        ('a,b\n1,x\n2\n"3\n4,z\n', 1, 3),
+        ('a,b\n1,x\n2,\xe9,"y\n3,z', 1, 2),
+        ('a\n1\n"2\n3\n', 1, 2),
+        ('a\n1\n"2"\n3\n', 3, 0),
+        ('a,b\n1,x\n2,"y"', 2, 0),
+        ("a,b\n1,x\r", 1, 0),
+    ],
+    ids=[
+        *("in the last field", "in the last line", "with quotes behind it", "in a first field"),
+        *("in a ragged line that is no UTF-8", "in the only field"),
+        *("closed in the only field", "closed at the end", "no quote"),
+    ],
+)
+def test_a_quote_that_never_ends_costs_its_row_and_the_lines_behind_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+    good: int,
+    bad: int,
+    block: int,
+) -> None:
+    (tmp_path / "0.csv").write_text("a,b\n0,text\n")
+    (tmp_path / "1.csv").write_bytes(content.encode("latin-1"))
+    monkeypatch.setattr(reader, "BLOCK_BYTES", block)
+    outcome = read_files("csv", tmp_path, sampled=1)
+    assert outcome.places[1:] == [(1, number) for number in range(good)]
+    assert sorted(outcome.bad) == [(1, number) for number in range(good, good + bad)]
+    if bad:
+        assert "a quote is opened but not closed" in outcome.bad[1, good + bad - 1]
 
 
 def test_a_ragged_line_with_undecodable_bytes_costs_its_row_alone(

@@ -7,7 +7,6 @@ a column of which nothing was learned is text.
 
 from __future__ import annotations
 
-import codecs
 import io
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ import pyarrow.csv as pac
 from batchinference.pipeline.readers import latin1
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after, size_of
+from batchinference.pipeline.readers.csv_end import MARK, Marked, without_mark
+from batchinference.pipeline.readers.csv_ragged import InOrder
 from batchinference.pipeline.readers.lines import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address
@@ -70,22 +71,28 @@ class CsvReader:
     def _chunks(self, file: Address, way: _Way) -> Iterator[Chunk]:
         """The rows of a file. Their order does not depend on the way."""
         rejected: deque[pac.InvalidRow] = deque()
-        rows = _InOrder(rejected, header=self._names is None)
+        rows = InOrder(rejected, header=self._names is None)
         # as bytes, because of what is text already pyarrow would check a whole block
         types = pac.ConvertOptions(column_types=dict.fromkeys(way.columns, pa.binary()))
+        lost: BadRow | None = None
         parsing = self._parsing(rejected)
         with file.filesystem.open_input_stream(file.path) as source:
             try:
-                reader = pac.open_csv(Unmarked(source), self._reading(way), parsing, types)
+                reader = pac.open_csv(Marked(source), self._reading(way), parsing, types)
+                if reader.schema.names == [MARK]:
+                    return  # nothing but blank lines
                 if new := set(reader.schema.names) - set(way.columns):
                     raise _ReadAgain(replace(way, columns=(*way.columns, *sorted(new))))
                 for batch in reader:
-                    for chunk in rows.with_rejected(pa.table(batch)):
+                    table, lost = without_mark(pa.table(batch))
+                    for chunk in rows.with_rejected(table):
                         yield from self._cast(chunk, way)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 if "Empty CSV file" not in str(error):
                     yield from _otherwise(way, error)
             yield from rows.rest()
+            if lost:
+                yield lost
 
     def _reading(self, way: _Way) -> pac.ReadOptions:
         encoding = latin1.ENCODING if way.by_bytes else "utf8"
@@ -95,7 +102,8 @@ class CsvReader:
 
     def _parsing(self, rejected: deque[pac.InvalidRow]) -> pac.ParseOptions:
         def reject(row: pac.InvalidRow) -> str:
-            rejected.append(row)
+            if row.text != MARK:
+                rejected.append(row)
             return "skip"
 
         return pac.ParseOptions(
@@ -178,54 +186,6 @@ def _otherwise(way: _Way, error: ValueError) -> Iterator[Chunk]:
     elif way.block < MAX_BLOCK_BYTES:
         raise _ReadAgain(replace(way, block=min(16 * way.block, MAX_BLOCK_BYTES))) from error
     yield BadRow(error)  # the rest of the file counts as one row
-
-
-class Unmarked:
-    """A stream of text without a UTF-8 mark, as pyarrow reads from it."""
-
-    closed = False
-
-    def __init__(self, source: pa.NativeFile) -> None:
-        self._source = source
-        self._first = True
-
-    def read(self, size: int) -> bytes:
-        content = bytes(self._source.read(size))
-        if self._first:
-            self._first = False
-            content = content.removeprefix(codecs.BOM_UTF8) or bytes(self._source.read(size))
-        return content
-
-    def close(self) -> None:
-        """Whoever opened the stream closes it."""
-
-
-class _InOrder:
-    """Puts the rows with the wrong number of fields, which the parser tells of block by block and
-    ahead of time, where they stand in the file."""
-
-    def __init__(self, rejected: deque[pac.InvalidRow], *, header: bool) -> None:
-        self._rejected = rejected
-        self._next = 2 if header else 1  # the parser counts from 1, the header too
-
-    def with_rejected(self, table: pa.Table) -> Iterator[Chunk]:
-        while self._rejected and self._rejected[0].number <= self._next + table.num_rows:
-            before = self._rejected[0].number - self._next
-            yield table.slice(0, before)
-            table = table.slice(before)
-            self._next += before + 1
-            yield _bad_row(self._rejected.popleft())
-        self._next += table.num_rows
-        yield table
-
-    def rest(self) -> Iterator[BadRow]:
-        while self._rejected:
-            yield _bad_row(self._rejected.popleft())
-
-
-def _bad_row(row: pac.InvalidRow) -> BadRow:
-    text = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
-    return BadRow(ValueError(f"{text}: {row.text[:200]}"))
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -265,6 +265,13 @@ def test_null_behind_a_byte_order_mark_within_a_file_is_a_row() -> None:
     assert reader.parse(b"\xef\xbb\xbfnull\n", reader.NO_SCHEMA).num_rows == 1
 
 
+@pytest.mark.parametrize("content", [b'[{"a": 1}, {"a": 2}]', b'[\n{"a": 1},\n{"a": 2}\n]'])
+def test_an_array_that_is_read_as_lines_is_told_how_to_be_read(
+    tmp_path: Path, content: bytes
+) -> None:
+    assert "read.options.lines: false" in read(tmp_path, content).bad[0, 0]
+
+
 def test_null_alone_can_be_a_sample(tmp_path: Path) -> None:
     outcome = read(tmp_path, b"null\n")
     assert outcome.places == [(0, 0)]

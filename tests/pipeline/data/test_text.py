@@ -102,10 +102,11 @@ def test_an_empty_file_has_no_rows_in_any_encoding(tmp_path: Path, encoding: str
     assert outcome.ends == {0: 0}
 
 
-def test_an_unknown_encoding_is_refused_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-9", "undefined", "a\0b", "hex", "rot13"])
+def test_an_unknown_encoding_is_refused_by_its_name(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(BadInput, match="encoding: unknown encoding 'utf-9'"):
-        read_files("text", tmp_path, encoding="utf-9")
+    with pytest.raises(BadInput, match=f"encoding: unknown encoding '{encoding}'"):
+        read_files("text", tmp_path, encoding=encoding)
 
 
 def test_a_line_with_undecodable_bytes_goes_to_the_errors(tmp_path: Path) -> None:

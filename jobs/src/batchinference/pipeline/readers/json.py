@@ -27,6 +27,7 @@ from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import JsonOptions
 
 NO_SCHEMA = pa.schema([])
+ARRAY = "a file that is one array is read with read.options.lines: false"
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
 """What pyarrow crashes of: a chunk whose first row is null."""
 
@@ -82,7 +83,8 @@ def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
     except ValueError as error:
         lines = [line for line in chunk.splitlines(keepends=True) if line.strip()]
         if len(lines) == 1:
-            yield BadRow(error)
+            array = lines[0].lstrip().startswith(b"[")
+            yield BadRow(ValueError(f"{error} ({ARRAY})") if array else error)
             return
         half = len(lines) // 2
         yield from rows_of(b"".join(lines[:half]), schema)

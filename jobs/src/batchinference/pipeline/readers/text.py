@@ -22,7 +22,8 @@ class TextReader:
         self._drop_empty = options.drop_empty_lines
         try:
             self._by_line = "\n".encode(options.encoding) == b"\n"
-        except LookupError:
+            b"".decode(options.encoding)
+        except (LookupError, ValueError):
             raise BadInput(f"read.options.encoding: unknown encoding '{self._encoding}'") from None
 
     def prepare(self, samples: list[Address]) -> None:

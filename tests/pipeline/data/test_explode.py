@@ -74,3 +74,8 @@ def test_a_block_without_elements_tells_no_types() -> None:
     """What comes of it meets blocks whose elements are tensors."""
     changed = explode(pa.table({"list": pa.array([[], None], pa.list_(pa.null()))}))
     assert (changed.table.num_rows, changed.table.column_names) == (0, [])
+
+
+def test_a_block_of_nulls_alone_has_no_children() -> None:
+    changed = explode(pa.table({"n": [1, 2], "list": pa.nulls(2)}))
+    assert (changed.table.num_rows, changed.parents.tolist()) == (0, [])

@@ -36,6 +36,8 @@ class ExplodeList:
         """All elements, and for each the number of its row."""
         if isinstance(column.type, get_arrow_extension_tensor_types()):
             return _of_tensors(column)
+        if pa.types.is_null(column.type):  # of a whole block; others may have lists in it
+            return column.slice(0, 0), np.zeros(0, dtype=np.int64)
         lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         if not any(is_list(column.type) for is_list in lists):
             raise JobFailure(

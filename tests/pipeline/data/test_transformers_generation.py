@@ -46,6 +46,16 @@ def test_a_text_is_continued_as_it_is(tiny: Tiny) -> None:
         assert len(set(expected)) > 1
 
 
+def test_a_prompt_and_its_answer_must_fit_into_the_model(tiny: Tiny) -> None:
+    source = tiny("writer")  # has 512 positions, and begins with <bos>
+    assert generated(source, ["x" * 505])
+    words = "512 tokens and sampling.max_new_tokens is 6, but the model has 512 positions"
+    with pytest.raises(ValueError, match=words):
+        generated(source, ["a", "x" * 511])
+    with pytest.raises(ValueError, match="max_new_tokens is 88, but"):
+        generated(source, ["x" * 511], sampling={"max_length": 600})
+
+
 def test_a_prompt_is_filled_with_the_rows_values(tiny: Tiny) -> None:
     source = tiny("writer")
     runtime = loaded(

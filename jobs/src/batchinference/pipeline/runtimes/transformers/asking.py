@@ -111,6 +111,23 @@ class ChatTemplate:
         return f"model '{self._source}' has no chat template"
 
 
+def check_room(tensors: Any, config: Any, sampling: Any) -> None:
+    """Raise ValueError when a prompt and what is to follow it take more positions than the model
+    has: on a GPU, a look-up beyond them would end the whole process."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if config.is_encoder_decoder or positions is None or "attention_mask" not in tensors:
+        return
+    longest = int(tensors["attention_mask"].sum(dim=1).max())
+    new = sampling.max_new_tokens
+    if new is None:  # then max_length limits both together
+        new = max((sampling.max_length or 0) - longest, 0)
+    if longest + new > positions:
+        raise ValueError(
+            f"the prompt has {longest} tokens and sampling.max_new_tokens is {new}, but the model "
+            f"has {positions} positions for both together: shorten the prompt, or ask for less"
+        )
+
+
 def _key(text: str, images: list[Any]) -> str:
     digest = hashlib.sha256(text.encode())
     for image in images:

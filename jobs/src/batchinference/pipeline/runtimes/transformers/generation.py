@@ -11,7 +11,12 @@ import transformers
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.prompts import rows_of
-from batchinference.pipeline.runtimes.transformers.asking import Asked, ImagePrompts, TextPrompts
+from batchinference.pipeline.runtimes.transformers.asking import (
+    Asked,
+    ImagePrompts,
+    TextPrompts,
+    check_room,
+)
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.sampling import sampling_of
 from batchinference.pipeline.runtimes.transformers.tokens import fit
@@ -44,6 +49,7 @@ class GenerationRuntime:
 
     def _generate(self, asked: Asked) -> list[list[str]]:
         """The new texts of each row."""
+        check_room(asked.tensors, self._model.config, self._sampling.config)
         tensors = to_model(asked.tensors, self._model)
         texts: list[list[str]] = [[] for _ in asked.rows]
         for number in range(self._sampling.passes):

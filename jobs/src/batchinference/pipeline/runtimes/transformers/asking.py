@@ -113,9 +113,12 @@ class ChatTemplate:
 
 def check_room(tensors: Any, config: Any, sampling: Any) -> None:
     """Raise ValueError when a prompt and what is to follow it take more positions than the model
-    has: on a GPU, a look-up beyond them would end the whole process."""
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if config.is_encoder_decoder or positions is None or "attention_mask" not in tensors:
+    has: on a GPU, a look-up beyond them would end the whole process. Positions that are computed,
+    and not looked up, may be exceeded."""
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
+    computed = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))
+    if config.is_encoder_decoder or computed or not positions or "attention_mask" not in tensors:
         return
     longest = int(tensors["attention_mask"].sum(dim=1).max())
     new = sampling.max_new_tokens

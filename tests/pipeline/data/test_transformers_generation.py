@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,31 @@ def test_a_text_is_continued_as_it_is(tiny: Tiny) -> None:
         assert len(set(expected)) > 1
 
 
-def test_a_prompt_and_its_answer_must_fit_into_the_model(tiny: Tiny) -> None:
-    source = tiny("writer")  # has 512 positions, and begins with <bos>
-    assert generated(source, ["x" * 505])
+@pytest.fixture
+def looked_up(tiny: Tiny, tmp_path: Path) -> str:
+    """A model that looks its 512 positions up; its tokenizer has a token for each letter, and
+    begins with <bos>."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("writer"))
+    tokenizer.save_pretrained(tmp_path)
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = transformers.GPT2Config(
+        vocab_size=len(tokenizer), n_positions=512, n_embd=8, n_layer=1, n_head=1, **ends
+    )
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_a_prompt_and_its_answer_must_fit_into_the_model(looked_up: str) -> None:
+    assert generated(looked_up, ["x" * 505])
     words = "512 tokens and sampling.max_new_tokens is 6, but the model has 512 positions"
     with pytest.raises(ValueError, match=words):
-        generated(source, ["a", "x" * 511])
+        generated(looked_up, ["a", "x" * 511])
     with pytest.raises(ValueError, match="max_new_tokens is 88, but"):
-        generated(source, ["x" * 511], sampling={"max_length": 600})
+        generated(looked_up, ["x" * 511], sampling={"max_length": 600})
+
+
+def test_positions_that_are_computed_may_be_exceeded(tiny: Tiny) -> None:
+    assert generated(tiny("writer"), ["x" * 511])
 
 
 def test_a_prompt_is_filled_with_the_rows_values(tiny: Tiny) -> None:

@@ -106,7 +106,6 @@ def test_arrays_are_tensors_on_the_way_in_and_out(own: Make) -> None:
         ("flatMap", {"a": 1}, "must return a list of rows, got dict"),
         ("flatMap", None, "must return a list of rows, got NoneType"),
         ("flatMap", [1], "must return a row as a dict, got int"),
-        ("map", {"a": object()}, "returned rows that make no columns"),
     ],
 )
 def test_what_is_no_row_fails_the_job(own: Make, method: str, returned: Any, message: str) -> None:

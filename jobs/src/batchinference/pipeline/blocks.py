@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
+from ray.data._internal.arrow_ops.transform_pyarrow import unify_schemas
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
 from ray.data.extensions import (
@@ -19,6 +20,8 @@ from ray.data.extensions import (
     ArrowTensorTypeV2,
     get_arrow_extension_tensor_types,
 )
+
+from batchinference.pipeline.failures import JobFailure
 
 Batch = dict[str, np.ndarray]
 """Column name to an array whose first axis is the row, as `map_batches` gives it to a function."""
@@ -28,12 +31,47 @@ _COUNTED = (ArrowTensorType, ArrowTensorTypeV2)
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables below each other. Columns that one lacks become null; types are widened."""
+    """Tables below each other. Columns that one lacks become null; types are widened. Raises
+    JobFailure for a column of types that no type holds together."""
     if len(tables) == 1:
         return tables[0]
     names = dict.fromkeys(name for table in tables for name in table.column_names)
     given = _without_untyped(tables)
-    return _ray_concat(given, promote_types=True, preserve_order=True).select(list(names))
+    try:
+        return _ray_concat(given, promote_types=True, preserve_order=True).select(list(names))
+    except Exception as error:
+        for name in names:
+            _refuse_clash(name, given, error)
+        raise
+
+
+def _refuse_clash(name: str, tables: Sequence[pa.Table], error: Exception) -> None:
+    kinds = (table.schema.field(name).type for table in tables if name in table.column_names)
+    joined = pa.null()
+    for kind in dict.fromkeys(kinds):
+        wider = joined_type(joined, kind)
+        if wider is None:
+            raise JobFailure(
+                f"column '{name}' is {joined} in some rows and {kind} in others, and no type holds "
+                "both: give it one type in the step that makes it, or in a step behind the read"
+            ) from error
+        joined = wider
+
+
+def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of a column that holds values of both; None where they cannot be joined."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    tensors = get_arrow_extension_tensor_types()
+    if isinstance(one, tensors) != isinstance(other, tensors):
+        return None  # which Ray does not notice
+    try:
+        schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
+        return unify_schemas(schemas, promote_types=True).field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
 
 
 def _without_untyped(tables: Sequence[pa.Table]) -> list[pa.Table]:
@@ -98,13 +136,6 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Rows as Ray Data gives them to `map` functions."""
     accessor = BlockAccessor.for_block(table)
     return iter(accessor.iter_rows(public_row_format=True))
-
-
-def rows_to_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows as a table; arrays become tensors, and what a row lacks becomes null. Raises TypeError
-    for what Ray Data would only pickle."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: to_column([row.get(name) for row in rows]) for name in names})
 
 
 def to_column(values: Any) -> pa.ChunkedArray:

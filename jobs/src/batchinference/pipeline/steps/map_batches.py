@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.blocks import Batch, to_batch, to_column
+from batchinference.pipeline.blocks import Batch, to_batch
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.made import MadeColumns, no_column
 from batchinference.plan.columns import OWN_PREFIX
 
 
@@ -19,8 +22,9 @@ class MapBatches:
         self._name = name
         self._function = function
         self._arguments = arguments
+        self._columns = MadeColumns(name)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
+    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
         given = to_batch(batch)
         for array in given.values():
             # a change in place would be lost where the column counts as untouched
@@ -31,28 +35,34 @@ class MapBatches:
             raise JobFailure(
                 f"step '{self._name}' must return a dict of column name to array, got {got}"
             )
-        return self._table(batch, given, result)
-
-    def _table(self, batch: pa.Table, given: Batch, result: dict[str, Any]) -> pa.Table:
-        columns = {}
         for name, values in result.items():
-            if str(name).startswith(OWN_PREFIX):
-                raise JobFailure(f"step '{self._name}' returned a column '{name}': names that "
-                                 f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
-            untouched = name in given and values is given[name]
-            columns[name] = batch.column(name) if untouched else self._column(name, values)
-            if len(columns[name]) != batch.num_rows:
-                raise JobFailure(
-                    f"step '{self._name}' returned {len(columns[name])} rows in column '{name}' "
-                    f"for a batch of {batch.num_rows}: it must return one for each"
-                )
-        return pa.table(columns)
+            self._check(name, values, batch.num_rows)
+        return self._changed(batch, given, result)
 
-    def _column(self, name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    def _check(self, name: str, values: Any, rows: int) -> None:
+        if str(name).startswith(OWN_PREFIX):
+            raise JobFailure(f"step '{self._name}' returned a column '{name}': names that "
+                             f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
         try:
-            return to_column(values)
+            returned = len(values)
         except TypeError as error:
+            raise no_column(self._name, name, values, error) from error
+        if returned != rows:
             raise JobFailure(
-                f"step '{self._name}' returned a {type(values).__name__} in column '{name}' that "
-                f"is no column: {error}"
-            ) from error
+                f"step '{self._name}' returned {returned} rows in column '{name}' "
+                f"for a batch of {rows}: it must return one for each"
+            )
+
+    def _changed(self, batch: pa.Table, given: Batch, result: dict[str, Any]) -> pa.Table | Changed:
+        untouched = {name for name, values in result.items() if values is given.get(name)}
+        made, misfits = self._columns.of(
+            {name: values for name, values in result.items() if name not in untouched}
+        )
+        fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
+        if misfits and len(fit) == 0:
+            return Changed(pa.table({}), fit, misfits)  # no rows, no types
+        rest = batch.take(fit) if misfits else batch
+        table = pa.table(
+            {name: rest.column(name) if name in untouched else made[name] for name in result}
+        )
+        return Changed(table, fit, misfits) if misfits else table

@@ -1,7 +1,8 @@
 """The user's code over single rows, for one row each or for any number of them.
 
 A row is a dict as Ray Data gives it to `map`: plain values, and NumPy arrays where the column
-holds tensors. A row on which the code raises is the bad one, and no other is tried again.
+holds tensors. A row on which the code raises is the bad one, and no other is tried again. So is one
+for which it returns a value that does not fit into its column.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.blocks import rows_of, rows_to_table
+from batchinference.pipeline.blocks import rows_of
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.made import MadeColumns
 from batchinference.plan.columns import OWN_PREFIX
 
 Row = dict[str, Any]
@@ -28,6 +30,7 @@ class MapRows:
         self._name = name
         self._function = function
         self._arguments = arguments
+        self._columns = MadeColumns(name)
 
     def __call__(self, batch: pa.Table) -> Changed:
         results: list[Row] = []
@@ -43,7 +46,7 @@ class MapRows:
                 continue
             results += made
             parents += [number] * len(made)
-        return Changed(self._table(results), np.array(parents, dtype=np.int64), failed)
+        return self._changed(results, parents, failed)
 
     def _made(self, row: Row) -> list[Row]:
         return [self._checked(self._function(row, **self._arguments))]
@@ -58,13 +61,22 @@ class MapRows:
                                  f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
         return row
 
-    def _table(self, results: list[Row]) -> pa.Table:
-        try:
-            return rows_to_table(results)
-        except TypeError as error:
-            raise JobFailure(
-                f"step '{self._name}' returned rows that make no columns: {error}"
-            ) from error
+    def _changed(
+        self, results: list[Row], parents: list[int], failed: dict[int, Exception]
+    ) -> Changed:
+        names = dict.fromkeys(name for row in results for name in row)
+        columns, misfits = self._columns.of(
+            {name: [row.get(name) for row in results] for name in names}
+        )
+        bad = {parents[row]: error for row, error in misfits.items()}
+        kept = [row for row in range(len(results)) if row not in misfits]
+        # a row fails as a whole: the others that it became go with the one that does not fit
+        whole = [row for row in kept if parents[row] not in bad]
+        table = pa.table(columns)
+        if len(whole) < len(kept):
+            table = table.filter(pa.array([parents[row] not in bad for row in kept]))
+        numbers = np.array([parents[row] for row in whole], dtype=np.int64)
+        return Changed(table, numbers, failed | bad)
 
 
 class FlatMap(MapRows):

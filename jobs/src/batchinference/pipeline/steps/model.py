@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.blocks import to_batch
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.pipeline.steps.columns import require
+from batchinference.pipeline.steps.made import MadeColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 
@@ -25,6 +25,7 @@ class ModelTransform:
             raise ValueError(f"step '{step.name}' has no model")
         self._step = step.name
         self._model = step.model
+        self._made = MadeColumns(step.name)
         self._runtime = _load(step.name, step.model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | Changed:
@@ -38,13 +39,9 @@ class ModelTransform:
                 f"{batch.num_rows}"
             )
         failed = _errors(results)
-        if not failed:
-            return with_column(batch, self._model.output, to_column(results))
-        well = np.array([row for row in range(batch.num_rows) if row not in failed], dtype=np.int64)
-        if len(well) == 0:
-            return Changed(pa.table({}), well, failed)  # no rows, no types
-        column = to_column([results[row] for row in well])
-        return Changed(with_column(batch.take(well), self._model.output, column), well, failed)
+        if failed:
+            results = [result for row, result in enumerate(results) if row not in failed]
+        return self._made.added(batch, self._model.output, results, failed)
 
 
 def _errors(results: Any) -> dict[int, Exception]:

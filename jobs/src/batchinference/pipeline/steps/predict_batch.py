@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from batchinference.pipeline.blocks import to_batch, to_column
+from batchinference.pipeline.blocks import to_batch
 from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.columns import require
+from batchinference.pipeline.steps.made import MadeColumns
 from batchinference.spec.python_step import PredictBatch
 
 
@@ -29,18 +31,18 @@ class PredictBatchTransform:
         self._columns = columns
         self._method = method
         self._arguments = arguments
+        self._made = MadeColumns(name)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
+    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
         require(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
-        results = self._method([_legacy(value) for value in values], **self._arguments)
-        column = to_column(_plain(results))
-        if len(column) != batch.num_rows:
+        results = _plain(self._method([_legacy(value) for value in values], **self._arguments))
+        if len(results) != batch.num_rows:
             raise JobFailure(
-                f"step '{self._name}': predict_batch returned {len(column)} results for "
+                f"step '{self._name}': predict_batch returned {len(results)} results for "
                 f"{batch.num_rows} values: it must return one for each"
             )
-        return with_column(batch, self._columns.output, column)
+        return self._made.added(batch, self._columns.output, results, failed={})
 
 
 def _legacy(value: Any) -> Any:

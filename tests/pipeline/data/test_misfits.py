@@ -1,0 +1,178 @@
+"""Values of a step that do not fit into their column: each costs its own row and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat, to_batch, to_column
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.stage import ErrorHandling, StageRunner
+from batchinference.pipeline.steps import Changed, Transform
+from batchinference.pipeline.steps.python import python_transform
+from batchinference.pipeline.storage import Address
+from batchinference.plan import Stage
+from batchinference.spec.python_step import PythonStep
+from batchinference.spec.steps import Step
+from support.reading import data_of
+
+Returns = Callable[[Any], Transform]
+KINDS = ["map", "flatMap", "mapBatches", "mapBatches of arrays", "predictBatch"]
+
+
+def step_of(kind: str, values: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> PythonStep:
+    """A step that returns for each number the value that it has there, in a column `v`."""
+    import user_code
+
+    class Predictor:
+        def predict_batch(self, numbers: list[Any]) -> list[Any]:
+            return [values[int(number)] for number in numbers]
+
+    def batches(batch: dict[str, Any]) -> dict[str, Any]:
+        found = [values[int(number)] for number in batch["n"]]
+        if kind == "mapBatches of arrays":
+            array = np.empty(len(found), dtype=object)
+            array[:] = found
+            return {**batch, "v": array}
+        return {**batch, "v": found}
+
+    targets = {
+        "map": lambda row: {**row, "v": values[int(row["n"])]},
+        "flatMap": lambda row: [{**row, "v": values[int(row["n"])]}],
+        "predictBatch": Predictor,
+    }
+    name = "Given" if kind == "predictBatch" else "given"
+    monkeypatch.setattr(user_code, name, targets.get(kind, batches), raising=False)
+    more = {"predictBatch": {"input": "n", "output": "v"}} if kind == "predictBatch" else {}
+    method = {"method": kind} if kind in ("map", "flatMap") else {}
+    return PythonStep.model_validate({"callable": f"user_code:{name}", **method, **more})
+
+
+@pytest.fixture(params=KINDS)
+def returns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Returns:
+    def make(values: list[Any]) -> Transform:
+        step = step_of(request.param, dict(enumerate(values)), monkeypatch)
+        return python_transform("own", step)
+
+    return make
+
+
+def numbers(first: int, after: int) -> pa.Table:
+    return pa.table({"n": range(first, after)})
+
+
+def outcome(changed: pa.Table | Changed) -> tuple[list[Any], dict[int, str]]:
+    """The values of the column, and the words of each row that failed."""
+    if isinstance(changed, pa.Table):
+        return changed.column("v").to_pylist(), {}
+    there = changed.table.column("v").to_pylist() if changed.table.num_rows else []
+    assert changed.parents.tolist() == sorted(set(changed.parents.tolist()) - set(changed.failed))
+    return there, {row: str(error) for row, error in changed.failed.items()}
+
+
+def test_a_value_that_arrow_cannot_hold_is_that_rows_error(returns: Returns) -> None:
+    good, failed = outcome(returns(["a", "x\ud800", "b"])(numbers(0, 3)))
+    assert good == ["a", "b"]
+    assert list(failed) == [1]
+    assert "column 'v': a value of type str that Arrow cannot hold" in failed[1]
+    assert "surrogates not allowed" in failed[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "good", "failed"),
+    [
+        ([1, 2, "x", None], [1, 2, None], {2: "column 'v' is int64, and this row has string"}),
+        (["x", 1, "y"], ["x", "y"], {1: "column 'v' is string, and this row has int64"}),
+        ([1, "x"], [1], {1: "column 'v' is int64, and this row has string"}),
+        ([1, "x", 2.5], [1.0, 2.5], {1: "column 'v' is int64, and this row has string"}),
+        ([None, {"a": 1}, {"a": "x"}, {"a": 2}], [None, {"a": 1}, {"a": 2}],
+         {2: "column 'v' is struct<a: int64>, and this row has struct<a: string>"}),
+        ([[1], [], 2, [3]], [[1], [], [3]],
+         {2: "column 'v' is list<item: int64>, and this row has int64"}),
+    ],
+    ids=["the odd one", "the first", "a tie", "wider", "structs", "lists"],
+)  # fmt: skip
+def test_the_type_of_most_rows_holds_within_a_batch(
+    returns: Returns, values: list[Any], good: list[Any], failed: dict[int, str]
+) -> None:
+    assert outcome(returns(values)(numbers(0, len(values)))) == (good, failed)
+
+
+def test_the_types_of_the_first_batch_hold_for_those_behind_it(returns: Returns) -> None:
+    step = returns([None, None, 1, 2, "x", "y", "z", 3, 4.5, "w"])
+    words = "column 'v' is int64, and this row has string"
+    assert outcome(step(numbers(0, 2))) == ([None, None], {})
+    assert outcome(step(numbers(2, 4))) == ([1, 2], {})
+    assert outcome(step(numbers(4, 6))) == ([], {0: words, 1: words})
+    assert outcome(step(numbers(6, 9))) == ([3.0, 4.5], {0: words})
+    assert outcome(step(numbers(9, 10)))[1] == {0: words.replace("int64", "double")}
+
+
+def test_nothing_beside_tensors_is_no_misfit_and_text_is(returns: Returns) -> None:
+    vectors = [np.ones(2), None, "x", np.zeros(2)]
+    changed = returns(vectors)(numbers(0, 4))
+    assert isinstance(changed, Changed)
+    assert list(changed.failed) == [2]
+    found = to_batch(changed.table.select(["v"]))["v"]
+    assert [None if one is None else list(one) for one in found] == [[1, 1], None, [0, 0]]
+
+
+def test_a_batch_in_which_no_row_fits_has_none(returns: Returns) -> None:
+    good, failed = outcome(returns([object(), object()])(numbers(0, 2)))
+    assert (good, list(failed)) == ([], [0, 1])
+
+
+def test_untouched_columns_go_with_the_rows(returns: Returns) -> None:
+    changed = returns([1, "x", 3])(numbers(0, 3))
+    assert isinstance(changed, Changed)
+    assert changed.table.column("n").to_pylist() == [0, 2]
+
+
+def test_a_row_that_became_several_fails_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import user_code
+
+    def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"v": 1, "w": "a"}, {"v": "x" if row["n"] == 1 else 2, "w": b"\xff"[: row["n"]]}]
+
+    monkeypatch.setattr(user_code, "given", twice, raising=False)
+    step = PythonStep.model_validate({"callable": "user_code:given", "method": "flatMap"})
+    changed = python_transform("own", step)(numbers(0, 3))
+    assert isinstance(changed, Changed)
+    assert changed.table.column("v").to_pylist() == [1, 2, 1, 2]
+    assert changed.parents.tolist() == [0, 0, 2, 2]
+    assert list(changed.failed) == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_every_row_all_is_accounted_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {number: "x\ud800" if number % 5 == 3 else number for number in range(20)}
+    values[11] = "text"
+    step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
+    run = StageRunner(Stage("own", (step,)), ErrorHandling(True, Address("/none")))
+    result = run(rows.with_ids(numbers(0, 20), 0, 0))
+    assert [row["n"] for row in data_of([result])] == [
+        n for n in range(20) if n % 5 != 3 and n != 11
+    ]
+    assert sorted(rows.ids_of(result).tolist()) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kinds"),
+    [
+        (pa.array([1]), pa.array(["x"]), "int64 in some rows and string in others"),
+        (to_column(np.ones((1, 2))), pa.array(["x"]), r"dtype=double\) in some rows and string in"),
+        (pa.array([[1]]), pa.array([["x"]]), "list<item: int64> in some rows and list<item: str"),
+    ],
+    ids=["numbers", "tensors", "lists"],
+)
+def test_where_workers_disagree_the_column_and_its_types_are_told(
+    one: pa.Array, other: pa.Array, kinds: str
+) -> None:
+    tables = [pa.table({"n": [1], "v": one}), pa.table({"n": [2], "v": other})]
+    with pytest.raises(JobFailure, match=f"column 'v' is .*{kinds}.*give it one type"):
+        concat(tables)

@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 
 from batchinference.pipeline.blocks import to_column
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
+from batchinference.pipeline.readers.schemas import shared_types, with_types
 from batchinference.pipeline.readers.streams import BUFFER_BYTES, opened
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import NumpyOptions
@@ -33,16 +34,20 @@ class NumpyReader:
     rows_exact = True
 
     def __init__(self, options: NumpyOptions) -> None:
+        self._types: dict[str, pa.DataType] = {}
         self._columns: list[str] = []
 
     def prepare(self, samples: list[Address]) -> None:
-        names = [name for sample in samples for name in _headers(sample)]
-        self._columns = list(dict.fromkeys(names))
+        headers = {sample.uri: _headers(sample) for sample in samples}
+        self._columns = list(dict.fromkeys(name for found in headers.values() for name in found))
+        self._types = shared_types({uri: _elements(found) for uri, found in headers.items()})
 
     def read(self, file: Address) -> Iterator[Chunk]:
         try:
             with _arrays(file, BUFFER_BYTES) as arrays:
-                yield from _tables(arrays)
+                _check(arrays)
+                with_types(_elements(arrays).empty_table(), self._types)
+                yield from _tables(arrays, self._types)
         except _DAMAGE as error:
             yield BadRow(error)  # the rest of the file counts as one row
 
@@ -124,13 +129,31 @@ def _headers(file: Address) -> dict[str, _Array]:
         return {}
 
 
-def _tables(arrays: dict[str, _Array]) -> Iterator[pa.Table]:
+def _elements(arrays: dict[str, _Array]) -> pa.Schema:
+    """The types of single elements: shapes may differ."""
+    native = {name: array.dtype.newbyteorder("=") for name, array in arrays.items()}
+    return pa.schema([(name, to_column(np.empty(0, native[name])).type) for name in native])
+
+
+def _check(arrays: dict[str, _Array]) -> None:
     lengths = {name: array.rows for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {rows}" for name, rows in lengths.items())
         raise ValueError(f"the arrays have different numbers of rows: {shown}")
+
+
+def _tables(arrays: dict[str, _Array], types: dict[str, pa.DataType]) -> Iterator[pa.Table]:
     size = sum(array.row_bytes for array in arrays.values())
     rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, size)))
     slices = (array.slices(rows) for array in arrays.values())
     for columns in zip(*slices, strict=True):
-        yield pa.table([to_column(column) for column in columns], names=list(arrays))
+        named = zip(arrays, columns, strict=True)
+        yield pa.table({name: to_column(_typed(column, types.get(name))) for name, column in named})
+
+
+def _typed(array: np.ndarray, shared: pa.DataType | None) -> np.ndarray:
+    """With the type of all files, where that is a wider one."""
+    if shared is None or array.dtype.kind not in "iuf":
+        return array
+    dtype = shared.to_pandas_dtype()
+    return array.astype(dtype, copy=False) if np.can_cast(array.dtype, dtype) else array

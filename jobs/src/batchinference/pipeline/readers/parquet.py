@@ -12,6 +12,7 @@ from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after as after_rows
 from batchinference.pipeline.readers.chunks import first as first_rows
+from batchinference.pipeline.readers.schemas import shared_types, with_types
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import ParquetOptions
 
@@ -26,20 +27,25 @@ class ParquetReader:
     def __init__(self, options: ParquetOptions) -> None:
         self._wanted = options.columns
         self._columns: list[str] | None = None
+        self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Address]) -> None:
-        for sample in samples:
-            footer = _footer(sample)
-            if footer is None:
-                continue
-            there = footer.schema.to_arrow_schema().names
-            if missing := sorted(set(self._wanted or []) - set(there)):
+        footers = {sample.uri: _footer(sample) for sample in samples}
+        schemas = {
+            uri: footer.schema.to_arrow_schema() for uri, footer in footers.items() if footer
+        }
+        for uri, schema in list(schemas.items())[:1]:
+            if missing := sorted(set(self._wanted or []) - set(schema.names)):
                 raise BadInput(
-                    f"read.options.columns: {sample.uri} has no column '{missing[0]}', "
-                    f"only {', '.join(there)}"
+                    f"read.options.columns: {uri} has no column '{missing[0]}', "
+                    f"only {', '.join(schema.names)}"
                 )
-            self._columns = self._wanted or there
-            return
+            self._columns = self._wanted or schema.names
+        self._types = shared_types({uri: self._chosen(schema) for uri, schema in schemas.items()})
+
+    def _chosen(self, schema: pa.Schema) -> pa.Schema:
+        wanted = self._wanted or schema.names
+        return pa.schema([field for field in schema if field.name in wanted])
 
     def read(self, file: Address) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
@@ -58,12 +64,14 @@ class ParquetReader:
                     yield from first_rows(end - begin, after_rows(begin - first, chunks))
 
     def _group(self, opened: pq.ParquetFile, group: int, rows: int) -> Iterator[Chunk]:
-        """A row group; where it is damaged, its rest are bad rows."""
+        """A row group; where it is damaged, or does not have the types of all files, its rest are
+        bad rows."""
         try:
             for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[group], columns=self._wanted):
+                table = with_types(pa.table(batch), self._types)
                 rows -= batch.num_rows
-                yield pa.table(batch)
-        except _DAMAGE as error:
+                yield table
+        except (*_DAMAGE, TypeError) as error:
             yield BadRow(_blamed(error), rows)
 
     def starts(self, file: Address) -> list[int] | None:

@@ -76,6 +76,7 @@ def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.usefixtures("counted_gpus")
 @pytest.mark.parametrize("device", [Device(), Device("cuda"), Device("meta")], ids=str)
 def test_torch_npu_is_looked_for_only_where_the_device_is_an_npu(
     looked_for: list[str], device: Device

@@ -156,10 +156,12 @@ def _cut(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
 
 def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
     """Files as at most so many lists of neighbours with about the same number of bytes."""
-    total = sum(file.size + FILE_COST for file in files)
+    costs = [file.size + FILE_COST for file in files]
+    total = sum(costs)
     lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
     done = 0
-    for file in files:
-        lists[min(len(lists) - 1, done * len(lists) // total)].append(file)
-        done += file.size + FILE_COST
+    for file, cost in zip(files, costs, strict=True):
+        # where its middle lies
+        lists[(2 * done + cost) * len(lists) // (2 * total)].append(file)
+        done += cost
     return [chosen for chosen in lists if chosen]

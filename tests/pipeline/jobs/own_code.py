@@ -190,11 +190,13 @@ def with_styles(batch: Batch) -> Batch:
     return batch
 
 
-def vectors_of_dogs(batch: Batch) -> dict[str, Any]:
+class VectorsOfDogs:
     """A vector for each text, or nothing at all for a batch that has no dog in it."""
-    texts = batch["text"].tolist()
-    vectors = np.ones((len(texts), 3)) if any("dog" in text for text in texts) else None
-    return {"vector": [None] * len(texts) if vectors is None else vectors, **batch}
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        texts = batch["text"].tolist()
+        dogs = any("dog" in text for text in texts)
+        return {"vector": np.ones((len(texts), 3)) if dogs else [None] * len(texts), **batch}
 
 
 def uneven(batch: dict[str, Any]) -> dict[str, Any]:

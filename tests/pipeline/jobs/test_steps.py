@@ -98,10 +98,13 @@ def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
     assert run.counts == (40, 36, 0, 4)
 
 
-def test_blocks_without_a_vector_meet_others_with_one(tmp_path: Path) -> None:
-    """In the batches of a pool, which Ray makes of several blocks."""
-    pool = {**own("Suffix", constructorArgs={"suffix": ""}), "batchSize": 100}
-    run = run_job(job(tmp_path, own("vectors_of_dogs"), pool, {"dropColumns": ["process"]}))
+def test_batches_without_a_vector_meet_others_with_one(tmp_path: Path) -> None:
+    """In a block that Ray makes of what a pool has made of them."""
+    lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
+    source = write_lines(tmp_path / "in", {"a.txt": lines})
+    steps = [{"name": "some", **own("VectorsOfDogs"), "batchSize": 20}]
+    read = {"options": {"override_num_blocks": 1}}
+    run = run_job(job_document("some", source, tmp_path / "out", read=read, steps=steps))
     expected = [{"text": text, "vector": [1.0] * 3 if "dog" in text else None} for text in TEXTS]
     check(tmp_path, run, expected)
 

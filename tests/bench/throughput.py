@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 ROUNDS = 3
 LIMIT = 1.0
 """What the ratio must be."""
-NOISE = 0.05
+NOISE = 0.1
 """How far a ratio may fall below the limit by chance alone, on a machine of two cores."""
 IMAGES, SHAPE = 8000, (300, 400)
 ROWS, FILES, ROW_GROUP = 20_000_000, 20, 250_000

@@ -18,9 +18,8 @@ from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import CPU_GROUP, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
-from batchinference.rendering.paths import check_paths
+from batchinference.rendering.check import check_cluster
 from batchinference.rendering.pods import head_size
-from batchinference.rendering.profiles import check_profiles
 from batchinference.spec import (
     KIND,
     BatchInference,
@@ -113,7 +112,7 @@ def _print_plan(job: BatchInference) -> None:
         ("head", f"{cpus:g}", "-", memory, "1", "1"),
         *(_group_row(group) for group in plan.groups),
     ])  # fmt: skip
-    for problem in check_paths(spec) + check_profiles(spec):
+    for problem in check_cluster(spec, plan.groups):
         typer.echo(f"a cluster would refuse this job: {problem}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""`batchinference`: run, validate, plan and render a BatchInference file, search its output.
+"""`batchinference`: run, validate, plan and render a BatchInference file, search and verify output.
 
 Nothing heavy is imported here: commands import what they need, so that checking a file is quick.
 """
@@ -65,6 +65,24 @@ def run(
 
 
 @app.command()
+def retry_errors(
+    file: File,
+    address: Annotated[
+        str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
+) -> None:
+    """Try the rows of a job again that have failed, and no others.
+
+    Exit codes: as those of run, 2 also where the job has no output yet.
+    """
+    from batchinference.cli.run import RunOptions, run_file
+
+    options = RunOptions(address, verbose=verbose, retry_errors=True)
+    raise typer.Exit(run_file(file, options))
+
+
+@app.command()
 def validate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
 ) -> None:
@@ -126,6 +144,29 @@ def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
     given = {"text": text, "image": image, "row": row}
     options = SearchOptions(given, count, column, where, as_json)
     raise typer.Exit(search_output(output, options))
+
+
+@app.command()
+def verify(
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A job's write.path.")],
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Read no file as a whole: no checksums, only rows that files tell."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Prove that each row of the input is in the output or among the errors, and is there once.
+
+    Input and output are read again and compared with what the job has committed.
+
+    Exit codes: 0 proven, 1 something is missing, there twice, beside it or damaged, or could not
+    be read, 2 there is no output, 3 the output is unfinished, and what is there of it is right.
+    """
+    from batchinference.cli.verify import verify_output
+
+    raise typer.Exit(verify_output(output, quick=quick, as_json=as_json))
 
 
 def main() -> None:

@@ -22,10 +22,11 @@ Publish = Callable[[Report], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    address: str | None
-    report_directory: Path | None
-    sample: int
-    verbose: bool
+    address: str | None = None
+    report_directory: Path | None = None
+    sample: int = 0
+    verbose: bool = False
+    retry_errors: bool = False
 
 
 def run_file(file: str, options: RunOptions) -> int:
@@ -44,12 +45,31 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.failures import JobFailure
 
     directory = directory_of(file)
+    job = with_absolute_paths(job, directory)
     try:
-        report = _run(with_absolute_paths(job, directory), plan, directory, options)
+        if options.retry_errors:
+            job = _with_retry(job)
+        report = _run(job, plan, directory, options)
     except JobFailure as failure:  # without Ray there is no run to report on
         typer.echo(f"{job.metadata.name}: {failure.message}", err=True)
         return exit_code(failure.reason)
     return exits.SUCCESS if report.state == JobState.SUCCEEDED else exit_code(report.reason)
+
+
+def _with_retry(job: BatchInference) -> BatchInference:
+    """The job with its bad rows tried again. Raises BadInput where there can be none."""
+    from batchinference.pipeline.failures import BadInput
+    from batchinference.pipeline.layout import Layout
+    from batchinference.pipeline.owner import owner_of
+
+    if why := job.spec.why_not_retried:
+        raise BadInput(f"retry-errors: {why}")
+    layout = Layout.of(job.spec)
+    owner = owner_of(layout)
+    if owner is None or owner.key != layout.key:
+        raise BadInput(f"'{layout.output.uri}' holds no output of this job: run it first")
+    errors = job.spec.errors.model_copy(update={"retry": True})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"errors": errors})})
 
 
 def pipeline_is_installed() -> bool:

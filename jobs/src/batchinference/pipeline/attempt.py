@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from batchinference.pipeline.coverage import check_coverage
-from batchinference.pipeline.failures import BadOutput, Incomplete
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.kept_report import finished_report
 from batchinference.pipeline.layout import Layout, part_prefix
-from batchinference.pipeline.manifest import Counts, Manifest, WrittenFile, counts_of_name
+from batchinference.pipeline.manifest import Manifest, counts_of_name
 from batchinference.pipeline.owner import Owner, owner_of
-from batchinference.pipeline.storage import Address, base_name
-from batchinference.pipeline.tables import reaching_table, table_for, taken
+from batchinference.pipeline.pieces import Counts, Piece, total
+from batchinference.pipeline.rivals import beating, pulse_of
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.storage import Address, base_name, delete_all, remnant_of
+from batchinference.pipeline.tables import Fence, reaching_table, table_for, taken
 from batchinference.spec.report import Report
 from batchinference.spec.write import WriteTable
 
@@ -21,73 +24,97 @@ FETCH_THREADS = 16
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a job towards its output."""
+    """One run over what is missing of an output. It travels into the write tasks."""
 
     layout: Layout
     owner: Owner
 
     @classmethod
-    def open(cls, layout: Layout, number: int) -> Attempt:
-        """Begin it: from here on the output belongs to it."""
-        owner = Owner.new(layout.key, number)
+    def open(
+        cls, layout: Layout, number: int, start: Snapshot, job: str = "", series: str = ""
+    ) -> Attempt:
+        """Begin it: from here on the output belongs to it, what others commit does not count, and
+        of what they have put there is nothing left but what `start` names. `job` is by what this
+        one is told from others that want the output, and `series` what it has in common with those
+        that would put the same rows into a table."""
+        owner = Owner.new(layout, number, job=job, series=series)
+        start_of(layout, owner).write(replace(start, attempt=number).serialized())
         owner.write(layout)
-        return cls(layout, owner)
+        attempt = cls(layout, owner)
+        with beating(lambda: attempt.pulse):
+            attempt.remove_all_but(start.pieces)
+        return attempt
 
     @property
     def number(self) -> int:
         return self.owner.attempt
 
+    @property
+    def place(self) -> Address:
+        """Where its commits go."""
+        return self.owner.place(self.layout)
+
+    @property
+    def pulse(self) -> Address:
+        """Where it says that it goes on."""
+        return pulse_of(self.layout, self.owner)
+
+    @property
+    def closed(self) -> Address:
+        return self.place / "closed"
+
+    @property
+    def retyped(self) -> Address:
+        """Where it is told which files were put anew, with columns of other types."""
+        return self.place / "retyped"
+
     def counts(self) -> Counts:
-        """Rows committed so far, from the names of the manifests."""
-        return sum((counts for _, counts in self._commits()), Counts())
+        """Rows that it has committed so far, from the names of the manifests."""
+        return total(counts for _, counts in self._commits())
 
     def manifests(self) -> list[Manifest]:
-        """All commits of this attempt, one a task."""
-        directory = self.layout.manifests(self.number)
+        """All of its commits, one a task. One that is damaged counts as not made."""
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
-            contents = pool.map(lambda commit: (directory / commit[0]).read(), self._commits())
-            return [Manifest.parse(content) for content in contents]
+            found = pool.map(lambda commit: _parsed(self.place / commit[0]), self._commits())
+            return [manifest for manifest in found if manifest is not None]
 
     def _commits(self) -> list[tuple[str, Counts]]:
-        """The name and the counts of one manifest a task; of a task that was tried again with
-        other counts always the same one."""
+        """The name and the counts of one manifest a task; of a task that was tried again always
+        the same one."""
         by_task = {}
-        for info in sorted(self.layout.manifests(self.number).files(), key=lambda info: info.path):
+        for info in sorted(self.place.files(), key=lambda info: info.path):
             name = base_name(info.path)
             if found := counts_of_name(name):
                 by_task[found[0]] = (name, found[1])
         return list(by_task.values())
 
-    def check_and_clean(self, files: int, rows_each: int | None = None) -> list[Manifest]:
-        """All commits, checked: each row of the input's `files` is there once, in files that are
-        as they were put; `rows_each` is how many rows a file has, where all have the same. Removes
-        the data and error files that no commit names, and takes no more of them.
+    def close(self) -> list[Manifest]:
+        """Take no more commits. All that were made come back.
 
-        Raises Incomplete, and BadOutput when another run has taken over the output."""
+        Raises BadOutput when another run has taken over the output."""
         self.check_owner()
-        self.layout.closed(self.number).write(b"")
-        manifests = self.manifests()
-        check_coverage(manifests, files, rows_each)
-        layout = self.layout
-        _check_there(layout.data, [file for m in manifests for file in m.data])
-        _check_there(layout.errors, [m.errors for m in manifests if m.errors])
-        named = {file.name for m in manifests for file in m.files}
-        for place in (layout.data, layout.errors):
-            remove_parts(place, layout.key, keep=named)
-        return manifests
+        self.closed.write(b"")
+        return self.manifests()
 
-    def replace_manifest(self, manifest: Manifest) -> None:
-        """Put another in the place of one with the same task and counts."""
-        (self.layout.manifests(self.number) / manifest.name).write(manifest.serialized())
+    def remove_all_but(self, pieces: Iterable[Piece]) -> None:
+        """Delete the data and error files of this work that no piece names."""
+        named = {file.name for piece in pieces for file in piece.files}
+        for place in (self.layout.data, self.layout.errors):
+            remove_parts(place, self.layout.key, keep=named)
 
-    def commit(self, write: WriteTable, manifests: list[Manifest]) -> None:
-        """Make the rows of a table visible, all of them at once."""
-        receipts = [self.layout.data / file.name for m in manifests for file in m.data]
+    def commit(self, write: WriteTable, end: Snapshot, report: Report) -> None:
+        """Make the rows of a table visible, all of them at once. What they are is told before it,
+        so that of a driver that dies right after it nothing is missing.
+
+        Raises BadOutput when another run has taken over the output."""
+        self._tell(end, report)
+        receipts = [self.layout.data / file.name for piece in end.pieces for file in piece.data]
         with reaching_table():
             table = table_for(write)
             if write.mode in ("error", "ignore") and table.holds_rows():
                 raise taken(write)
-            table.commit(receipts, self.owner.mark)
+            fence = Fence(self.owner.mark, self.owner.series_mark, self.check_owner)
+            table.commit(receipts, fence)
 
     def check_owner(self) -> None:
         """Raise BadOutput when another run has taken over the output: it removes what this one
@@ -102,28 +129,52 @@ class Attempt:
         """Raise BadOutput when this task comes late: another run has taken over the output, or this
         one has finished it, with what the same task has committed when it ran elsewhere."""
         self.check_owner()
-        if self.layout.closed(self.number).exists():
+        if self.closed.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
 
-    def complete(self, report: Report) -> None:
-        """Mark the output complete, which nothing but this does."""
-        self.layout.report.write(report.serialized())
-        self.layout.success.write(b"")
+    def complete(self, end: Snapshot, report: Report) -> None:
+        """Mark the output complete, which nothing but this does.
+
+        Raises BadOutput when another run has taken over the output."""
+        self._tell(end, report)
+        self.owner.complete(self.layout)
+        self.check_owner()
         if self.layout.is_table:
             self.layout.data.delete_directory()
 
+    def complete_committed(self) -> None:
+        """Mark a table complete whose driver died after the commit, when all was told.
 
-def _check_there(place: Address, files: list[WrittenFile]) -> None:
-    found = place.data_files() if files else []
-    there = {place.below(info.path): info.size for info in found}
-    for file in files:
-        if there.get(file.name) != file.bytes:
-            raise Incomplete(f"'{(place / file.name).uri}' is gone, or not as it was written")
+        Raises BadOutput when that is gone or damaged."""
+        end = Snapshot.read(self.layout.end, self.layout.key)
+        self.complete(end, finished_report(self.layout, end))
+
+    def _tell(self, end: Snapshot, report: Report) -> None:
+        self.check_owner()
+        self.layout.end.write(replace(end, attempt=self.number).serialized())
+        self.layout.report.write(report.serialized())
+
+
+def start_of(layout: Layout, owner: Owner) -> Address:
+    """Where the snapshot lies with which an attempt began."""
+    return owner.place(layout) / "start.json"
+
+
+def _parsed(place: Address) -> Manifest | None:
+    try:
+        return Manifest.parse(place.read())
+    except (ValueError, FileNotFoundError):
+        return None
 
 
 def remove_parts(place: Address, key: str, keep: Set[str] = frozenset()) -> None:
-    """Delete the data or error files of some work but for those that belong to its output."""
-    for info in place.data_files():
-        name = place.below(info.path)
-        if base_name(name).startswith(part_prefix(key)) and name not in keep:
-            (place / name).delete()
+    """Delete the data or error files of some work but for those that belong to its output, and what
+    is left of such that were never put."""
+    names = map(place.below, (info.path for info in place.data_files()))
+    delete_all(place / name for name in names if is_part(name, key) and name not in keep)
+
+
+def is_part(path: str, key: str) -> bool:
+    """Whether a file is one of some work, or is left of such that was never put."""
+    name = base_name(path)
+    return (remnant_of(name) or name).startswith(part_prefix(key))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
-import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +13,14 @@ import pyarrow as pa
 import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset
-from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.manifest import Manifest
 from batchinference.pipeline.one_schema import Rewrite, rewrites
+from batchinference.pipeline.oversight import Oversight, OversightCallback
+from batchinference.pipeline.pieces import Piece
 from batchinference.pipeline.prepare import Prepared
 from batchinference.pipeline.process_memory import MemoryWatch
+from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.source import RowSource
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.table_sink import sink_for
@@ -41,11 +42,11 @@ ACTOR_RESTARTS = 20
 
 
 class Execution:
-    """The job's one pass over its input."""
+    """A pass over what is missing of the input."""
 
     def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: Prepared) -> None:
         self._spec, self._plan, self._prepared = spec, plan, prepared
-        self._given_up = _GiveUp.asked = threading.Event()
+        self._oversight = OversightCallback.oversight = Oversight()
 
     def run(self) -> None:
         """Returns when all rows are committed."""
@@ -58,30 +59,35 @@ class Execution:
         errors = ErrorHandling(self._spec.errors.tolerant, attempt.layout.input)
         for stage in self._plan.stages:
             dataset = _add(dataset, stage, self._plan, errors)
-        arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
-        if selector := _selector(self._plan, CPU_GROUP):
-            arguments["label_selector"] = selector
         sink = sink_for(self._spec.write, attempt, sizing.rows_per_file)
-        dataset.write_datasink(sink, ray_remote_args=arguments)
+        dataset.write_datasink(sink, ray_remote_args=_of_write_tasks(self._plan))
 
-    def give_one_schema(self, manifests: list[Manifest], compression: str) -> None:
+    def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
         """Have the files of a finished output agree on their columns."""
-        attempt = self._prepared.attempt
-        work = rewrites(attempt.layout.data, manifests, compression)
-        options: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
-        if selector := _selector(self._plan, CPU_GROUP):
-            options["label_selector"] = selector
-        task: Any = ray.remote(**options)(_run)
-        for manifest in ray.get([task.remote(rewrite) for rewrite in work]):
-            attempt.replace_manifest(manifest)
+        work = rewrites(self._prepared.attempt, end.pieces, compression)
+        task: Any = ray.remote(**_of_write_tasks(self._plan))(_run)
+        rewritten = ray.get([task.remote(rewrite) for rewrite in work.values()])
+        changed = dict(zip(work, rewritten, strict=True))
+        pieces = [changed.get(number, piece) for number, piece in enumerate(end.pieces)]
+        return replace(end, pieces=pieces)
+
+    def drain(self) -> None:
+        """Make `run`, in another thread, end soon, when what is under way is committed."""
+        self._oversight.drain()
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
-        self._given_up.set()
+        self._oversight.give_up()
+
+    @property
+    def stage(self) -> str | None:
+        """The last of the stages that have work; None before there is any."""
+        return self._oversight.stage
 
     def _read(self) -> Dataset:
-        prepared, sizing = self._prepared, self._prepared.sizing
-        tasks = prepared.input.read_tasks(sizing.read_tasks)
+        prepared = self._prepared
+        sizing = prepared.sizing.of_part(prepared.input.share(prepared.gaps))
+        tasks = prepared.input.read_tasks(sizing.read_tasks, prepared.gaps)
         # cutting blocks keeps steps from joining the reading of their rows
         enough = 2 * len(tasks) > sizing.blocks and not self._spec.read.options.override_num_blocks
         dataset: Dataset = ray.data.read_datasource(
@@ -96,23 +102,8 @@ class Execution:
         return dataset
 
 
-def _run(rewrite: Rewrite) -> Manifest:
+def _run(rewrite: Rewrite) -> Piece:
     return rewrite()
-
-
-class _GiveUp(ExecutionCallback):
-    """Ends an execution from within, at one of its steps: Ray must not be shut down under it, for
-    then Ray ends the whole process."""
-
-    asked = threading.Event()
-    """Of the execution that was made last. A class, because workers get it by its name."""
-
-    def __init__(self) -> None:
-        self._asked = _GiveUp.asked
-
-    def on_execution_step(self, executor: object) -> None:
-        if self._asked.is_set():
-            raise JobFailure("given up")
 
 
 def configure() -> None:
@@ -120,12 +111,19 @@ def configure() -> None:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True
-    context.custom_execution_callback_classes = [_GiveUp]
+    context.custom_execution_callback_classes = [OversightCallback]
 
 
 def _selector(plan: Plan, group: str) -> dict[str, str] | None:
     """Where on a cluster tasks and actors go; a single machine has no groups."""
     return {GROUP_LABEL: group} if plan.groups else None
+
+
+def _of_write_tasks(plan: Plan) -> dict[str, Any]:
+    """Ray's arguments of tasks that write."""
+    arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
+    selector = _selector(plan, CPU_GROUP)
+    return {**arguments, "label_selector": selector} if selector else arguments
 
 
 def _cpus(stage: Stage, plan: Plan) -> float:

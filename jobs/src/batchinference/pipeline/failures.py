@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from batchinference.pipeline.retries import is_passing
+
 MAX_MESSAGE = 4000
 """Characters of an error: libraries put whole rows and answers into theirs."""
 _SECRETS = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+")
@@ -76,9 +78,28 @@ class Incomplete(JobFailure):
     reason = "Incomplete"
 
 
+class StorageAway(JobFailure):
+    """Storage could not be reached, or refused to work, for longer than a request is repeated."""
+
+    reason = "StorageAway"
+
+
 def cause_of(error: BaseException) -> JobFailure:
-    """The failure behind an exception; anything unknown becomes an Application failure."""
+    """The failure behind an exception; anything unknown becomes an Application failure.
+
+    Trouble of storage that may pass is told by its words, whoever met it: errors that come from
+    another process have lost what caused them."""
     chain = _chain(error)
+    failure = _failure_in(chain)
+    away = is_passing(OSError(failure.message)) or _is_passing_number(chain[-1])
+    return StorageAway(failure.message) if away else failure
+
+
+def _is_passing_number(error: BaseException) -> bool:
+    return isinstance(error, OSError) and is_passing(error)
+
+
+def _failure_in(chain: list[BaseException]) -> JobFailure:
     for link in chain:
         if isinstance(link, JobFailure):
             return link

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow.compute as pc
 
+from batchinference.pipeline.coverage import Gap, Gaps
 from batchinference.pipeline.file_rows import FileRows
+from batchinference.pipeline.frozen import Before, Known
 from batchinference.pipeline.inputs import FrozenInput, InputFile, freeze_input
-from batchinference.pipeline.job_input import ReadRows
+from batchinference.pipeline.job_input import NOTHING, ReadRows
 from batchinference.pipeline.path_columns import PathColumns
 from batchinference.pipeline.readers import reader_for
 from batchinference.pipeline.readers.base import DivisibleReader, Reader
@@ -27,19 +30,30 @@ FILE_COST = 1 << 16
 """Opening a file takes as long as reading about so many bytes of it."""
 
 
-def open_files(read: ReadFiles, sampled: int = SAMPLED_FILES) -> FileInput:
-    """List the files, and look at so many of them. Raises BadInput that says what is missing."""
+def open_files(
+    read: ReadFiles, sampled: int = SAMPLED_FILES, earlier: Before | Known | None = None
+) -> FileInput:
+    """List the files, and look at so many of them. Raises BadInput that says what is missing, or
+    has changed since it was read, and NothingNew when all that is there was read before."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     reader = reader_for(read)  # type: ignore[arg-type]
     extensions = options.file_extensions or list(reader.extensions)
-    ignore = options.ignore_missing_paths
+    resumes = isinstance(earlier, Before)
+    ignore = options.ignore_missing_paths or resumes
     frozen = freeze_input(read.paths, extensions, read.storage, ignore_missing=ignore)
-    samples = [frozen.address(file) for file in sample(frozen.files(), sampled)]
+    gone: Set[int] = frozenset()
+    if isinstance(earlier, Before):
+        gone = earlier.check(frozen, _rows_each(reader))
+        frozen = earlier.frozen
+    elif earlier is not None:
+        frozen = earlier.without(frozen)
+    there = [file for file in frozen.files() if file.number not in gone]
+    samples = [frozen.address(file) for file in sample(there, sampled)]
     persistently(lambda: reader.prepare(samples))
     path_columns = PathColumns.of(options, frozen.uris)
     path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns)
-    if options.limit is not None:
+    if options.limit is not None and not resumes:
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options)
 
@@ -62,19 +76,28 @@ class FileInput:
 
     @property
     def rows_each(self) -> int | None:
-        return 1 if isinstance(self.rows.reader, WholeFileReader) else None
+        return _rows_each(self.rows.reader)
 
     def columns(self) -> list[str] | None:
         known = self.rows.reader.columns()
         return None if known is None else [*known, *self.rows.path_columns.names]
 
-    def count(self) -> RowCount | None:
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:
             return RowCount(self.frozen.rows, estimated=False)
-        return persistently(lambda: count_rows(self.frozen, self.rows.reader))
+        return persistently(lambda: count_rows(self.frozen, self.rows.reader, ends))
+
+    def share(self, gaps: Gaps | None) -> float:
+        if gaps is None:
+            return 1.0
+        costs = [file.size + FILE_COST for file in self.frozen.files()]
+        return sum(costs[number] for number in gaps) / sum(costs)
 
     def serialized(self) -> bytes:
         return self.frozen.serialized()
+
+    def continues(self, before: str) -> bool:
+        return True  # it is that list
 
     def below(self, place: Address) -> str | None:
         if not place.in_store_of(self.frozen.root):
@@ -83,15 +106,40 @@ class FileInput:
         inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
         return str(inside[0]) if len(inside) else None
 
-    def read_tasks(self, tasks: int) -> list[ReadRows]:
+    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
         """Each task reads files that are neighbours in the order of reading."""
-        files = self.frozen.files()
+        files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]
         if self.options.shuffle == "files":
             random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - no secret
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader) and len(files) < tasks:
             files = parts_of(files, reader, self.rows.root, tasks)
+        if gaps is not None:
+            files = [part for file in files for part in _missing(file, gaps[file.number], reader)]
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
+
+
+def _rows_each(reader: Reader) -> int | None:
+    return 1 if isinstance(reader, WholeFileReader) else None
+
+
+def _missing(file: InputFile, gaps: list[Gap], reader: Reader) -> list[InputFile]:
+    """What is to be read of a file, or of a part of one, so that these rows are there."""
+    inside = [gap for gap in (_within(file, *gap) for gap in gaps) if gap is not None]
+    if isinstance(reader, DivisibleReader):
+        return [replace(file, start=first, stop=after) for first, after in inside]
+    if not inside:
+        return []
+    # which is read from its beginning, once for all of them
+    return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
+
+
+def _within(file: InputFile, first: int, after: int | None) -> Gap | None:
+    """The part of a gap that lies in a part of a file."""
+    first = max(first, file.start)
+    ends = [end for end in (after, file.stop) if end is not None]
+    after = min(ends, default=None)
+    return (first, after) if after is None or first < after else None
 
 
 def limited(frozen: FrozenInput, rows: FileRows, most: int) -> FrozenInput:

@@ -13,7 +13,7 @@ from batchinference.pipeline.inputs import InputFile
 from batchinference.pipeline.job_input import check_names
 from batchinference.pipeline.path_columns import PathColumns
 from batchinference.pipeline.readers.base import BadRow, Chunk, DivisibleReader, Reader
-from batchinference.pipeline.readers.chunks import after, first, size_of
+from batchinference.pipeline.readers.chunks import after, first, size_of, within
 from batchinference.pipeline.readers.whole_file import WholeFileReader
 from batchinference.pipeline.retries import ATTEMPTS, Patience
 from batchinference.pipeline.storage import Address, is_trouble
@@ -40,10 +40,11 @@ class FileRows:
     def _tables(self, file: InputFile) -> Iterator[pa.Table]:
         row = file.start
         for chunk in self.chunks(file):
-            table = self._identified(chunk, file, row)
-            row += table.num_rows
-            if table.num_rows:
-                yield table
+            for skipped, wanted in within(chunk, row, file.gaps):
+                table = self._identified(wanted, file, row + skipped)
+                if table.num_rows:
+                    yield table
+            row += size_of(chunk)
         if file.stop is None:
             yield rows.end_of_file(file.number, row)
 

@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from fsspec.implementations.arrow import ArrowFSWrapper
 
+from batchinference.pipeline.coverage import Gap
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.retries import persistently
 from batchinference.pipeline.rows import MAX_FILES
@@ -29,9 +30,9 @@ _HIDDEN = frozenset("._")
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file: its number in the list, its path in the file system, its size in bytes, and how
-    many rows are read of it, where None is all. Where several tasks share it, a part of it: rows
-    `start` up to `stop`, where None is its end."""
+    """One file: its number in the list, its path in the file system, how many bytes of it are read,
+    and how many rows, where None is all. Where several tasks share it, a part of it: rows `start`
+    up to `stop`, where None is its end; and of these only those in `gaps`, if there are any."""
 
     number: int
     path: str
@@ -39,12 +40,13 @@ class InputFile:
     rows: int | None = None
     start: int = 0
     stop: int | None = None
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True)
 class FrozenInput:
-    """All files of the input. `root` names the file system; `table` has path and size, and rows
-    where the input is limited to these."""
+    """All files of the input. `root` names the file system; `table` has path, size and modified
+    (nanoseconds, or null), and where the input is limited, the rows and bytes that are read."""
 
     root: Address
     table: pa.Table
@@ -54,12 +56,18 @@ class FrozenInput:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
-        return sum(self.table.column("size").to_pylist())
+        """Bytes that are read of all files."""
+        return sum(self._read_bytes())
 
     def files(self) -> list[InputFile]:
-        columns = (column.to_pylist() for column in self.table.columns)
-        return [InputFile(number, *row) for number, row in enumerate(zip(*columns, strict=True))]
+        paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
+        rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
+        read = zip(paths, self._read_bytes(), rows, strict=True)
+        return [InputFile(number, *each) for number, each in enumerate(read)]
+
+    def _read_bytes(self) -> list[int]:
+        column = "bytes" if "bytes" in self.table.column_names else "size"
+        return list(self.table.column(column).to_pylist())
 
     @property
     def rows(self) -> int | None:
@@ -69,14 +77,10 @@ class FrozenInput:
 
     def limited(self, rows: list[int], size: int) -> FrozenInput:
         """The first files, with how many rows are read of each, and how many bytes of the last."""
-        first = self.table.slice(0, len(rows))
-        sizes = [*first.column("size").to_pylist()[:-1], size]
-        columns = {
-            "path": first.column("path"),
-            "size": pa.array(sizes, pa.int64()),
-            "rows": pa.array(rows, pa.int64()),
-        }
-        return FrozenInput(self.root, pa.table(columns))
+        table = self.table.slice(0, len(rows))
+        read = [*table.column("size").to_pylist()[:-1], size]
+        table = table.append_column("rows", pa.array(rows, pa.int64()))
+        return FrozenInput(self.root, table.append_column("bytes", pa.array(read, pa.int64())))
 
     def address(self, file: InputFile) -> Address:
         return self.root.at(file.path)
@@ -89,6 +93,14 @@ class FrozenInput:
     def serialized(self) -> bytes:
         """The list as a parquet file, with each path as a user writes it."""
         return as_parquet(self.table.set_column(0, "path", pa.array(self.uris, pa.string())))
+
+    @classmethod
+    def parse(cls, content: bytes, storage: Storage) -> FrozenInput:
+        """From a list that was stored. Raises ArrowInvalid for what is none."""
+        table = pq.read_table(pa.BufferReader(content))
+        places = [Address(uri, storage) for uri in table.column("path").to_pylist()]
+        paths = pa.array([place.path for place in places], pa.string())
+        return cls(places[0], table.set_column(0, "path", paths))
 
 
 def freeze_input(
@@ -106,7 +118,7 @@ def freeze_input(
     """
     _check_one_store(paths)
     endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
-    found: dict[str, int] = {}
+    found: dict[str, pafs.FileInfo] = {}
     for number, path in enumerate(paths):
         label = f"read.paths[{number}] '{path}'"
         files = _list(Address(path, storage), endings, label)
@@ -114,17 +126,21 @@ def freeze_input(
             wanted = f" that end in {', '.join(endings)}" if endings else ""
             empty = f"holds no files{wanted}"
             raise BadInput(f"{label} {'does not exist' if files is None else empty}")
-        found.update((info.path, info.size or 0) for info in files or [])
+        found.update((info.path, info) for info in files or [])
     if not found:
         raise BadInput("read.paths: there is nothing behind any of them")
     if len(found) > MAX_FILES:
         raise BadInput(f"the input has {len(found)} files; at most {MAX_FILES} can be told apart")
-    ordered = sorted(found.items())
+    return FrozenInput(Address(paths[0], storage), _table([found[path] for path in sorted(found)]))
+
+
+def _table(infos: list[pafs.FileInfo]) -> pa.Table:
     columns = {
-        "path": pa.array([path for path, _ in ordered], pa.string()),
-        "size": pa.array([size for _, size in ordered], pa.int64()),
+        "path": pa.array([info.path for info in infos], pa.string()),
+        "size": pa.array([info.size or 0 for info in infos], pa.int64()),
+        "modified": pa.array([info.mtime_ns for info in infos], pa.int64()),
     }
-    return FrozenInput(Address(paths[0], storage), pa.table(columns))
+    return pa.table(columns)
 
 
 def as_parquet(table: pa.Table) -> bytes:

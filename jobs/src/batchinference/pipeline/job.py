@@ -7,31 +7,46 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from batchinference import __version__
-from batchinference.pipeline.coverage import rows_covered
+from batchinference.pipeline.additions import Target, targets_of
+from batchinference.pipeline.coverage import in_words
 from batchinference.pipeline.dataset import Execution
 from batchinference.pipeline.engine import spilled_bytes
-from batchinference.pipeline.failures import BadOutput, JobFailure, cause_of
+from batchinference.pipeline.failures import BadOutput, Incomplete, JobFailure, cause_of
+from batchinference.pipeline.kept_report import kept_report
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Counts as Committed
-from batchinference.pipeline.owner import is_complete
+from batchinference.pipeline.pieces import Counts as Committed
 from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
 from batchinference.pipeline.progress import Meter
+from batchinference.pipeline.rivals import beating, identity_of
 from batchinference.pipeline.sizing import RowCount
-from batchinference.pipeline.supervise import StopRequest, check_errors, supervise
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.supervise import StopRequest, bad_row, check_errors, supervise
 from batchinference.pipeline.tellings import Tellings, told_by
+from batchinference.pipeline.together import together
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Memory, Report
 from batchinference.spec.status import Counts
 from batchinference.spec.write import WriteParquet, WriteTable
 
+PASSES = 4
+"""How often the input is gone over before an output that lacks rows fails the job."""
 Publish = Callable[[Report], None]
 
 
 def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over the input that goes on."""
+
+    prepared: Prepared
+    execution: Execution
 
 
 @dataclass
@@ -46,132 +61,156 @@ class JobRun:
     _since: float = field(default_factory=time.monotonic, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _started_at: str = field(default_factory=now, init=False)
-    _meter: Meter | None = field(default=None, init=False)
-    _attempt: int | None = field(default=None, init=False)
+    _meter: Meter = field(default_factory=Meter, init=False)
+    _pass: Pass | None = field(default=None, init=False)
     _told: Tellings | None = field(default=None, init=False)
+    _done: list[Report] = field(default_factory=list, init=False)
 
     def run(self) -> Report:
         """Run it. The report that comes back has ended, well or badly; nothing is raised."""
-        layout = Layout.of(self.job.spec)
         try:
             self.publish(self._report())
-            self.stop.check()
-            prepared = prepare(self.job.spec, layout)
-            if isinstance(prepared, NothingToDo):
-                return self._nothing_to_do(layout, prepared.since)
-            return self._run(prepared)
+            ends = [self._run(target) for target in targets_of(self.job.spec)]
+            last = self._done.pop() if self._done else ends[-1]
+            return self._tell(last)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
-            return self._failed(cause_of(error))
+            return self._broken_off(cause_of(error))
 
-    def _run(self, prepared: Prepared) -> Report:
-        attempt = prepared.attempt
-        meter = self._meter = Meter(prepared.count)
-        self._attempt = attempt.number
-
-        def observe() -> None:
-            self._observe(prepared, meter)
-
+    def _run(self, target: Target) -> Report:
+        """What is to be done about one output. That all went well is not told yet."""
+        self.stop.check()
+        self._enter(JobState.PREPARING)
+        self._pass, self._told, self._meter = None, None, Meter()
+        prepared = prepare(self.job.spec, target, identity_of(self.job))
+        if isinstance(prepared, NothingToDo):
+            return self._nothing_to_do(prepared)
+        self._meter = Meter(prepared.count, prepared.start.counts.read)
         self._enter(JobState.RUNNING)
-        try:
-            observe()
-            execution = Execution(self.job.spec, self.plan, prepared)
-            supervise(execution, observe, self.stop)
-            return self._finish(prepared, meter, execution)
-        except Exception as error:  # noqa: BLE001 - every end becomes a report
-            with suppress(OSError):  # the cause may be that storage is gone
-                meter.read(attempt.counts(), time.monotonic())
-                self._told = told_by(attempt.manifests())
-            report = self._failed(cause_of(error))
-            with suppress(OSError, BadOutput):
-                attempt.check_owner()
-                attempt.layout.report.write(report.serialized())
-            return report
+        going = self._begin(prepared)
+        with beating(lambda: (self._pass or going).prepared.attempt.pulse):
+            self._done.append(self._finish(*self._passes(going)))
+        return self._done[-1]
 
-    def _observe(self, prepared: Prepared, meter: Meter) -> None:
+    def _begin(self, prepared: Prepared) -> Pass:
+        self._pass = Pass(prepared, Execution(self.job.spec, self.plan, prepared))
+        return self._pass
+
+    def _passes(self, going: Pass) -> tuple[Pass, Snapshot]:
+        """Go over the input until nothing of it is missing. The last pass comes back, with what
+        counts of the output.
+
+        One is enough unless a node is lost, and with it blocks that are cut in another way when
+        they are made again."""
+        for left in reversed(range(PASSES if going.prepared.repeats else 1)):
+            self._observe(going)
+            if going.prepared.gaps != {}:
+                supervise(going.execution, partial(self._observe, going), self.stop)
+            end = going.prepared.end()
+            gaps = going.prepared.missing(end)
+            if not gaps:
+                return going, end
+            self.stop.check()
+            if left:
+                going = self._begin(going.prepared.again(end))
+        raise Incomplete(f"the output does not hold each input row once, it lacks {in_words(gaps)}")
+
+    def _broken_off(self, failure: JobFailure) -> Report:
+        """The report of a failure, also beside the output that it befell."""
+        prepared = self._pass.prepared if self._pass else None
+        with suppress(OSError):  # the cause may be that storage is gone
+            if prepared is not None:
+                self._meter.read(prepared.counts(), time.monotonic())
+                self._told = told_by(prepared.attempt.manifests())
+        self._enter(JobState.FAILED)
+        report = self._report(failure)
+        told = self._tell(report)
+        with suppress(OSError, BadOutput):
+            if prepared is not None:
+                prepared.attempt.check_owner()
+                prepared.attempt.layout.report.write(report.serialized())
+        return told
+
+    def _observe(self, going: Pass) -> None:
         """Take a reading and publish it. Raises TooManyErrors, and BadOutput when another run has
         taken over the output."""
+        prepared = going.prepared
         try:
             prepared.attempt.check_owner()
-            counts = prepared.attempt.counts()
+            counts = prepared.counts()
         except OSError:
             return  # storage that is away for a moment fails the work, if anything, not the reading
-        meter.read(counts, time.monotonic())
+        self._meter.read(counts, time.monotonic())
         self._tell(self._report())
-        check_errors(self.job.spec.errors, counts, _known(prepared.count), prepared.attempt)
+        check_errors(self.job.spec.errors, counts, prepared.count, prepared.bad_row)
 
-    def _finish(self, prepared: Prepared, meter: Meter, execution: Execution) -> Report:
-        attempt = prepared.attempt
+    def _finish(self, going: Pass, end: Snapshot) -> Report:
+        prepared, write = going.prepared, self.job.spec.write
+        attempt, pieces = prepared.attempt, end.pieces
         self._enter(JobState.FINALIZING)
-        counts = attempt.counts()
-        meter.finish(counts, time.monotonic())
-        self._tell(self._report())
-        parts, rows_each = len(prepared.input), prepared.input.rows_each
-        manifests = attempt.check_and_clean(parts, rows_each)
-        self._told = told_by(manifests)
+        self._told = told_by(attempt.manifests())
         # rows that became several may lie in several tasks, none of which can count them
-        counts = replace(counts, read=rows_covered(manifests, parts, rows_each))
-        meter.finish(counts, time.monotonic())
-        exact = RowCount(counts.read, estimated=False)
-        check_errors(self.job.spec.errors, counts, exact, attempt)
-        if isinstance(self.job.spec.write, WriteTable):
-            # a driver that dies right after the commit leaves the report of it
-            attempt.layout.report.write(self._report().serialized())
-            attempt.commit(self.job.spec.write, manifests)
-        elif isinstance(self.job.spec.write, WriteParquet):
-            execution.give_one_schema(manifests, self.job.spec.write.compression)
+        rows = end.rows(len(prepared.input), prepared.input.rows_each)
+        counts = replace(end.counts, read=rows)
+        self._meter.finish(counts, time.monotonic())
+        self._tell(self._report())
+        attempt.remove_all_but(pieces)
+        exact = RowCount(rows, estimated=False)
+        check_errors(self.job.spec.errors, counts, exact, partial(bad_row, attempt.layout, pieces))
+        if isinstance(write, WriteTable):
+            attempt.commit(write, end, self._report())
+        elif isinstance(write, WriteParquet):
+            end = going.execution.give_one_schema(end, write.compression)
         self._enter(JobState.SUCCEEDED)
         report = self._report()
-        attempt.complete(report)
-        self._tell(report)
+        attempt.complete(end, report)
         return report
 
-    def _nothing_to_do(self, layout: Layout, since: str) -> Report:
+    def _nothing_to_do(self, found: NothingToDo) -> Report:
         """The report of a job whose output is there: its own, or with mode ignore another's."""
-        now_ = {"name": self.job.metadata.name, "started_at": self._started_at,
+        now_: dict[str, object] = {"name": self.job.metadata.name, "started_at": self._started_at,
                 "updated_at": now(), "seconds": {}}  # fmt: skip
-        done = next((one for one in (layout, layout.whole) if is_complete(one)), None)
-        if done is not None:
-            report = Report.parse(done.report.read())
-            words = "; ".join(filter(None, ("the output was complete already", since)))
-            now_ |= {"message": words, "state": JobState.SUCCEEDED}
+        if found.done is not None:
+            report = kept_report(found.done)
+            words = "; ".join(filter(None, ("the output was complete already", found.since)))
+            now_ |= {"message": words, "state": JobState.SUCCEEDED, "reason": None}
         else:
             self._enter(JobState.SUCCEEDED)
             report = self._report()
-            now_ |= {"message": f"'{layout.output.uri}' holds something already, and write.mode is "
+            now_ |= {"message": f"'{report.output}' holds something already, and write.mode is "
                      "ignore: nothing was done"}  # fmt: skip
-        report = report.model_copy(update=now_)
-        self._tell(report)
-        return report
+        return report.model_copy(update=now_)
 
-    def _failed(self, failure: JobFailure) -> Report:
-        self._enter(JobState.FAILED)
-        report = self._report(failure)
-        self._tell(report)
-        return report
-
-    def _tell(self, report: Report) -> None:
-        """Publish a report, unless that cannot be done just now: the job does not fail by that."""
+    def _tell(self, report: Report) -> Report:
+        """Publish a report, unless that cannot be done just now: the job does not fail by that. It
+        comes back as it is told, with what the run has done before."""
+        told = together(self._done, report)
         with suppress(OSError):
-            self.publish(report)
+            self.publish(told)
+        return told
 
     def _enter(self, state: JobState) -> None:
         clock = time.monotonic()
-        self._seconds[self._state] = round(clock - self._since, 3)
+        if not self._state.ended:
+            seconds = self._seconds.get(self._state, 0.0) + clock - self._since
+            self._seconds[self._state] = round(seconds, 3)
         self._state, self._since = state, clock
 
     def _report(self, failure: JobFailure | None = None) -> Report:
         layout = Layout.of(self.job.spec)
-        counts = self._meter.counts if self._meter else None
+        if self._pass:  # which may only add to it
+            layout = self._pass.prepared.attempt.layout
+        counts = self._meter.counts if self._pass else None
         return Report(
             name=self.job.metadata.name,
             state=self._state,
             reason=failure.reason if failure else None,
             message=failure.message if failure else None,
-            progress=self._meter.progress if self._meter else None,
+            progress=self._meter.progress,
             counts=_counts(counts) if counts else None,
             output=layout.output.uri,
             errors=layout.errors.uri if counts and counts.failed else None,
-            attempt=self._attempt,
+            stage=self._stage(),
+            attempt=self._pass.prepared.attempt.number if self._pass else None,
             startedAt=self._started_at,
             updatedAt=now(),
             seconds=dict(self._seconds),
@@ -181,13 +220,13 @@ class JobRun:
             version=__version__,
         )
 
+    def _stage(self) -> str | None:
+        running = self._state == JobState.RUNNING
+        return self._pass.execution.stage if running and self._pass else None
+
 
 def _memory(told: Tellings) -> Memory:
     return Memory(peakWorkerBytes=told.peak_bytes, spilledBytes=spilled_bytes())
-
-
-def _known(count: RowCount | None) -> RowCount | None:
-    return None if count is None or count.estimated else count
 
 
 def _counts(counts: Committed) -> Counts:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from batchinference.pipeline.coverage import Gaps
 from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.frozen import Before, Known
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.storage import Address
 from batchinference.plan.columns import OWN_PREFIX
 from batchinference.spec.read import Read, ReadFiles
 
+NOTHING: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[pa.Table]]
 """Yields tables of rows with ids, and an END row after the last of each part, unless it is known
 how many rows each has."""
@@ -41,8 +45,12 @@ class JobInput(Protocol):
     def columns(self) -> list[str] | None:
         """The columns of the rows; None when only reading tells."""
 
-    def count(self) -> RowCount | None:
-        """The number of rows, counted or estimated; None where nothing tells."""
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+        """The number of rows, counted or estimated; None where nothing tells. `ends` are the rows
+        of parts where that is known."""
+
+    def share(self, gaps: Gaps | None) -> float:
+        """How much there is to read for these rows, compared to all."""
 
     def serialized(self) -> bytes:
         """A parquet file whose column `path` says what each part is."""
@@ -50,16 +58,23 @@ class JobInput(Protocol):
     def below(self, place: Address) -> str | None:
         """Something that is read and lies below this place."""
 
-    def read_tasks(self, tasks: int) -> list[ReadRows]:
-        """The work of reading, cut into about so many tasks where it can be cut."""
+    def continues(self, before: str) -> bool:
+        """Whether rows have the numbers that they had in the input of this digest."""
+
+    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
+        """The work of reading, cut into about so many tasks where it can be cut. `gaps` are the
+        rows to read of an input that is repeatable; None for all."""
 
 
-def open_input(read: Read) -> JobInput:
-    """Find and freeze what a job reads. Raises BadInput that says what is missing."""
+def open_input(read: Read, earlier: Before | Known | None = None) -> JobInput:
+    """Find and freeze what a job reads; `earlier` is what was frozen of it when the job began, or
+    what is not to be read any more.
+
+    Raises BadInput that says what is missing, or has changed since, and NothingNew."""
     if isinstance(read, ReadFiles):
         from batchinference.pipeline.file_input import open_files
 
-        return open_files(read)
+        return open_files(read, earlier=earlier)
     from batchinference.pipeline.table_sources import open_table
 
     return open_table(read)

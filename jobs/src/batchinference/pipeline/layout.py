@@ -8,8 +8,11 @@
       report.json                  how it went
       errors/part-KEY-*.parquet    bad rows, unless errors.path says otherwise
       input.parquet                the frozen list of input files
-      manifests/NNNN/*.json        commits of attempt NNNN
-      manifests/NNNN/closed        attempt NNNN takes no more of them
+      output.json                  what counts of the output, once that is complete
+      attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
+        start.json                 what counted of the output when it began
+        *.json                     its commits
+        closed                     it takes no more of them
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
       staged/part-KEY-*            of a table: what its commit takes, until it is made
 
@@ -24,30 +27,37 @@ import json
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.storage import Address, base_name
-from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.job import MUTABLE, BatchInferenceSpec
 from batchinference.spec.write import WriteTable
 
 STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
 _HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
 """Fields of a step that change the speed of the work and not its result."""
+_NOT_WORK = {"cluster", *MUTABLE}
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
     """A hash of all that defines the work: the same for two files that ask for the same output."""
-    work = spec.model_dump(mode="json", by_alias=True, exclude={"cluster"})
-    for step in work["steps"]:
+    # an option that comes with a later version changes the key of no job that leaves it out
+    work = spec.model_dump(mode="json", by_alias=True, exclude=_NOT_WORK, exclude_defaults=True)
+    for step in work.get("steps", []):
         for field in _HOW_IT_RUNS:
             step.pop(field, None)
     work["write"].pop("mode", None)
     # how many bad rows are too many says nothing of what a complete output holds
-    work["errors"] = {"path": work["errors"].get("path")}
+    work["errors"] = {"path": spec.errors.path}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 
 
 def part_prefix(key: str) -> str:
     """How the names of all data and error files of some work begin."""
     return f"part-{key[:8]}-"
+
+
+def addition_key(key: str, number: int) -> str:
+    """The key of an addition to the output of the work with this key."""
+    return hashlib.sha256(f"{key}+{number}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -79,12 +89,28 @@ class Layout:
         return self if state == self.state else replace(self, state=state, errors=state / "errors")
 
     def appended(self) -> list[Layout]:
-        """The layouts of what other jobs have added to this output."""
+        """The layouts of all that was added to this output."""
         return [
             Layout(self.key, self.output, state, state / "errors", self.is_table)
             for state in self.state.directories()
             if base_name(state.path).startswith(_APPENDED)
         ]
+
+    def addition(self, number: int) -> Layout:
+        """Of what comes to the work's input later, and is added in a run of its own."""
+        key = addition_key(self.key, number)
+        state = self.whole.state / f"{_APPENDED}{self.key[:8]}-{number:04d}"
+        inside = self.errors == self.state / "errors"
+        return replace(
+            self, key=key, state=state, errors=state / "errors" if inside else self.errors
+        )
+
+    def additions(self) -> list[Layout]:
+        """Those that were begun."""
+        begun = f"{_APPENDED}{self.key[:8]}-"
+        names = (base_name(one.path) for one in self.whole.state.directories())
+        count = sum(name.startswith(begun) for name in names)
+        return [self.addition(number) for number in range(1, 1 + count)]
 
     @property
     def data(self) -> Address:
@@ -112,11 +138,13 @@ class Layout:
     def input(self) -> Address:
         return self.state / "input.parquet"
 
-    def manifests(self, attempt: int) -> Address:
-        return self.state / "manifests" / f"{attempt:04d}"
+    @property
+    def end(self) -> Address:
+        return self.state / "output.json"
 
-    def closed(self, attempt: int) -> Address:
-        return self.manifests(attempt) / "closed"
+    @property
+    def attempts(self) -> Address:
+        return self.state / "attempts"
 
     def part_name(self, attempt: int, task: int, unique: str) -> str:
         """How the names of a task's files begin: never used twice, whatever is tried again."""

@@ -8,74 +8,77 @@ the column out. So such files are written anew, before the output counts as comp
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.manifest import Manifest, WrittenFile
+from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.intact import Retyped
+from batchinference.pipeline.pieces import Piece, WrittenFile
 from batchinference.pipeline.storage import Address
+from batchinference.pipeline.writers.parquet import ParquetWriter
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """The files of a task, which get columns of these types."""
+    """The files of a piece, which get columns of these types."""
 
-    place: Address
-    manifest: Manifest
+    attempt: Attempt
+    piece: Piece
     types: pa.Schema
     compression: str
 
-    def __call__(self) -> Manifest:
-        """Returns the manifest as it is then."""
-        data = [self._written(file.name) for file in self.manifest.data]
+    def __call__(self) -> Piece:
+        """Returns the piece as it is then.
+
+        Raises BadOutput when another run has taken over the output."""
         new = {field.name: str(field.type) for field in self.types}
-        columns = list((dict(self.manifest.columns) | new).items())
-        return replace(self.manifest, data=data, columns=columns)
+        columns = list((dict(self.piece.columns) | new).items())
+        data = [self._written(file.name, columns) for file in self.piece.data]
+        return replace(self.piece, data=data, columns=columns)
 
-    def _written(self, name: str) -> WrittenFile:
-        file = self.place / name
+    def _written(self, name: str, columns: list[tuple[str, str]]) -> WrittenFile:
+        file = self.attempt.layout.data / name
         table = pq.read_table(pa.BufferReader(file.read()), partitioning=None)
-        sink = pa.BufferOutputStream()
-        pq.write_table(_typed(table, self.types), sink, compression=self.compression)
-        content = memoryview(sink.getvalue())
+        ((_, content),) = ParquetWriter(self.compression).files(_typed(table, self.types))
+        new = WrittenFile.of(name, content)
+        Retyped(new, columns).put(self.attempt)
+        self.attempt.check_owner()
         file.write(content)
-        return WrittenFile(name, len(content))
+        return new
 
 
-def rewrites(place: Address, manifests: list[Manifest], compression: str) -> list[Rewrite]:
-    """What is to be written anew, a piece of work for each task's files. Columns whose types have
-    nothing in common stay as they are."""
-    written = [manifest for manifest in manifests if manifest.data]
-    uneven = _uneven([dict(manifest.columns) for manifest in written])
-    types = _types(place, written, uneven)
-    found = []
-    for manifest in written:
-        there = dict(manifest.columns)
+def rewrites(attempt: Attempt, pieces: list[Piece], compression: str) -> dict[int, Rewrite]:
+    """What is to be written anew, by the number of the piece. Columns whose types have nothing in
+    common stay as they are."""
+    written = [piece for piece in pieces if piece.data]
+    uneven = _uneven([dict(piece.columns) for piece in written])
+    types = _types(attempt.layout.data, written, uneven)
+    found = {}
+    for number, piece in enumerate(pieces):
+        there = dict(piece.columns)
         fields = [field for field in types if there.get(field.name) != str(field.type)]
-        if fields:
-            found.append(Rewrite(place, manifest, pa.schema(fields), compression))
+        if piece.data and fields:
+            found[number] = Rewrite(attempt, piece, pa.schema(fields), compression)
     return found
 
 
 def _uneven(files: list[dict[str, str]]) -> set[str]:
     """Columns that are not in all files, or of another type in some."""
-    kinds: dict[str, set[str | None]] = defaultdict(set)
-    for name in {name for file in files for name in file}:
-        kinds[name] = {file.get(name) for file in files}
-    return {name for name, types in kinds.items() if len(types) > 1}
+    names = {name for file in files for name in file}
+    return {name for name in names if len({file.get(name) for file in files}) > 1}
 
 
-def _types(place: Address, manifests: list[Manifest], uneven: set[str]) -> pa.Schema:
+def _types(place: Address, pieces: list[Piece], uneven: set[str]) -> pa.Schema:
     """The type that holds all values of each of these columns, from one file of each kind."""
     kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
-    for manifest in manifests:
-        new = [name for name, kind in manifest.columns if kind not in kinds.get(name, {kind})]
+    for piece in pieces:
+        new = [name for name, kind in piece.columns if kind not in kinds.get(name, {kind})]
         if new:
-            schema = pq.read_schema(pa.BufferReader((place / manifest.data[0].name).read()))
-            there = dict(manifest.columns)
+            schema = pq.read_schema(pa.BufferReader((place / piece.data[0].name).read()))
+            there = dict(piece.columns)
             for name in new:
                 kinds[name][there[name]] = schema.field(name)
     common = (_common(list(fields.values())) for fields in kinds.values())

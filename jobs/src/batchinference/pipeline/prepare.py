@@ -4,76 +4,193 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.additions import Target, formerly
 from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.coverage import Gaps
 from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
-from batchinference.pipeline.job_input import JobInput, open_input
+from batchinference.pipeline.frozen import Before, NothingNew, digest, stored_input
+from batchinference.pipeline.intact import intact
+from batchinference.pipeline.job_input import NOTHING, JobInput, open_input
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import begin
-from batchinference.pipeline.owner import is_complete
+from batchinference.pipeline.output import Standing, look, usable
+from batchinference.pipeline.owner import completed
+from batchinference.pipeline.pieces import Counts
+from batchinference.pipeline.rivals import check_alone
 from batchinference.pipeline.sizing import RowCount, Sizing, sizing_of
+from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.supervise import bad_row
 from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
+from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job that can begin."""
+    """A job that can begin, or go on. `gaps` are the rows of the input that its output lacks; None
+    stands for all."""
 
     input: JobInput
     count: RowCount | None
     sizing: Sizing
     attempt: Attempt
+    start: Snapshot
+    gaps: Gaps | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether what is missing can be read and written again by itself."""
+        return self.input.repeatable and not self.attempt.layout.is_table
+
+    def counts(self) -> Counts:
+        """Rows that are done."""
+        return self.start.counts + self.attempt.counts()
+
+    def bad_row(self) -> str:
+        """One of the bad rows in words."""
+        made = (piece for manifest in self.attempt.manifests() for piece in manifest.pieces)
+        return bad_row(self.attempt.layout, [*self.start.pieces, *made])
+
+    def end(self) -> Snapshot:
+        """What counts of the output once the attempt has come to its end."""
+        made = self.start.with_commits(self.attempt.close())
+        return intact(self.attempt.layout, made)
+
+    def missing(self, snapshot: Snapshot) -> Gaps:
+        return snapshot.gaps(len(self.input), self.input.rows_each)
+
+    def again(self, start: Snapshot) -> Prepared:
+        """The next attempt, at what is missing still."""
+        owner = self.attempt.owner
+        attempt = Attempt.open(self.attempt.layout, owner.attempt + 1, start, owner.job)
+        return replace(self, attempt=attempt, start=start, gaps=self.missing(start))
 
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """The output is there. `since` says what of the input is not in it, if anything."""
+    """The output is there: `done`, unless it is another's. `since` says what of the input is not in
+    it, if anything."""
 
+    done: Layout | None
     since: str = ""
 
 
-def prepare(spec: BatchInferenceSpec, layout: Layout) -> Prepared | NothingToDo:
-    """Check the steps, freeze the input and open the output, unless that is complete.
+def prepare(spec: BatchInferenceSpec, target: Target, job: str = "") -> Prepared | NothingToDo:
+    """Check the steps, freeze the input and open the output, unless that is complete. `job` is by
+    what this one is told from others that want the output.
 
     Raises JobFailure that says what is missing.
     """
     for step in spec.steps:
         check_step(step)
-    given = open_input(spec.read)
+    try:
+        return _prepare(spec, target, job)
+    except NothingNew:
+        return NothingToDo(target.complete[0], "there are no new files in its input")
+
+
+def _prepare(spec: BatchInferenceSpec, target: Target, job: str) -> Prepared | NothingToDo:
+    layout = target.layout
+    standing = look(spec.write, layout, resume=spec.resume, retry=spec.errors.retry, job=job)
+    with usable(spec.write):
+        if standing is not None:
+            check_alone(layout, standing.owner, job)
+        start = standing.before() if standing else None
+    given = open_input(spec.read, _before(spec, layout, start) or target.known(spec))
     _check_apart(given, layout)
+    with usable(spec.write):
+        _check_new(given, formerly(spec, job))
     if problems := check_columns(spec, given.columns()):
         raise BadInput("; ".join(map(str, problems)))
-    count = given.count()
-    attempt = begin(spec.write, layout)
-    if attempt is None:
-        return NothingToDo(_changed(given, layout))
-    layout.input.write(given.serialized())
-    layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Prepared(given, count, sizing_of(given, spec.read, count), attempt)
+    if standing is None:
+        done = completed(layout)
+        return NothingToDo(done, _changed(given, target.complete or [done]) if done else "")
+    if start is not None and not given.continues(start.input):
+        _check_unfinished(spec, standing)
+        start = None
+    count = given.count(start.ends if start else NOTHING)
+    sizing = sizing_of(given, spec.read, count)
+    with usable(spec.write):
+        if start is None:
+            standing = standing.clear(job)
+            start, gaps = _begin(layout, given), None
+        else:
+            gaps = start.gaps(len(given), given.rows_each)
+        layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
+        return Prepared(given, count, sizing, standing.open(start, job), start, gaps)
 
 
-def _changed(given: JobInput, layout: Layout) -> str:
+def _before(spec: BatchInferenceSpec, layout: Layout, start: Snapshot | None) -> Before | None:
+    """The input of an output that is gone on with."""
+    if start is None or not isinstance(spec.read, ReadFiles):
+        return None
+    return Before(stored_input(layout.input, start.input, spec.read.storage), start)
+
+
+def _check_unfinished(spec: BatchInferenceSpec, standing: Standing) -> None:
+    """Raise BadInput where an output that was complete would be begun anew, for the sake of the
+    rows of it that failed."""
+    layout = standing.layout
+    retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
+    if layout.success.exists() or (retried and retried < standing.attempts):
+        raise BadInput(
+            f"errors.retry: read.format '{spec.read.format}' cannot yield the rows that failed by "
+            "themselves, because nothing tells whether the source is what it was; the output was "
+            "left as it is. Leave errors.retry out where that is complete, or have all rows done "
+            "anew by write.mode overwrite without it"
+        )
+
+
+def _begin(layout: Layout, given: JobInput) -> Snapshot:
+    """Freeze the input of an output that is begun anew."""
+    content = given.serialized()
+    layout.input.write(content)
+    return Snapshot(layout.key, digest(content))
+
+
+def _changed(given: JobInput, complete: Sequence[Layout]) -> str:
     """How the input differs from that of the complete output."""
-    done = next((one for one in (layout, layout.whole) if is_complete(one)), None)
-    if done is None or not done.input.exists():
-        return ""
-    before, now = (pq.read_table(pa.BufferReader(content)).to_pylist()
-                   for content in (done.input.read(), given.serialized()))  # fmt: skip
-    if before == now:
+    contents = [one.input.read() for one in complete if one.input.exists()]
+    try:
+        before = {part for content in contents for part in _parts(content)}
+    except pa.ArrowInvalid:
+        return "its input.parquet is damaged, so whether the input has changed cannot be told"
+    now = _parts(given.serialized())
+    if not contents or before == set(now):
         return ""
     return (
         f"the input has changed since ({len(before)} parts then, {len(now)} now) and what is new "
-        "is not in it: for that, write a job over the new files alone, with write.mode append"
+        "is not in it: write.mode append adds the rows of new files"
     )
+
+
+def _parts(content: bytes) -> list[tuple[object, ...]]:
+    table = pq.read_table(pa.BufferReader(content))
+    return list(zip(*table.to_pydict().values(), strict=True))
+
+
+def _check_new(given: JobInput, formerly: Sequence[Layout]) -> None:
+    """Raise BadOutput when rows of the same files were added by this job as it was before."""
+    if not formerly:
+        return
+    paths = {part[0] for part in _parts(given.serialized())}
+    for other in formerly:
+        known = (part[0] for part in _parts(other.input.read()))
+        if (path := next((path for path in known if path in paths), None)) is not None:
+            raise BadOutput(
+                f"write.path '{other.output.uri}' holds rows of '{path}' by this job as it was "
+                "before its spec changed: choose another path, set write.mode to overwrite, or "
+                "give the job another metadata.name to have both"
+            )
 
 
 def check_step(step: Step) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from batchinference.pipeline.manifest import Counts
+from batchinference.pipeline.pieces import Counts
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec.status import Progress
 
@@ -14,7 +14,9 @@ from batchinference.spec.status import Progress
 class Meter:
     """Turns counts into progress that never goes back. Times are seconds of any one clock."""
 
-    total: RowCount | None
+    total: RowCount | None = None
+    before: int = 0
+    """Rows that earlier attempts have done."""
     _since: float | None = field(default=None, init=False)
     counts: Counts = field(default=Counts(), init=False)
     """The most that was committed at any time."""
@@ -26,7 +28,7 @@ class Meter:
         if counts.read > self.counts.read:
             self.counts = counts
         rows = self.counts.read
-        if self._since is None or rows == 0:
+        if self._since is None or rows <= self.before:
             self._since = now  # speed counts from the first rows, not from when models load
         rate = self._rate(now)
         total = None if self.total is None else max(self.total.rows, rows)
@@ -55,7 +57,8 @@ class Meter:
     def _rate(self, now: float) -> float | None:
         """Rows a second since just before the first ones."""
         elapsed = now - self._since if self._since is not None else 0.0
-        return self.counts.read / elapsed if elapsed > 0 and self.counts.read else None
+        rows = self.counts.read - self.before
+        return rows / elapsed if elapsed > 0 and rows > 0 else None
 
     def _percent(self, rows: int, total: int | None) -> int | None:
         if not total or self.total is None:

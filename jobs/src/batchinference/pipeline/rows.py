@@ -42,7 +42,7 @@ MAX_RUNS = 64
 WHOLE = 1 << 40
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
-_ROW_MASK = (1 << ROW_BITS) - 1
+ROW_MASK = (1 << ROW_BITS) - 1
 
 
 def pack(file: int, row: int) -> int:
@@ -51,7 +51,7 @@ def pack(file: int, row: int) -> int:
 
 def unpack(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ids (int64) as file numbers and row numbers."""
-    return ids >> ROW_BITS, ids & _ROW_MASK
+    return ids >> ROW_BITS, ids & ROW_MASK
 
 
 def with_ids(table: pa.Table, file: int, first_row: int) -> pa.Table:

@@ -17,22 +17,17 @@ from ray.data.datasource import Datasink
 from batchinference.pipeline import rows
 from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.done_rows import DoneRows
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.manifest import (
-    Counts,
-    Manifest,
-    WrittenFile,
-    ends_of,
-    ranges_of,
-    whole_and_parts,
-)
+from batchinference.pipeline.manifest import Manifest, ends_of
+from batchinference.pipeline.pieces import Piece, WrittenFile
 from batchinference.pipeline.process_memory import peak_note
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.writers import Writer
-from batchinference.pipeline.writers.base import plain_schema
+from batchinference.pipeline.writers.base import plain
 from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.pipeline.writers.parquet import ParquetWriter, without_halves
 
 ERRORS_SCHEMA = pa.schema(
     [
@@ -61,25 +56,17 @@ class Commit:
         """Raises BadOutput when the output takes no more of this run, and then leaves nothing."""
         self.attempt.check_open()
         good, rest = rows.split(table)
-        failed = _in_state(rest, rows.FAILED)
-        skipped = _in_state(rest, rows.SKIPPED)
-        done = [part for part in (good, failed, skipped) if part is not None and part.num_rows]
-        whole, shares, read = _rows_of_input(done)
-        manifest = Manifest(
-            attempt=self.attempt.number,
-            task=task,
-            counts=Counts(read, good.num_rows, _count(failed), _count(skipped)),
-            ranges=ranges_of(whole),
-            shares=shares,
-            ends=ends_of(_ids(_in_state(rest, rows.END))),
-            data=self._put_data(good, task),
-            columns=self._columns(good),
-            errors=self._put_errors(failed, task),
-            notes=[*_notes(_in_state(rest, rows.NOTE)), ("write", peak_note())],
-        )
+        pieces = [self._piece(done, task) for done in DoneRows.of(good, rest).groups()]
+        ends = ends_of(_ids(_in_state(rest, rows.END)))
+        notes = [*_notes(_in_state(rest, rows.NOTE)), ("write", peak_note())]
+        manifest = Manifest(task, pieces, ends, notes)
         self._remove_if_late(manifest)
-        target = self.attempt.layout.manifests(self.attempt.number) / manifest.name
-        target.write(manifest.serialized())
+        (self.attempt.place / manifest.new_name()).write(manifest.serialized())
+
+    def _piece(self, done: DoneRows, task: int) -> Piece:
+        data, errors = self._put_data(done.good, task), self._put_errors(done.failed, task)
+        columns = self._columns(done.good)
+        return Piece(done.counts, done.ranges, done.shares, data, columns, errors)
 
     def _remove_if_late(self, manifest: Manifest) -> None:
         """Remove the files of a task that comes late. Files that were put before the output was
@@ -90,10 +77,11 @@ class Commit:
             self.attempt.check_open()
         except BadOutput:
             layout = self.attempt.layout
-            for file in manifest.data:
-                (layout.data / file.name).delete()
-            if manifest.errors:
-                (layout.errors / manifest.errors.name).delete()
+            for piece in manifest.pieces:
+                for file in piece.data:
+                    (layout.data / file.name).delete()
+                if piece.errors:
+                    (layout.errors / piece.errors.name).delete()
             raise
 
     def _put_data(self, good: pa.Table, task: int) -> list[WrittenFile]:
@@ -114,10 +102,13 @@ class Commit:
     def _columns(self, good: pa.Table) -> list[tuple[str, str]]:
         """The columns that come into the files, with their types there."""
         names = self.cut.written(rows.data_columns(good))
-        return [(field.name, str(field.type)) for field in plain_schema(good.select(names))]
+        table = plain(good.slice(0, 0).select(names))
+        if isinstance(self.writer, ParquetWriter):
+            table = without_halves(table)
+        return [(field.name, str(field.type)) for field in table.schema]
 
-    def _put_errors(self, failed: pa.Table | None, task: int) -> WrittenFile | None:
-        if failed is None or failed.num_rows == 0:
+    def _put_errors(self, failed: pa.Table, task: int) -> WrittenFile | None:
+        if failed.num_rows == 0:
             return None
         table = error_rows(failed, paths_of(self.attempt.layout.input))
         ((ending, content),) = ParquetWriter("snappy").files(table)
@@ -130,25 +121,7 @@ class Commit:
 
 def _put(place: Address, name: str, content: bytes | memoryview) -> WrittenFile:
     (place / name).write(content)
-    return WrittenFile(name, len(content))
-
-
-def _rows_of_input(
-    tables: list[pa.Table],
-) -> tuple[np.ndarray, list[tuple[int, int, int]], int]:
-    """Of the rows that a task holds: the ids of whole ones, the shares of others, their number."""
-    if not tables:
-        return np.empty(0, dtype=np.int64), [], 0
-    ids = np.concatenate([rows.ids_of(table) for table in tables])
-    shares = [rows.shares_of(table) for table in tables]
-    if all(share is None for share in shares):
-        return ids, [], len(ids)
-    filled = [
-        np.full(table.num_rows, rows.WHOLE) if share is None else share
-        for table, share in zip(tables, shares, strict=True)
-    ]
-    whole, parts = whole_and_parts(ids, np.concatenate(filled))
-    return whole, parts, len(whole) + sum(share for _, _, share in parts) // rows.WHOLE
+    return WrittenFile.of(name, content)
 
 
 def _notes(rest: pa.Table | None) -> list[tuple[str, str]]:
@@ -201,7 +174,3 @@ def _ids(table: pa.Table | None) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     ids: np.ndarray = table.column(rows.ID).to_numpy()
     return ids
-
-
-def _count(table: pa.Table | None) -> int:
-    return 0 if table is None else int(table.num_rows)

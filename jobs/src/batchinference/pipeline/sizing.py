@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,6 +45,11 @@ class Sizing:
     read_tasks: int
     blocks: int
     rows_per_file: int
+
+    def of_part(self, share: float) -> Sizing:
+        """The cut of a part of the input, so large compared to all of it."""
+        tasks, blocks = (max(1, math.ceil(share * n)) for n in (self.read_tasks, self.blocks))
+        return Sizing(tasks, blocks, self.rows_per_file)
 
 
 class Measured(Protocol):
@@ -91,11 +97,13 @@ def _picture_bytes(options: ImageOptions) -> int:
     return math.prod(options.size or USUAL_PICTURE) * len(options.mode)
 
 
-def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
-    """Rows of the input: counted where that is cheap, else estimated from a few files."""
+def count_rows(frozen: FrozenInput, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
+    """Rows of the input: counted where that is cheap, else estimated from a few files. `ends` are
+    the rows of files where that is known."""
     if isinstance(reader, WholeFileReader):
         return RowCount(len(frozen), estimated=False)
-    files = frozen.files()
+    files = [file for file in frozen.files() if file.number not in ends]
+    known = sum(ends.values())
     chosen = files if reader.rows_exact and len(files) <= COUNTED_FILES else sample(files)
     with ThreadPoolExecutor(COUNT_THREADS) as pool:
         counts = list(pool.map(lambda f: reader.rows_in(frozen.address(f), f.size), chosen))
@@ -103,9 +111,9 @@ def count_rows(frozen: FrozenInput, reader: Reader) -> RowCount | None:
         return None
     rows = sum(count for count in counts if count is not None)
     if len(chosen) == len(files):
-        return RowCount(rows, estimated=not reader.rows_exact)
-    sampled = sum(file.size for file in chosen)
-    return RowCount(round(rows * frozen.size / max(1, sampled)), estimated=True)
+        return RowCount(known + rows, estimated=bool(files) and not reader.rows_exact)
+    size, sampled = (sum(file.size for file in some) for some in (files, chosen))
+    return RowCount(known + round(rows * size / max(1, sampled)), estimated=True)
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+
 from ray.data import DataContext
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from batchinference.pipeline.job_input import ReadRows
+from batchinference.pipeline.process_memory import ReadWatch
+from batchinference.pipeline.whole_files import READ_STEP
 
 
 class RowSource(Datasource):
@@ -14,7 +18,8 @@ class RowSource(Datasource):
 
     def __init__(self, tasks: list[ReadRows]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tasks = tasks
+        reading = uuid.uuid4().hex
+        self._tasks = [ReadWatch(reading, READ_STEP, task) for task in tasks]
 
     def get_name(self) -> str:
         return "Rows"

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path, scheme_of
 
 DELETE_THREADS = 16
+_REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
 _STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
 """By what the errors of object stores are told from those of pyarrow's decoders."""
 
@@ -118,11 +120,30 @@ class Address:
                 found += self.at(info.path).files(recursive=True)
         return found
 
+    def visible_files(self, but: Address | None = None) -> list[pafs.FileInfo]:
+        """The files that readers of data sets take for rows, however deep they lie: no part of
+        their path below this directory begins with an underscore or a dot, unless that names a
+        partition (`_class=cat`). Of a directory `but` within this one there are none."""
+        found = self.files()
+        for directory in self.directories():
+            if not _is_hidden(base_name(directory.path)):
+                found += directory.files(recursive=True)
+        parts = ((info, self.below(info.path).split("/")) for info in found)
+        seen = [info for info, names in parts if not any(map(_is_hidden, names))]
+        if but is None or not self.holds(but):
+            return seen
+        return [info for info in seen if not but.holds(self.at(info.path))]
+
     def directories(self) -> list[Address]:
         """The directories in this one; none when it does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = persistently(lambda: self.filesystem.get_file_info(selector))
         return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
+
+    def holds(self, other: Address) -> bool:
+        """Whether the other lies below this directory."""
+        inside = other.path.startswith(self.path.rstrip("/") + "/")
+        return inside and other.in_store_of(self)
 
     def below(self, path: str) -> str:
         """The part of a path of the file system that follows this directory."""
@@ -140,14 +161,17 @@ class Address:
         if self.local:
             shutil.rmtree(self.path, ignore_errors=True)
             return
-        files = [self.at(info.path) for info in self.files(recursive=True)]
-        with ThreadPoolExecutor(DELETE_THREADS) as pool:
-            list(pool.map(Address.delete, files))
+        delete_all(self.at(info.path) for info in self.files(recursive=True))
+
+
+def delete_all(files: Iterable[Address]) -> None:
+    with ThreadPoolExecutor(DELETE_THREADS) as pool:
+        list(pool.map(Address.delete, files))
 
 
 def _write_local(path: Path, content: bytes | memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}-", path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -169,8 +193,19 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", ".")) and "=" not in name
+
+
 def base_name(path: str) -> str:
     return PurePosixPath(path).name
+
+
+def remnant_of(name: str) -> str | None:
+    """The name of the file that a process was about to put as it died, by that of what it has left
+    on a disk; None for any other name."""
+    found = _REMNANT.match(name)
+    return found.group(1) if found else None
 
 
 def is_trouble(error: OSError) -> bool:

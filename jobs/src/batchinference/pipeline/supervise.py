@@ -5,32 +5,39 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import Interrupted, TooManyErrors, cause_of
-from batchinference.pipeline.manifest import Counts
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.pieces import Counts, Piece
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
 LAST_SECONDS = 10.0
 """What work that is given up has left to end."""
+ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
+"""How far an estimate of the input's rows is trusted: the rows may be so many times as many, and so
+many must have been done before a job is ended by it."""
 
 
 class StopRequest:
-    """Set when somebody asks the job to stop (SIGTERM, SIGINT)."""
+    """Set when somebody asks the job to stop (SIGTERM, SIGINT); who asks twice wants it at once."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
+        self.insists = threading.Event()
         self.signal: int | None = None
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
+        if self.event.is_set():
+            self.insists.set()
         self.signal = number
         self.event.set()
 
@@ -58,6 +65,9 @@ class Work(Protocol):
 
     def run(self) -> None: ...
 
+    def drain(self) -> None:
+        """Make `run` return soon: what is under way is committed, and nothing more begun."""
+
     def give_up(self) -> None:
         """Make `run` raise soon."""
 
@@ -70,8 +80,9 @@ def supervise(
 ) -> None:
     """Run `work` in a thread and call `observe` every few seconds until it ends.
 
-    Raises the failure of `work`, what `observe` raises, or Interrupted. In the last two cases the
-    work is given up, and the thread, should it not end in time, left behind.
+    Work that somebody stops gets some time to commit what is under way. Raises the failure of
+    `work`, what `observe` raises, or Interrupted when that was not enough. In the last two cases
+    the work is given up, and the thread, should it not end in time, left behind.
     """
     errors: list[BaseException] = []
     done = threading.Event()
@@ -87,9 +98,15 @@ def supervise(
     threading.Thread(target=run, name="dataset", daemon=True).start()
     try:
         _watch(done, observe, stop, poll_seconds)
+        if stop.event.is_set() and not done.is_set():
+            work.drain()
+            _wait(done, stop.insists)
+        if not done.is_set():
+            stop.check()
     except BaseException:
-        work.give_up()
-        done.wait(LAST_SECONDS)
+        if not done.is_set():
+            work.give_up()
+            done.wait(LAST_SECONDS)
         raise
     if errors:
         stop.check()  # Ctrl-C reaches the workers as well, and what they die of is not the cause
@@ -100,44 +117,58 @@ def _watch(
     done: threading.Event, observe: Callable[[], None], stop: StopRequest, poll_seconds: float
 ) -> None:
     deadline = time.monotonic() + poll_seconds
-    while not done.wait(0.1):
-        stop.check()
+    while not (done.wait(0.1) or stop.event.is_set()):
         if time.monotonic() >= deadline:
             observe()
             deadline = time.monotonic() + poll_seconds
 
 
+def _wait(done: threading.Event, insists: threading.Event) -> None:
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while not (done.wait(0.1) or insists.is_set() or time.monotonic() > deadline):
+        pass
+
+
 def check_errors(
-    policy: ErrorPolicy, counts: Counts, total: RowCount | None, attempt: Attempt
+    policy: ErrorPolicy, counts: Counts, total: RowCount | None, example: Callable[[], str]
 ) -> None:
     """Raise TooManyErrors once more rows are bad than the policy allows.
 
-    A percentage is of the whole input, so it is judged early only where that is known.
+    A percentage is of the whole input: it is judged early only as far as that is known. `example`
+    tells of one bad row.
     """
     if counts.failed == 0:
         return
     if (most := policy.max_rows) is not None and counts.failed > most:
         limit = f"errors.maxRows ({most})"
-    elif (
-        policy.max_percent is not None
-        and total is not None
-        and (100 * counts.failed > policy.max_percent * max(total.rows, 1))
-    ):
-        limit = f"errors.maxPercent ({policy.max_percent:g} % of {total.rows} rows)"
+    elif (passed := _percentage_passed(policy, counts, total)) is not None:
+        limit = f"errors.maxPercent ({passed})"
     elif not policy.tolerant:
         limit = "none is allowed unless spec.errors says so"
     else:
         return
-    raise TooManyErrors(
-        f"{counts.failed} row(s) failed, limit: {limit}. One of them: {_example(attempt)}"
-    )
+    raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
 
 
-def _example(attempt: Attempt) -> str:
+def _percentage_passed(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str | None:
+    """In words, the limit in percent, if more rows are bad. Where the rows of the input are an
+    estimate, there may be many more of them."""
+    if policy.max_percent is None or total is None:
+        return None
+    if total.estimated and counts.read < ESTIMATE_FROM:
+        return None
+    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
+    margin = ESTIMATE_MARGIN if total.estimated else 1
+    if 100 * counts.failed <= policy.max_percent * rows * margin:
+        return None
+    return f"{policy.max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"
+
+
+def bad_row(layout: Layout, pieces: Iterable[Piece]) -> str:
     """One bad row in words."""
-    for manifest in attempt.manifests():
-        if manifest.errors is not None:
-            place = attempt.layout.errors / manifest.errors.name
+    for piece in pieces:
+        if piece.errors is not None:
+            place = layout.errors / piece.errors.name
             with place.filesystem.open_input_file(place.path) as source:
                 row = pq.read_table(source).slice(0, 1).to_pylist()[0]
             return f"row {row['row']} of {row['path']}, step '{row['step']}': {row['error']}"

@@ -1,13 +1,13 @@
 """Sources that are not files, read by Ray's own datasources.
 
 Each of Ray's read tasks is a part of the input, so that its rows get ids by their position, and
-counts, errors and coverage are those of files. Few sources yield the same rows a second time, so a
-job over one is all or nothing.
+counts, errors and coverage are those of files. Few sources tell whether they are what they were, so
+a job over any other is all or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -16,9 +16,12 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.coverage import Gap, Gaps
 from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.frozen import digest
 from batchinference.pipeline.inputs import as_parquet
-from batchinference.pipeline.job_input import ReadRows, check_names
+from batchinference.pipeline.job_input import NOTHING, ReadRows, check_names
+from batchinference.pipeline.readers.chunks import size_of, within
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.storage import Address
 
@@ -39,6 +42,8 @@ class TableInput:
     place: Address | None = None
     """Where it lies, if that is a directory."""
     repeatable: bool = False
+    version: str | None = None
+    """What tells this state of the source from every other one, where anything does."""
     rows_each: None = None
     explain: Explain = rows.describe
 
@@ -48,15 +53,24 @@ class TableInput:
     def columns(self) -> list[str] | None:
         return self.known_columns
 
-    def count(self) -> RowCount | None:
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         return self.known_count
 
     @property
     def labels(self) -> list[str]:
         return [f"{self.name}:{number}" for number in range(len(self))]
 
+    def share(self, gaps: Gaps | None) -> float:
+        return 1.0
+
     def serialized(self) -> bytes:
-        return as_parquet(pa.table({"path": pa.array(self.labels, pa.string())}))
+        columns = {"path": self.labels}
+        if self.version is not None:
+            columns["version"] = [self.version] * len(self)
+        return as_parquet(pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string()))))
+
+    def continues(self, before: str) -> bool:
+        return self.version is not None and digest(self.serialized()) == before
 
     def below(self, place: Address) -> str | None:
         if self.place is None or not place.in_store_of(self.place):
@@ -64,29 +78,40 @@ class TableInput:
         inside = f"{self.place.path}/".startswith(place.path.rstrip("/") + "/")
         return self.place.path if inside else None
 
-    def read_tasks(self, tasks: int) -> list[ReadRows]:
+    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
         return [
-            partial(_rows, number, label, task, self.explain)
+            partial(_rows, number, Part(label, task, self.explain), gaps[number] if gaps else ())
             for number, (label, task) in enumerate(zip(self.labels, self.tasks, strict=True))
+            if gaps is None or number in gaps
         ]
 
 
-def _rows(number: int, label: str, task: ReadBlocks, explain: Explain) -> Iterator[pa.Table]:
-    """The rows of a task with their ids, and the END row that closes it."""
+@dataclass(frozen=True)
+class Part:
+    """What a task reads, and by what name it is known."""
+
+    label: str
+    task: ReadBlocks
+    explain: Explain
+
+    def tables(self) -> Iterator[pa.Table]:
+        try:
+            for block in self.task():
+                yield BlockAccessor.for_block(block).to_arrow()
+        except JobFailure:
+            raise
+        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+            raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
+
+
+def _rows(number: int, part: Part, gaps: Sequence[Gap]) -> Iterator[pa.Table]:
+    """The rows of a task with their ids, or those of them that are in gaps, and the END row that
+    closes it."""
     row = 0
-    for table in _tables(label, task, explain):
-        check_names(table.column_names, label)
-        if table.num_rows:
-            yield rows.with_ids(table, number, row)
+    for table in part.tables():
+        check_names(table.column_names, part.label)
+        for skipped, wanted in within(table, row, gaps):
+            if size_of(wanted):
+                yield rows.with_ids(wanted, number, row + skipped)
         row += table.num_rows
     yield rows.end_of_file(number, row)
-
-
-def _tables(label: str, task: ReadBlocks, explain: Explain) -> Iterator[pa.Table]:
-    try:
-        for block in task():
-            yield BlockAccessor.for_block(block).to_arrow()
-    except JobFailure:
-        raise
-    except Exception as error:  # noqa: BLE001 - each library has errors of its own
-        raise JobFailure(f"{label} cannot be read: {explain(error)}") from None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.ahead import one_ahead
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.inputs import InputFile
@@ -35,8 +36,12 @@ def whole_files(
     Raises JobFailure where a file cannot be fetched for a reason that says nothing about it.
     """
     with ThreadPoolExecutor(FETCH_THREADS) as pool:
-        for group, contents in _ahead(pool, root, _groups(files)):
-            decoded = [_decoded(reader, content) for content in contents]
+        begun = (
+            (group, [pool.submit(_fetched, root.at(file.path)) for file in group])
+            for group in _groups(files)
+        )
+        for group, fetching in one_ahead(begun):
+            decoded = [_decoded(reader, content.result()) for content in fetching]
             yield _table(root, reader, path_columns, list(zip(group, decoded, strict=True)))
 
 
@@ -49,20 +54,6 @@ def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
             group = []
     if group:
         yield group
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, root: Address, groups: Iterable[list[InputFile]]
-) -> Iterator[tuple[list[InputFile], Iterator[Content]]]:
-    """Each group with its contents, which are fetched while the one before is worked on."""
-    before: tuple[list[InputFile], list[Future[Content]]] | None = None
-    for group in groups:
-        fetching = group, [pool.submit(_fetched, root.at(file.path)) for file in group]
-        if before is not None:
-            yield before[0], (one.result() for one in before[1])
-        before = fetching
-    if before is not None:
-        yield before[0], (one.result() for one in before[1])
 
 
 def _fetched(file: Address) -> Content:

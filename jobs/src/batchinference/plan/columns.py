@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import Problem
+from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
     CsvOptions,
     FileOptions,
@@ -66,11 +64,10 @@ def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
     """What is wrong with the columns that the output names."""
     problems = []
     for field, named in write.column_fields.items():
-        twice = dict.fromkeys(column for column in named if named.count(column) > 1)
-        messages = [f"column '{column}' is named twice" for column in twice]
         missing = [column for column in named if columns is not None and column not in columns]
-        messages += [_not_there(f"it names column '{column}'", column, columns or [])
-                     for column in missing]  # fmt: skip
+        messages = [
+            _not_there(f"it names column '{column}'", column, columns or []) for column in missing
+        ]
         problems += [Problem(f"spec.write.{field}", message) for message in messages]
     chosen = write.columns_needed or columns
     by = set(write.column_fields.get("partitionBy", ()))
@@ -82,16 +79,12 @@ def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
 
 def _wrong_names(step: Step) -> list[str]:
     """Names that no column could make right."""
-    named = step.select_columns or step.drop_columns or []
-    twice = dict.fromkeys(column for column in named if named.count(column) > 1)
-    messages = [f"step '{step.name}' names column '{column}' twice" for column in twice]
     reserved = f"columns that begin with '{OWN_PREFIX}' are the product's own"
-    messages += [
+    return [
         f"step '{step.name}' adds column '{added}', but {reserved}"
         for added in columns_added(step)
         if added.startswith(OWN_PREFIX)
     ]
-    return messages
 
 
 def _taken(step: Step, columns: list[str]) -> list[str]:
@@ -120,7 +113,5 @@ def _missing(step: str, column: str, columns: list[str]) -> str:
 
 
 def _not_there(what: str, column: str, columns: list[str]) -> str:
-    nearest = difflib.get_close_matches(column, columns, n=1)
-    hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
     there = ", ".join(columns) or "none"
-    return f"{what}, but the columns here are {there}{hint}"
+    return f"{what}, but the columns here are {there}{did_you_mean(column, columns)}"

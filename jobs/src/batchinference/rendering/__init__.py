@@ -1,8 +1,10 @@
 """From a BatchInference to the Kubernetes objects that run it. Pure: models in, plain dicts out."""
 
 from batchinference.rendering.defaults import effective
+from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
+    GPUS_LABEL,
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
@@ -13,9 +15,11 @@ from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_JOB, ray_job
 
 __all__ = [
     "ATTEMPT_LABEL",
+    "GPUS_LABEL",
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",
+    "QUEUE_LABEL",
     "RAY_API_VERSION",
     "RAY_JOB",
     "Names",

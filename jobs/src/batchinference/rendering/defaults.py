@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
+from batchinference.spec.limits import lowest
 from batchinference.spec.merge import filled
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
@@ -15,10 +16,12 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
 
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are filled in key by key,
     lists of named things (env, volumes, imagePullSecrets) name by name; any other value of the job
-    stands alone.
+    stands alone. Of two limits the lower one counts: a job may do with less than the platform
+    allows, not take more.
     Raises SpecError when the two do not go together.
     """
-    cluster = filled(job.spec.cluster, defaults)
+    limits = lowest(job.spec.cluster.limits, defaults.limits)
+    cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
     return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
 

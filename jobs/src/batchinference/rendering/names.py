@@ -10,6 +10,8 @@ NAME_LABEL = f"{GROUP}/name"
 """Label that names the BatchInference an object belongs to."""
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """Label with the number of the attempt."""
+GPUS_LABEL = f"{GROUP}/gpus"
+"""Label of a pod with the number of its GPUs, whatever resource they are to Kubernetes."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8

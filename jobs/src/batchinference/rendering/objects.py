@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from batchinference.rendering.names import Names
-from batchinference.spec.job import API_VERSION, KIND, BatchInference
+from batchinference.spec.job import API_VERSION, KIND, LIFE, BatchInference
 
 JOB_FILE = "job.yaml"
 TOKEN_KEY = "auth_token"  # noqa: S105
@@ -55,20 +55,26 @@ def config_map(job: BatchInference, names: Names, owner: Owner | None) -> dict[s
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(names.config_map, job.metadata.namespace, names.labels, owner),
-        "data": {JOB_FILE: job_file(job)},
+        "data": {JOB_FILE: job_file(job, names.uid)},
     }
 
 
-def job_file(job: BatchInference) -> str:
-    """A job as YAML, without what the API server has added to its metadata."""
+def job_file(job: BatchInference, uid: str) -> str:
+    """A job's work as YAML, with that of its metadata by which its driver is told from others."""
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": job.metadata.name},
-        "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "metadata": {
+            "name": job.metadata.name,
+            "namespace": job.metadata.namespace,
+            "uid": uid,
+        },
+        "spec": job.spec.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude=set(LIFE)
+        ),
     }
     # ASCII alone: PyYAML loses some line breaks of Unicode that it writes as they are
-    return yaml.safe_dump(document, sort_keys=False)
+    return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
 def dump(model: BaseModel) -> dict[str, Any]:

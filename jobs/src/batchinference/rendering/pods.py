@@ -6,16 +6,19 @@ from typing import Any
 
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.devices import add_devices
-from batchinference.rendering.names import ATTEMPT_LABEL, Names
+from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
 from batchinference.rendering.objects import dump
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Volume
+from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
 
 HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"
 JOB_DIRECTORY = "/etc/batchinference"
 JOB_VOLUME = "batchinference-job"
+STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
+"""What Ray leaves a driver that is asked to stop."""
 GRACE_SECONDS = 5
 """KubeRay starts Ray below a shell, which does not pass SIGTERM on: waiting longer is in vain."""
 
@@ -32,6 +35,7 @@ def head_template(cluster: Cluster, names: Names) -> dict[str, Any]:
     """The head pod: Ray's services and the driver, with the job's file mounted."""
     template = _template(cluster, names, "ray-head", _resources(cluster, *head_size(cluster)))
     spec = template["spec"]
+    spec["containers"][0]["env"].insert(0, {"name": STOP_WAIT, "value": str(STOP_SECONDS)})
     spec["containers"][0]["volumeMounts"].append(
         {"name": JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
     )
@@ -50,6 +54,8 @@ def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[
     template = _template(cluster, names, "ray-worker", resources)
     template["spec"]["automountServiceAccountToken"] = False
     add_devices(template["spec"], group, cluster.profiles)
+    if group.gpus:
+        template["metadata"]["labels"][GPUS_LABEL] = str(group.gpus)
     return template
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from batchinference.plan.devices import Profiles, profiles_of
 from batchinference.spec.accelerators import RAY_NAMES
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import Problem
+from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.profiles import known_profiles
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Step
@@ -49,9 +47,8 @@ def _check(field: str, step: Step, profiles: Profiles) -> list[Problem]:
 
 
 def _unknown(name: str, names: list[str], fields: str) -> str:
-    near = get_close_matches(name, [other for other in names if other != name], n=1)
     return (
         f"no profile says what '{name}' is on this cluster: add cluster.profiles.{name} with "
         f"{fields}, or ask who runs the operator for one in its defaults"
-        + (f"; did you mean '{near[0]}'?" if near else "")
+        + did_you_mean(name, (other for other in names if other != name))
     )

@@ -15,3 +15,9 @@ def smaller_memory(wanted: str | None, limit: str) -> str:
     if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
         return limit
     return wanted
+
+
+def cpus_of(quantity: str | float) -> float:
+    """CPUs of a quantity such as 2, 500m or 0.5."""
+    text = str(quantity)
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)

@@ -10,17 +10,18 @@ from typing import Any
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
+from batchinference.rendering.check import check_cluster
 from batchinference.rendering.devices import start_parameters
+from batchinference.rendering.kueue import queued
 from batchinference.rendering.names import ATTEMPT_LABEL, Names
 from batchinference.rendering.objects import JOB_FILE, Owner, metadata
-from batchinference.rendering.paths import check_paths
 from batchinference.rendering.pods import (
     JOB_DIRECTORY,
     RESTRICTED,
     head_template,
     worker_template,
 )
-from batchinference.rendering.profiles import check_profiles
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
 from batchinference.spec.problems import SpecError
 
@@ -30,8 +31,9 @@ RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own place in its pods
 """Ray's dashboard serves the files of this directory, also when the driver has gone."""
 KEEP_SECONDS = 600
-"""How long a finished cluster waits for the operator to read the driver's report. Its workers,
-being idle, go before that; the operator ends the wait when it has read the report."""
+"""How long a finished cluster waits at least for the operator to read the driver's report. Its
+workers, being idle, go before that; the operator ends the wait when it has read the report and
+`ttl.cluster` is over."""
 IDLE_SECONDS = 60
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
@@ -42,11 +44,11 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
 
     Raises SpecError when the job could not run on a cluster.
     """
-    if problems := check_paths(job.spec) + check_profiles(job.spec):
-        raise SpecError(problems)
     groups = plan_for_cluster(job.spec).groups
+    if problems := check_cluster(job.spec, groups):
+        raise SpecError(problems)
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
-    return {
+    body = {
         "apiVersion": RAY_API_VERSION,
         "kind": RAY_JOB,
         "metadata": metadata(names.ray_job, job.metadata.namespace, labels, owner),
@@ -55,10 +57,11 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
             "entrypoint": entrypoint(),
             "backoffLimit": 0,
             "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": KEEP_SECONDS,
+            "ttlSecondsAfterFinished": max(KEEP_SECONDS, seconds_of(job.spec.ttl.cluster)),
             "rayClusterSpec": _ray_cluster(job, names, groups),
         },
     }
+    return queued(body, job.spec.cluster)
 
 
 def entrypoint() -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 _WORD = "[A-Za-z_][A-Za-z0-9_]*"
 _NAME = rf"{_WORD}(\.{_WORD})*"
 MODULE_PATH = f"^{_NAME}:{_NAME}$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+DNS_SUBDOMAIN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 ABSOLUTE_PATH = "^/"
 DELIMITER = r"^[\t -~]$"
@@ -24,7 +26,16 @@ ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = "^[a-z0-9][-.a-z0-9]*/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
 
+
+def _each_once(names: list[str]) -> list[str]:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise PydanticCustomError("twice", "'{name}' is named twice", {"name": twice[0]})
+    return names
+
+
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+EachOnce = AfterValidator(_each_once)
+Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), EachOnce]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]

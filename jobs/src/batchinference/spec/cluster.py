@@ -8,12 +8,15 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ABSOLUTE_PATH, DNS_LABEL, Cpus, SpecModel
+from batchinference.spec.base import ABSOLUTE_PATH, DNS_LABEL, DNS_SUBDOMAIN, Cpus, SpecModel
+from batchinference.spec.limits import Limits
 from batchinference.spec.pods import EnvVar, NodeSelector, ObjectName, Toleration
 from batchinference.spec.profiles import Profiles
 from batchinference.spec.quantities import Memory, MemoryRequest
 
 Directory = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
+QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
+"""Kueue takes it from a label, hence the length."""
 
 
 class NamedRef(SpecModel):
@@ -136,6 +139,13 @@ class Cluster(SpecModel):
     """The head pod."""
     workers: Workers = Workers()
     """The worker group for everything that needs no device."""
+    queue: QueueName | None = None
+    """The LocalQueue of Kueue by which the job waits for its quota. Each attempt is created
+    suspended and begins when Kueue admits it."""
+    queue_priority_class: QueueName | None = None
+    """The WorkloadPriorityClass that the job has there."""
+    limits: Limits = Limits()
+    """How much the job may take of the cluster."""
     profiles: Profiles = {}
     """What the steps' `acceleratorType` and `custom` resources are on this cluster, by their names,
     and `GPU` for GPUs of any type. GPU (nvidia.com/gpu) and NPU (huawei.com/Ascend910) are known

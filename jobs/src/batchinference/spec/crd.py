@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.spec.base import DNS_LABEL
-from batchinference.spec.job import GROUP, KIND, MAX_NAME, PLURAL, VERSION, BatchInferenceSpec
+from batchinference.spec.causes import Cause
+from batchinference.spec.job import (
+    GROUP,
+    KIND,
+    MAX_NAME,
+    MUTABLE,
+    PLURAL,
+    VERSION,
+    BatchInferenceSpec,
+)
 from batchinference.spec.schema import Schema, structural_schema
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference.spec.steps import Step, to_alias
@@ -16,11 +25,13 @@ PRINTER_COLUMNS = (
     ("%", "integer", ".status.progress.percent", 0),
     ("Rows/s", "number", ".status.progress.rowsPerSecond", 0),
     ("ETA", "string", ".status.progress.eta", 0),
+    ("Attempt", "integer", ".status.attempt", 0),
     ("Errors", "integer", ".status.counts.failed", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("Rows", "integer", ".status.progress.rows", 1),
     ("RayJob", "string", ".status.rayJobName", 1),
-    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
+    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 1),
+    ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )
 
 
@@ -88,10 +99,9 @@ def _spec() -> Schema:
     spec = structural_schema(BatchInferenceSpec)
     spec["x-kubernetes-validations"] = [
         {
-            # lists of the type `map` are equal in any order, and steps are not
-            "rule": "self == oldSelf && (!has(self.steps) || self.steps.map(step, step.name) == "
-            "oldSelf.steps.map(step, step.name))",
-            "message": "the spec cannot be changed: create a new BatchInference",
+            "rule": _unchanged(spec),
+            "message": f"only {', '.join(MUTABLE)} can be changed: for other "
+            "work, create a new BatchInference",
         }
     ]
     step = spec["properties"]["steps"]["items"]
@@ -100,7 +110,32 @@ def _spec() -> Schema:
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["name"],
     }
+    on_cause = spec["properties"]["retry"]["properties"]["onCause"]
+    on_cause["x-kubernetes-validations"] = [_known_causes()]
     return spec
+
+
+def _known_causes() -> Schema:
+    known = [cause.value for cause in Cause]
+    return {
+        "rule": f"self.all(cause, cause in {known})",
+        "message": f"there is no such cause, only {', '.join(known)}",
+    }
+
+
+def _unchanged(spec: Schema) -> str:
+    """The rule that what defines the work stays as it is."""
+    work = [name for name in spec["properties"] if name not in MUTABLE]
+    same = [
+        f"self.{name} == oldSelf.{name}"
+        if name in spec["required"]
+        else f"has(self.{name}) == has(oldSelf.{name}) && "
+        f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
+        for name in work
+    ]
+    # lists of the type `map` are equal in any order, and steps are not
+    order = "self.steps.map(step, step.name) == oldSelf.steps.map(step, step.name)"
+    return " && ".join([*same, f"(!has(self.steps) || {order})"])
 
 
 def _step_rules() -> list[Schema]:

@@ -17,10 +17,16 @@ class ErrorPolicy(SpecModel):
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Bad rows that the job may have."""
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Bad rows that the job may have, as a percentage of the rows of the input."""
+    """Bad rows that the job may have, as a percentage of the rows of the input. Where the number of
+    those is an estimate, the job ends early only when clearly more are bad."""
     path: Uri | None = None
     """The directory, or the prefix in an object store, that takes them (parquet: id, path, row,
     step, error, traceback), outside of the output. By default `_batchinference/errors` under it."""
+
+    retry: bool = False
+    """Whether rows that have failed in earlier runs are tried again, those of files that were added
+    included. Without it they stay where they are, and a complete output is left alone. Not for
+    tables."""
 
     @property
     def tolerant(self) -> bool:

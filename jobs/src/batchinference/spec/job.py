@@ -10,9 +10,10 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DNS_LABEL, SpecModel
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.steps import Step
-from batchinference.spec.write import Write
+from batchinference.spec.write import Write, WriteTable
 
 GROUP = "batchinference.dev"
 VERSION = "v1alpha1"
@@ -21,6 +22,11 @@ KIND = "BatchInference"
 PLURAL = "batchinferences"
 MAX_NAME = 40
 """KubeRay allows a RayJob 47 characters; an attempt's number takes the rest."""
+
+LIFE = ("suspend", "priority", "retry", "deadlines", "ttl")
+"""Fields of the spec that guide the job's life on a cluster; its driver need not know them."""
+MUTABLE = ("resume", *LIFE)
+"""Fields that say nothing of the job's work, so they may change while it lives."""
 
 
 class BatchInferenceSpec(SpecModel):
@@ -34,8 +40,23 @@ class BatchInferenceSpec(SpecModel):
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to bad rows."""
+    resume: bool = True
+    """Whether a run goes on with what an earlier one has left unfinished of the same output: what
+    is written there is not read again. False begins anew."""
     cluster: Cluster = Cluster()
     """Settings that only a cluster uses."""
+    suspend: bool = False
+    """On a cluster: true removes the job's RayJob and all that it holds, false goes on."""
+    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
+    """On a cluster where only so many jobs may run at a time: who waits with a higher one begins
+    first, and of two alike the older. It may change while the job waits; a running job never makes
+    room. Jobs in a queue of Kueue have `cluster.queuePriorityClass` instead."""
+    retry: Retry = Retry()
+    """On a cluster: how often the job is tried, and after which causes."""
+    deadlines: Deadlines = Deadlines()
+    """On a cluster: when to give up."""
+    ttl: Ttl = Ttl()
+    """On a cluster: what is kept of the finished job."""
 
     @model_validator(mode="after")
     def _check(self) -> BatchInferenceSpec:
@@ -58,6 +79,23 @@ class BatchInferenceSpec(SpecModel):
                     {"name": step.name, "way_out": way_out},
                 )
         return self
+
+    @model_validator(mode="after")
+    def _check_retry(self) -> BatchInferenceSpec:
+        if self.errors.retry and (why := self.why_not_retried):
+            raise PydanticCustomError("retry", "errors.retry: {why}", {"why": why})
+        return self
+
+    @property
+    def why_not_retried(self) -> str | None:
+        """What stands against trying failed rows again by themselves, and the way out."""
+        if not isinstance(self.write, WriteTable):
+            return None
+        return (
+            f"the rows of a table (write.format '{self.write.format}') come in one commit, so that "
+            "those which failed cannot be done again by themselves; leave it out, and have all "
+            "rows done anew with write.mode overwrite"
+        )
 
 
 class Metadata(BaseModel):

@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel
-from batchinference.spec.read import Columns
+from batchinference.spec.base import ColumnName, Columns, SpecModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 

@@ -11,6 +11,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,6 +255,12 @@ def _aliases(model: type[BaseModel] | None) -> list[str]:
     if model is None:
         return []
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown word: the nearest one there is, where one is near."""
+    nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean '{nearest[0]}'?" if nearest else ""
 
 
 def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from batchinference.spec.base import SpecModel
 from batchinference.spec.status import Counts, Progress, Timestamp
@@ -29,7 +32,8 @@ class Memory(SpecModel):
     """Bytes of memory."""
 
     peak_worker_bytes: int
-    """The most that one process of the workers had, what it shares with others included."""
+    """The most that one process had which read, ran steps or wrote, what it shares with others
+    included."""
     spilled_bytes: int | None = None
     """What Ray's object store has written to disk, because it was full."""
 
@@ -49,7 +53,10 @@ class Report(SpecModel):
     """Rows done so far."""
     counts: Counts | None = None
     """Rows by what became of them."""
-    output: str
+    stage: Annotated[str, Field(max_length=1024)] | None = None
+    """Where the rows are that are under way: the last stage that has work, `read` and `write`
+    being the first and the last of all."""
+    output: Annotated[str, Field(max_length=8192)]
     """Where the output is."""
     errors: str | None = None
     """Where the bad rows are, when there are any."""

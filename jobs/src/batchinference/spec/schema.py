@@ -117,16 +117,21 @@ def _plain_numbers(schema: Schema) -> Schema:
     return schema
 
 
-def _merged(schema: Schema) -> Schema:
-    """The schema with each union as one object, and without defaults that are no scalars."""
+def _merged(schema: Schema, *, listed: bool = False) -> Schema:
+    """The schema with each union as one object, and without defaults that are no scalars or lie
+    below a list: tools that compare an object with its manifest take lists as a whole."""
     if "arms" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}
-    if not isinstance(schema.get("default"), dict | list | None):
+    if not listed and not isinstance(schema.get("default"), dict | list | None):
         result["default"] = schema["default"]
     if "properties" in schema:
-        result["properties"] = {k: _merged(child) for k, child in schema["properties"].items()}
-    return result | {key: _merged(schema[key]) for key in _NESTED if key in schema}
+        children = schema["properties"].items()
+        result["properties"] = {name: _merged(child, listed=listed) for name, child in children}
+    for key in _NESTED:
+        if key in schema:
+            result[key] = _merged(schema[key], listed=listed or key == "items")
+    return result
 
 
 def _merge_union(union: Schema) -> Schema:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import re
+from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import SpecModel
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
 
-Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-Rows = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[-+]\d\d:\d\d)", re.ASCII)
+MAX_ROWS = 10**15
 
 
-class Phase(StrEnum):
-    """One word for people; programs read the conditions."""
+def _time(text: str) -> str:
+    """In the one form of ISO 8601 that Kubernetes takes, and one that there is."""
+    if not _TIME.fullmatch(text):
+        raise PydanticCustomError("time", "expected a time such as 2026-01-31T23:59:00Z", {})
+    datetime.fromisoformat(text)
+    return text
 
-    PENDING = "Pending"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    FINALIZING = "Finalizing"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
+
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}), AfterValidator(_time)]
+Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 
 class Condition(SpecModel):
     """A condition as Kubernetes defines it."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Ready, Complete, Failed, Reconciling or Stalled."""
+    """Ready, Complete, Failed, Suspended, Reconciling or Stalled."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, Field(max_length=1024)]
@@ -52,9 +57,9 @@ class Progress(SpecModel):
     """True while `total` is an estimate."""
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
     """Finished rows as a percentage of the total, rounded down."""
-    rows_per_second: float | None = None
+    rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Rows finished a second since the first one."""
-    eta: str | None = None
+    eta: Annotated[str, Field(max_length=32)] | None = None
     """Time that is left at this speed, such as 2m30s."""
 
 
@@ -71,11 +76,41 @@ class Counts(SpecModel):
     """Rows that a filter left out."""
 
 
+class Attempt(SpecModel):
+    """One RayJob of a job, and what became of it."""
+
+    number: Annotated[int, Field(ge=1)]
+    """Which attempt it is."""
+    ray_job_name: str
+    """Its RayJob."""
+    start_time: Timestamp | None = None
+    """When the RayJob was created; absent until it is seen."""
+    queued_time: Timestamp | None = None
+    """Since when Kueue holds it back; absent while it does not."""
+    admitted_time: Timestamp | None = None
+    """When Kueue let it begin last, from where its deadlines count."""
+    completion_time: Timestamp | None = None
+    """When it ended."""
+    outcome: Literal["Succeeded", "Failed", "Suspended"] | None = None
+    """How it ended; absent while it goes on."""
+    cause: Cause | None = None
+    """Why it failed."""
+    message: Annotated[str, Field(max_length=1024)] | None = None
+    """Why it failed, in the words of what failed."""
+    rows: Rows | None = None
+    """Rows that it finished."""
+    gpu_seconds: Rows | None = None
+    """GPUs of its pods, times the seconds they had them while it went on."""
+    cpu_seconds: Rows | None = None
+    """CPUs that its pods asked for, times the seconds they had them while it went on."""
+
+
 class BatchInferenceStatus(SpecModel):
     """What the operator has seen."""
 
     phase: Phase
-    """Pending, Starting, Running, Finalizing, Succeeded or Failed."""
+    """Pending, Planning, Starting, Running, Finalizing, Succeeded, Failed, Suspending, Suspended or
+    Retrying."""
     observed_generation: int
     """The generation of the spec that this status speaks of."""
     conditions: Annotated[
@@ -88,7 +123,7 @@ class BatchInferenceStatus(SpecModel):
             },
         ),
     ]
-    """Ready, Complete and Failed always; Reconciling and Stalled while true."""
+    """Ready, Complete, Failed and Suspended always; Reconciling and Stalled while true."""
     progress: Progress | None = None
     """Rows done so far."""
     counts: Counts | None = None
@@ -97,6 +132,24 @@ class BatchInferenceStatus(SpecModel):
     """When the RayJob was created."""
     completion_time: Timestamp | None = None
     """When the job came to its end."""
+    attempt: int | None = None
+    """The number of the last attempt."""
+    failed_attempts: int | None = None
+    """Attempts that have failed, and count towards `retry.maxAttempts`."""
+    next_attempt_time: Timestamp | None = None
+    """When the next attempt begins, while the job waits for it."""
+    attempts: Annotated[list[Attempt], Field(max_length=20)] = []
+    """The last 20 attempts."""
+    suspended_seconds: int | None = None
+    """How long the job has been suspended in all; `deadlines.total` leaves it out."""
+    progress_time: Timestamp | None = None
+    """When a row was seen to be finished last."""
+    usage_time: Timestamp | None = None
+    """Up to when `gpuSeconds` and `cpuSeconds` count."""
+    gpu_seconds: Rows | None = None
+    """GPU seconds of all attempts."""
+    cpu_seconds: Rows | None = None
+    """CPU seconds of all attempts."""
     ray_job_name: str | None = None
     """The RayJob that runs it."""
     ray_cluster_name: str | None = None

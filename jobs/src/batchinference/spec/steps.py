@@ -13,12 +13,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel
+from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import PythonStep
-from batchinference.spec.read import Columns
 from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]

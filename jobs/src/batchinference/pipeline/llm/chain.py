@@ -13,6 +13,7 @@ from ray.data._internal.issue_detection.detectors import HighMemoryIssueDetector
 
 from batchinference.pipeline.llm.carried import seal, unseal
 from batchinference.pipeline.llm.processor import Nodes, Tries, processor_of
+from batchinference.pipeline.oversight import INTO
 from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
@@ -34,7 +35,7 @@ def add_llm(
         "udf_modifying_row_count": False,
         **tries.of_tasks,
     }
-    into = _named(f"{step.name}-into", partial(seal, step.name, step.model))
+    into = _named(f"{step.name}{INTO}", partial(seal, step.name, step.model))
     dataset = dataset.map_batches(into, **common)
     _leave_out_detector(dataset)
     dataset = processor_of(stage, step.model, nodes, tries)(dataset)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from batchinference.pipeline.coverage import Gap
 from batchinference.pipeline.readers.base import BadRow, Chunk
 
 
@@ -17,6 +18,20 @@ def part(chunk: Chunk, start: int, rows: int) -> Chunk:
     if isinstance(chunk, BadRow):
         return BadRow(chunk.error, min(rows, chunk.rows - start))
     return chunk.slice(start, rows)
+
+
+def within(chunk: Chunk, row: int, gaps: Sequence[Gap]) -> Iterator[tuple[int, Chunk]]:
+    """The parts of a chunk that lie in gaps, and how many of its rows are before each; all of it
+    where there are none. `row` is the number of its first row."""
+    if not gaps:
+        yield 0, chunk
+        return
+    size = size_of(chunk)
+    for first_row, after_row in gaps:
+        start = max(0, first_row - row)
+        stop = size if after_row is None else min(size, after_row - row)
+        if start < stop:
+            yield start, part(chunk, start, stop - start)
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -52,6 +52,11 @@ class CsvReader:
             reading, parsing = self._reading(way), self._parsing(deque())
             try:
                 table = pac.read_csv(io.BytesIO(sample), reading, parsing)
+                floats = [field.name for field in table.schema if pa.types.is_float64(field.type)]
+                if floats:
+                    as_text = pac.ConvertOptions(column_types=dict.fromkeys(floats, pa.string()))
+                    table = pac.read_csv(io.BytesIO(sample), reading, parsing, as_text)
+                    table = _with_numbers(table, floats)
                 yield table.rename_columns(self._names_of(table.column_names, way)).schema
                 return
             except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -191,8 +196,26 @@ def _otherwise(way: _Way, error: ValueError) -> Iterator[Chunk]:
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_string(kind):
         return column
+    return _with_nulls(column).cast(kind)
+
+
+def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
     trimmed = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.is_in(trimmed, _MISSING), None, trimmed).cast(kind)
+    return pc.if_else(pc.is_in(trimmed, _MISSING), None, trimmed)
+
+
+def _with_numbers(table: pa.Table, names: list[str]) -> pa.Table:
+    """With numbers in the place of texts. Whole ones beyond int64, which pyarrow takes for floats,
+    become uint64, and stay texts where that does not hold them."""
+    for name in names:
+        texts = _with_nulls(table.column(name))
+        whole = pc.all(pc.match_substring_regex(texts, r"^[+-]?[0-9]+$")).as_py()
+        try:
+            column = texts.cast(pa.uint64() if whole else pa.float64())
+        except pa.ArrowInvalid:
+            column = texts
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def _text_if_unknown(kind: pa.DataType) -> pa.DataType:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
@@ -28,6 +29,8 @@ from batchinference.spec.read import JsonOptions
 
 NO_SCHEMA = pa.schema([])
 ARRAY = "a file that is one array is read with read.options.lines: false"
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
 """What pyarrow crashes of: a chunk whose first row is null."""
 
@@ -45,7 +48,7 @@ class JsonReader:
 
     def _sample(self, file: Address) -> Iterator[Chunk]:
         try:
-            yield from rows_of(sample_of(file) if self._lines else _as_lines(file), NO_SCHEMA)
+            yield from sample_rows(sample_of(file) if self._lines else _as_lines(file))
         except (ValueError, RecursionError):
             return  # a bad file becomes a bad row when it is read
         except OSError as error:
@@ -69,9 +72,36 @@ class JsonReader:
 
 def agreed_schema(parts: Iterable[Chunk]) -> pa.Schema:
     """The columns of some rows, but for those of which only nulls are known."""
-    schemas = (part.schema for part in parts if isinstance(part, pa.Table))
+    schemas = (_schema(part) for part in parts if isinstance(part, pa.Table))
     types = agreed_types(schemas, _text_or_first)
     return pa.schema([item for item in types.items() if not _has_null(item[1])])
+
+
+def sample_rows(sample: bytes) -> Iterator[Chunk]:
+    """The rows of a sample. Whole numbers beyond int64, which pyarrow would take for floats, are
+    the largest or smallest of it."""
+    if _LONG_NUMBER.search(sample):
+        sample = b"\n".join(map(_within_int64, sample.splitlines()))
+    yield from rows_of(sample, NO_SCHEMA)
+
+
+def _within_int64(line: bytes) -> bytes:
+    try:
+        row = json.loads(line, parse_int=lambda digits: min(max(int(digits), _LEAST), _MOST))
+    except (ValueError, RecursionError):
+        return line
+    return json.dumps(row).encode()
+
+
+def _schema(part: pa.Table) -> pa.Schema:
+    """The types of a sample: uint64 where it has a number beyond int64 and none below zero."""
+    schema = part.schema
+    for place, field in enumerate(schema):
+        if pa.types.is_int64(field.type):
+            found = pc.min_max(part.column(place)).as_py()
+            if found["max"] == _MOST and found["min"] >= 0:
+                schema = schema.set(place, field.with_type(pa.uint64()))
+    return schema
 
 
 def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
+from batchinference.pipeline.ahead import one_ahead
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.readers import pixels
@@ -63,7 +64,7 @@ class ManifestReader:
         pool = ThreadPoolExecutor(THREADS)
         try:
             begun = ((piece, self._begin(pool, piece, file)) for piece in _pieces(chunks))
-            for piece, futures in _one_ahead(begun):
+            for piece, futures in one_ahead(begun):
                 yield from self._filled(piece, futures)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -150,17 +151,3 @@ def _pieces(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             continue
         for start in range(0, chunk.num_rows, PIECE_ROWS):
             yield chunk.slice(start, PIECE_ROWS)
-
-
-Begun: TypeAlias = tuple[Chunk, list[Future[Any]]]
-
-
-def _one_ahead(pieces: Iterator[Begun]) -> Iterator[Begun]:
-    """Pieces, each given out when the next one has begun."""
-    before: Begun | None = None
-    for piece in pieces:
-        if before is not None:
-            yield before
-        before = piece
-    if before is not None:
-        yield before

@@ -25,6 +25,8 @@ COLUMN = "data"
 CHUNK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
 """What is fetched at a time where only headers are wanted."""
+MAX_BYTES = 1 << 46
+"""What no array has, so that a header which tells more is a damaged one."""
 _ZIP = b"PK"
 _DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
 
@@ -74,6 +76,8 @@ class _Array:
         array = cls(source, *read(source))
         if array.dtype.kind not in "biufSUmM":
             raise ValueError(f"arrays of {array.dtype} cannot be read")
+        if any(length < 0 for length in array.shape) or array.rows * array.row_bytes > MAX_BYTES:
+            raise ValueError(f"the header tells a shape that no array has: {array.shape}")
         return array
 
     @property

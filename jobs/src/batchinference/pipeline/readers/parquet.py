@@ -16,6 +16,8 @@ from batchinference.pipeline.readers.schemas import shared_types, with_types
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import ParquetOptions
 
+TAIL_BYTES = 1 << 13
+"""The end of a file, in which its footer fits more often than not."""
 _DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
 """What pyarrow raises for files that are damaged, and OSError for storage that is away too."""
 
@@ -53,7 +55,7 @@ class ParquetReader:
     def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                opened = pq.ParquetFile(source, pre_buffer=True)
+                opened = pq.ParquetFile(source, metadata=_metadata(source), pre_buffer=True)
             except _DAMAGE as error:
                 yield BadRow(_blamed(error))
                 return
@@ -100,12 +102,23 @@ def _blamed(error: Exception) -> Exception:
     return error
 
 
+def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
+    """What the end of a file says of it. Arrow by itself reads 64 KiB to find that, which may be
+    more than the rows that are wanted. Raises ArrowInvalid for what is no Parquet file."""
+    size = source.size()
+    end = source.read_at(min(TAIL_BYTES, size), max(0, size - TAIL_BYTES))
+    length = int.from_bytes(end[-8:-4], "little") + 8
+    if len(end) < length <= size:
+        end = source.read_at(length, size - length)
+    return pq.read_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
+
+
 def _footer(file: Address) -> pq.FileMetaData | None:
     """What the end of a file says of it; None of a damaged one, which becomes a bad row when it is
     read."""
     try:
         with file.filesystem.open_input_file(file.path) as source:
-            return pq.read_metadata(source)
+            return _metadata(source)
     except pa.ArrowInvalid:
         return None
     except OSError as error:

@@ -26,6 +26,8 @@ def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.Dat
 def _wider(known: pa.DataType, other: pa.DataType, clash: Clash) -> pa.DataType:
     if known == other:
         return known
+    if {known, other} == {pa.int64(), pa.uint64()}:
+        return pa.uint64()  # what pyarrow joins to int64
     schemas = [pa.schema([("column", kind)]) for kind in (known, other)]
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type

@@ -17,6 +17,8 @@ class Sample:
 
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
+    suffixes: set[str] = field(default_factory=set)
+    """Of all members, also of those that are passed over."""
     repeated: str | None = None
     """A member that is there twice."""
 
@@ -57,6 +59,7 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None) -> Iterator[Sample]
                 if sample is not None:
                     yield sample
                 sample = Sample(key)
+            sample.suffixes.add(suffix)
             if suffixes is None or suffix in suffixes:
                 _add(sample, suffix, archive, member)
     if sample is not None:

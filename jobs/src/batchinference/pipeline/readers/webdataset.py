@@ -16,11 +16,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.images import ImageReader
-from batchinference.pipeline.readers.json import NO_SCHEMA, agreed_schema, parse, rows_of
+from batchinference.pipeline.readers.json import NO_SCHEMA, agreed_schema, parse, sample_rows
 from batchinference.pipeline.readers.streams import beginning, estimate, opened, up_to_damage
 from batchinference.pipeline.readers.tar import Sample, samples_of
 from batchinference.pipeline.storage import Address
@@ -53,10 +54,19 @@ class WebdatasetReader:
 
     def prepare(self, samples: list[Address]) -> None:
         first = [sample for file in samples for sample in self._beginning(file)]
+        self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         self._names = list(dict.fromkeys(name for sample in first for name in sample.members))
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
-        self._json = agreed_schema(part for line in lines for part in rows_of(line, NO_SCHEMA))
+        self._json = agreed_schema(part for line in lines for part in sample_rows(line))
+
+    def _check_suffixes(self, there: set[str]) -> None:
+        missing = [name for name in self._options.suffixes or [] if name not in there]
+        if missing and there:
+            raise BadInput(
+                f"read.options.suffixes: '{missing[0]}': no sample that was looked at has it, only "
+                f"{', '.join(sorted(there))}"
+            )
 
     def _samples(self, source: BinaryIO) -> Iterator[Sample | Exception]:
         return up_to_damage(samples_of(source, self._options.suffixes), _DAMAGE)

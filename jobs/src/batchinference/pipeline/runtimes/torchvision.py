@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.sources import cache_directory, resolve_place
 from batchinference.pipeline.runtimes.torch import load_state
 from batchinference.spec.models import TorchvisionModel
+from batchinference.spec.problems import did_you_mean
 
 _WITH_WEIGHTS = {
     "googlenet": {"transform_input": True, "init_weights": False},
@@ -89,7 +89,8 @@ def checks(model: TorchvisionModel) -> Any:
     known = models.list_models(module=models)
     if model.arch not in known:
         raise ModelLoad(
-            f"torchvision has no classification model '{model.arch}'{_hint(model.arch, known)}"
+            f"torchvision has no classification model '{model.arch}'"
+            + did_you_mean(model.arch, known)
         )
     weights = models.get_model_weights(model.arch)
     name = model.weights or "DEFAULT"
@@ -98,11 +99,6 @@ def checks(model: TorchvisionModel) -> Any:
             f"'{model.arch}' has no weights '{name}': there are {', '.join(weights.__members__)}"
         )
     return weights[name]
-
-
-def _hint(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:

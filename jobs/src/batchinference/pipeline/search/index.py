@@ -6,7 +6,6 @@ A row is known by its number in the output: from 0, file by file in the order of
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
+from batchinference.pipeline.sealed import loaded
 from batchinference.pipeline.search.columns import embedding_column
 from batchinference.pipeline.storage import Address
 from batchinference.spec.job import BatchInferenceSpec
@@ -158,7 +158,7 @@ def _spec_of(output: Address) -> BatchInferenceSpec:
         if not layout.success.exists():
             raise BadInput(f"'{output.uri}' is not finished: there is no '{layout.success.uri}'")
     try:
-        return BatchInferenceSpec.model_validate(json.loads(layouts[0].spec.read()))
+        return BatchInferenceSpec.model_validate(loaded(layouts[0].spec.read()))
     except ValueError:  # pydantic's error is one as well
         raise BadInput(
             f"'{layouts[0].spec.uri}' is damaged, or was written by another version of the program"

@@ -14,6 +14,7 @@ from batchinference.pipeline.blocks import concat, joined_type, to_column
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import with_column
+from batchinference.plan.columns import OWN_PREFIX
 
 Misfits = dict[int, Exception]
 """What is wrong with a row, by its number."""
@@ -105,6 +106,15 @@ class MadeColumns:
             kind = wider or kind
         self._types[name] = kind
         return _Column(_together(values, alone), misfits)
+
+
+def check_reserved(step: str, column: object) -> None:
+    """Raise JobFailure for a column by a name of the product's own."""
+    if str(column).startswith(OWN_PREFIX):
+        raise JobFailure(
+            f"step '{step}' returned a column '{column}': names that begin with {OWN_PREFIX} are "
+            "reserved"
+        )
 
 
 def no_column(step: str, column: str, values: Any, error: Exception) -> JobFailure:

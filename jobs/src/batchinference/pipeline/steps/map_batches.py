@@ -11,8 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.blocks import Batch, to_batch
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.made import MadeColumns, no_column
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.pipeline.steps.made import MadeColumns, check_reserved, no_column
 
 
 class MapBatches:
@@ -40,9 +39,7 @@ class MapBatches:
         return self._changed(batch, given, result)
 
     def _check(self, name: str, values: Any, rows: int) -> None:
-        if str(name).startswith(OWN_PREFIX):
-            raise JobFailure(f"step '{self._name}' returned a column '{name}': names that "
-                             f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
+        check_reserved(self._name, name)
         try:
             returned = len(values)
         except TypeError as error:

@@ -17,8 +17,7 @@ from batchinference.pipeline.blocks import rows_of
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.made import MadeColumns
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.pipeline.steps.made import MadeColumns, check_reserved
 
 Row = dict[str, Any]
 
@@ -56,9 +55,7 @@ class MapRows:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
             raise JobFailure(f"step '{self._name}' must return a row as a dict, got {got}")
         for column in row:
-            if str(column).startswith(OWN_PREFIX):
-                raise JobFailure(f"step '{self._name}' returned a column '{column}': names that "
-                                 f"begin with {OWN_PREFIX} are reserved")  # fmt: skip
+            check_reserved(self._name, column)
         return row
 
     def _changed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from batchinference.spec.uris import local_path
 
 PART_ROWS, MOST_PARTS = 1000, 64
 """Rows of a part of a data set that can be cut anywhere."""
+_COMMIT = re.compile("[0-9a-f]{40}")
 _SAVED = ("state.json", "dataset_dict.json")
 """What `save_to_disk` leaves in a folder."""
 
@@ -82,7 +84,14 @@ def open_source(read: ReadHuggingface) -> TableInput:
         _size(found, count),
         Address(path) if read.is_path else None,
         repeatable=read.is_path or read.options.revision is not None,
+        version=_commit(read),
     )
+
+
+def _commit(read: ReadHuggingface) -> str | None:
+    """What a branch stands for moves on."""
+    revision = read.options.revision or ""
+    return revision if _COMMIT.fullmatch(revision) and not read.is_path else None
 
 
 def _split_of(found: Any, options: HuggingfaceOptions) -> Any:

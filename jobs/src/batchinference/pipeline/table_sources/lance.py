@@ -10,6 +10,7 @@ import lance
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 
 from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.frozen import digest
 from batchinference.pipeline.sizing import MAX_TASKS, RowCount
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.table_input import TableInput
@@ -49,7 +50,15 @@ def open_source(read: ReadLance) -> TableInput:
         RowCount(min(count, options.limit or count), estimated=False),
         place=place,
         repeatable=True,  # it is one version
+        version=_version(dataset),
     )
+
+
+def _version(dataset: lance.LanceDataset) -> str:
+    """The number of the version, and what its files come to: a data set that was written anew in
+    the same place counts from 1 again."""
+    files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
+    return f"{dataset.version}-{digest(chr(10).join(files).encode())[:16]}"
 
 
 @contextmanager

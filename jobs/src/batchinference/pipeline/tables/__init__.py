@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from batchinference.pipeline.failures import MAX_MESSAGE, BadOutput, JobFailure
 from batchinference.pipeline.libraries import FORMATS_EXTRA, need
-from batchinference.pipeline.tables.base import Table
+from batchinference.pipeline.tables.base import Fence, Table
 from batchinference.spec.write import (
     WriteDelta,
     WriteIceberg,
@@ -66,4 +66,4 @@ def taken(write: WriteTable) -> BadOutput:
     )
 
 
-__all__ = ["Table", "reaching_table", "table_for", "taken"]
+__all__ = ["Fence", "Table", "reaching_table", "table_for", "taken"]

@@ -4,26 +4,69 @@ Rows become visible in one commit, when the driver has seen that all of them are
 write task puts its rows where no reader of the table looks, and leaves a receipt, which the task's
 manifest names as it names files: so a task that is tried again, and an attempt that fails, leave
 nothing behind that counts. The commit carries a mark, by which a driver that died right after it
-is known to have done it.
+is known to have done it, and one of its series, which keeps drivers apart that were held up.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.sealed import loaded
 from batchinference.pipeline.storage import Address
 
-MARK = "batchinference.commit"
+MARK, SERIES = "batchinference.commit", "batchinference.series"
 READ_THREADS = 16
+CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds, more or less."""
 Row = dict[str, Any]
 Receipt = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What keeps rows from being in a table twice, when a driver is held up right at its commit and
+    others do the work: a table takes one commit with the mark of a series. `check` raises BadOutput
+    when another attempt has begun."""
+
+    mark: str
+    series: str
+    check: Callable[[], None]
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """As properties of a commit."""
+        return {MARK: self.mark, SERIES: self.series}
+
+    def is_passed(self, commits: Callable[[str], int]) -> bool:
+        """Whether this very commit was made, and only the answer was lost. `commits` counts in what
+        the table was when the commit was based on it. Raises BadOutput when another was made."""
+        if commits(self.mark):
+            return True
+        if commits(self.series):
+            raise BadOutput("an attempt that began later has put the rows into the table already")
+        return False
+
+    def put(self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]) -> None:
+        """Make a commit that begins with a look at the table, again after each conflict with a
+        commit of somebody else."""
+        for wait in (*CONFLICT_WAITS, None):
+            try:
+                commit()
+                return
+            except conflicts:
+                if wait is None:
+                    raise
+                time.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - no secret
 
 
 class Table(Protocol):
@@ -40,11 +83,13 @@ class Table(Protocol):
     def holds_rows(self) -> bool:
         """Whether the table is there and has rows."""
 
-    def holds(self, mark: str) -> bool:
-        """Whether a commit with this mark was made."""
+    def commits(self, mark: str) -> int:
+        """How many commits with this mark, or of the series with this mark, were made: where the
+        table takes but one, that or none."""
 
-    def commit(self, receipts: list[Address], mark: str) -> None:
-        """Make the rows of all receipts visible, and with overwrite no others."""
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
+        """Make the rows of all receipts visible, and with overwrite no others. Raises BadOutput
+        when another attempt has done that, or may be about to."""
 
     def first_rows(self, count: int) -> list[Row]:
         """Some rows of the table."""
@@ -58,7 +103,7 @@ def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
 
 def read_receipts(addresses: list[Address]) -> list[Receipt]:
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        found = [json.loads(content) for content in pool.map(Address.read, addresses)]
+        found = [loaded(content) for content in pool.map(Address.read, addresses)]
     for entry in found:
         entry["schema"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(entry["schema"])))
     return found

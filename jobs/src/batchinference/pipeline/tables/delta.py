@@ -6,7 +6,8 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
+    Fence,
     Receipt,
     Row,
     aligned,
@@ -64,37 +66,61 @@ class DeltaLakeTable:
         table = self._table()
         return table is not None and table.count() > 0
 
-    def holds(self, mark: str) -> bool:
+    def commits(self, mark: str) -> int:
         table = self._table()
-        return table is not None and table.transaction_version(_application(mark)) is not None
+        return 0 if table is None else _commits(table, mark)
 
-    def commit(self, receipts: list[Address], mark: str) -> None:
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
         found, table = read_receipts(receipts), self._table()
-        done = CommitProperties(app_transactions=[Transaction(_application(mark), 1)])
+        # a commit made meanwhile that has one of these as well is a conflict
+        made = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
+        done = CommitProperties(app_transactions=made)
+        if table is None:
+            self._create(found, done, fence)
+        elif found and not self._append:
+            self._write(table, found, "overwrite", done, fence)
+        elif found:
+            self._write(table, found, "append", done, fence)
+        elif not self._append and not fence.is_passed(partial(_commits, table)):
+            fence.check()
+            table.delete(commit_properties=done)
+
+    def _create(self, found: list[Receipt], done: CommitProperties, fence: Fence) -> None:
         if not found:
-            if table is not None and not self._append:
-                table.delete(commit_properties=done)
             return
         schema = unified([entry["schema"] for entry in found])
-        actions = [_action(entry) for entry in found]
-        arguments: dict[str, Any] = {
-            "partition_by": self._partition_by or None,
-            "commit_properties": done,
-        }
-        if table is None:
-            options = storage_options(self._address)
-            create_table_with_add_actions(
-                location(self._address),
-                Schema.from_arrow(schema),
-                actions,
-                storage_options=options,
-                **arguments,
-            )
-            return
-        if self._append:
+        fence.check()
+        create_table_with_add_actions(  # which fails when there is one by now
+            location(self._address),
+            Schema.from_arrow(schema),
+            [_action(entry) for entry in found],
+            partition_by=self._partition_by or None,
+            storage_options=storage_options(self._address),
+            commit_properties=done,
+        )
+
+    def _write(
+        self,
+        table: DeltaTable,
+        found: list[Receipt],
+        mode: Literal["append", "overwrite"],
+        done: CommitProperties,
+        fence: Fence,
+    ) -> None:
+        schema = unified([entry["schema"] for entry in found])
+        if mode == "append":
             schema = self._widen(table, schema)
-        mode = "append" if self._append else "overwrite"
-        table.create_write_transaction([*actions], mode, Schema.from_arrow(schema), **arguments)
+        if fence.is_passed(partial(_commits, table)):
+            return
+        actions = [_action(entry) for entry in found]
+        fence.check()
+        table.create_write_transaction(
+            [*actions],
+            mode,
+            Schema.from_arrow(schema),
+            partition_by=self._partition_by or None,
+            commit_properties=done,
+        )
 
     def first_rows(self, count: int) -> list[Row]:
         table = self._table()
@@ -136,6 +162,10 @@ def _check_types(schema: pa.Schema) -> None:
                 f"write: column '{field.name}' is {field.type}, which Delta does not have: make it "
                 "text in a step, or leave it out of write.columns"
             ) from None
+
+
+def _commits(table: DeltaTable, mark: str) -> int:
+    return int(table.transaction_version(_application(mark)) is not None)
 
 
 def _application(mark: str) -> str:

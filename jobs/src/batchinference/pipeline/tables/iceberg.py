@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table as ExistingTable
-from pyiceberg.table import Transaction
+from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
 
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
     MARK,
+    SERIES,
+    Fence,
+    Receipt,
     Row,
     aligned,
     common_types,
@@ -73,42 +81,52 @@ class IcebergTable:
         table = self._table(self._catalog())
         return table is not None and table.scan(limit=1).to_arrow().num_rows > 0
 
-    def holds(self, mark: str) -> bool:
+    def commits(self, mark: str) -> int:
         table = self._table(self._catalog())
-        snapshots = table.snapshots() if table is not None else []
-        return any(
-            snapshot.summary is not None
-            and snapshot.summary.additional_properties.get(MARK) == mark
-            for snapshot in snapshots
+        return 0 if table is None else _commits(table, mark)
+
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
+        found = read_receipts(receipts)
+        fence.put(
+            lambda: self._commit(found, fence), (CommitFailedException, TableAlreadyExistsError)
         )
 
-    def commit(self, receipts: list[Address], mark: str) -> None:
-        found, catalog = read_receipts(receipts), self._catalog()
+    def _commit(self, found: list[Receipt], fence: Fence) -> None:
+        catalog = self._catalog()
         table = self._table(catalog)
-        paths = [entry["path"] for entry in found]
-        marked = {MARK: mark}
-        if table is None:
-            if not found:
-                return
+        if table is not None:
+            self._put(table, found, fence)
+        elif found:
             schema = unified([entry["schema"] for entry in found])
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self._partition_by)
-                creation.add_files(paths, marked)
+                creation.add_files([entry["path"] for entry in found], fence.marks)
+                fence.check()
+
+    def _put(self, table: ExistingTable, found: list[Receipt], fence: Fence) -> None:
+        if fence.is_passed(partial(_commits, table)):
             return
+        # the library would go on with the table as it is after a conflict, without a look at it
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
             if not self._append:
-                transaction.delete(AlwaysTrue())
+                transaction.delete(AlwaysTrue(), {} if found else fence.marks)
             if found:
                 _widen(transaction, table, [entry["schema"] for entry in found])
-                transaction.add_files(paths, marked)
+                transaction.add_files([entry["path"] for entry in found], fence.marks)
+            fence.check()
 
     def first_rows(self, count: int) -> list[Row]:
         table = self._table(self._catalog())
         return [] if table is None else list(table.scan(limit=count).to_arrow().to_pylist())
 
     def _catalog(self) -> Catalog:
-        properties = iceberg_properties(self._write.storage) | self._write.catalog.properties
-        return load_catalog(self._write.catalog.name, **properties)
+        own = self._write.catalog.properties
+        place = own.get("warehouse", "")
+        reached = iceberg_properties(
+            place if "://" in place else self._write.path, self._write.storage
+        )
+        return load_catalog(self._write.catalog.name, **reached | own)
 
     def _table(self, catalog: Catalog) -> ExistingTable | None:
         try:
@@ -132,6 +150,12 @@ class IcebergTable:
                 f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
             )
         self._partition_by = existing
+
+
+def _commits(table: ExistingTable, mark: str) -> int:
+    summaries = (snapshot.summary for snapshot in table.snapshots())
+    found = (summary.additional_properties for summary in summaries if summary is not None)
+    return sum(mark in (made.get(MARK), made.get(SERIES)) for made in found)
 
 
 def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:

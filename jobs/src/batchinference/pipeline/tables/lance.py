@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import lance
 import pyarrow as pa
+from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
 from ray.data.extensions import get_arrow_extension_tensor_types
 
@@ -14,6 +16,9 @@ from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
     MARK,
+    SERIES,
+    Fence,
+    Receipt,
     Row,
     aligned,
     expected_schema,
@@ -57,41 +62,47 @@ class LanceTable:
         dataset = self._dataset()
         return dataset is not None and dataset.count_rows() > 0
 
-    def holds(self, mark: str) -> bool:
+    def commits(self, mark: str) -> int:
         dataset = self._dataset()
-        if dataset is None:
-            return False
-        marks = (
-            entry.transaction_properties
-            for entry in dataset.get_transactions(dataset.version)
-            if entry
-        )
-        return any((properties or {}).get(MARK) == mark for properties in marks)
+        return 0 if dataset is None else _commits(dataset, mark)
 
-    def commit(self, receipts: list[Address], mark: str) -> None:
-        found, dataset = read_receipts(receipts), self._dataset()
-        if not found:
-            if dataset is not None and not self._append:
-                dataset.delete("true")
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
+        found = read_receipts(receipts)
+        fence.put(lambda: self._commit(found, fence), (CommitConflictError,))
+
+    def _commit(self, found: list[Receipt], fence: Fence) -> None:
+        dataset = self._dataset()
+        if dataset is not None and fence.is_passed(partial(_commits, dataset)):
             return
+        operation = self._operation(found, dataset)
+        if operation is None:
+            return
+        version = 0 if dataset is None else dataset.version
+        fence.check()
+        lance.LanceDataset.commit(
+            location(self._address),
+            lance.Transaction(version, operation, transaction_properties=fence.marks),
+            storage_options=storage_options(self._address),
+            max_retries=0,  # a conflict asks for another look; rows that are added make none
+        )
+
+    def _operation(
+        self, found: list[Receipt], dataset: lance.LanceDataset | None
+    ) -> lance.LanceOperation.BaseOperation | None:
+        """What is to be done; None for nothing."""
+        if not found:
+            if dataset is None or self._append:
+                return None
+            return lance.LanceOperation.Overwrite(dataset.schema, [])
         schema = _one([entry["schema"] for entry in found])
         fragments = [
             FragmentMetadata.from_json(json.dumps(fragment))
             for entry in found
             for fragment in entry["fragments"]
         ]
-        operation: lance.LanceOperation.BaseOperation
         if self._append and dataset is not None:
-            operation = lance.LanceOperation.Append(fragments)
-        else:
-            operation = lance.LanceOperation.Overwrite(schema, fragments)
-        version = 0 if dataset is None else dataset.version
-        transaction = lance.Transaction(version, operation, transaction_properties={MARK: mark})
-        lance.LanceDataset.commit(
-            location(self._address),
-            transaction,
-            storage_options=storage_options(self._address),
-        )
+            return lance.LanceOperation.Append(fragments)
+        return lance.LanceOperation.Overwrite(schema, fragments)
 
     def first_rows(self, count: int) -> list[Row]:
         dataset = self._dataset()
@@ -102,6 +113,12 @@ class LanceTable:
             return None
         options = storage_options(self._address)
         return lance.dataset(location(self._address), storage_options=options)
+
+
+def _commits(dataset: lance.LanceDataset, mark: str) -> int:
+    made = (entry for entry in dataset.get_transactions(dataset.version) if entry)
+    found = (entry.transaction_properties or {} for entry in made)
+    return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
 
 def _one(schemas: list[pa.Schema]) -> pa.Schema:

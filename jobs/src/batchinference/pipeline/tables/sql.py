@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batchinference.pipeline.failures import BadOutput, without_secrets
 from batchinference.pipeline.storage import Address
-from batchinference.pipeline.tables.base import Row, unified
+from batchinference.pipeline.tables.base import Fence, Row, unified
 from batchinference.pipeline.writers.base import plain
 from batchinference.pipeline.writers.json import to_json
 from batchinference.pipeline.writers.parquet import ParquetWriter
@@ -48,33 +48,38 @@ class SqlTable:
     def holds_rows(self) -> bool:
         return bool(self.first_rows(1))
 
-    def holds(self, mark: str) -> bool:
+    def commits(self, mark: str) -> int:
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
-                return False
+                return 0
             wanted = sa.select(marks).where(marks.c.mark == mark)
-            return connection.execute(wanted).first() is not None
+            return len(connection.execute(wanted).all())
 
-    def commit(self, receipts: list[Address], mark: str) -> None:
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
         engine, marks = self._engine(), self._marks()
         schema = unified([_schema(address) for address in receipts]) if receipts else pa.schema([])
         existed = self._exists(engine)
         if not existed and not receipts:
             return
+        if self._was_committed(fence):
+            return
         table = self._existing(engine) if existed else self._new(schema)
+        fence.check()
         try:
             # before the transaction, which some databases would end here
             table.metadata.create_all(engine)
             marks.create(engine, checkfirst=True)
             with engine.begin() as connection:
-                connection.execute(sa.insert(marks).values(mark=mark))
+                # of a series there is one: its key is unique
+                for mark in (fence.series, fence.mark):
+                    connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
                 for rows in _batches(receipts):
                     connection.execute(sa.insert(table), rows)
         except Exception as error:  # noqa: BLE001 - drivers raise what they like
-            if self._was_committed(mark):
+            if self._was_committed(fence):
                 return
             if not existed and not self.first_rows(1):
                 table.drop(engine, checkfirst=True)
@@ -82,12 +87,14 @@ class SqlTable:
                 f"write.table '{self._write.table}' did not take the rows: {_in_short(error)}"
             ) from None
 
-    def _was_committed(self, mark: str) -> bool:
-        """Whether only the answer to the commit was lost."""
+    def _was_committed(self, fence: Fence) -> bool:
+        """Whether only the answer to the commit was lost. Raises BadOutput when another attempt has
+        made one."""
         try:
-            return self.holds(mark)
+            found = {mark: self.commits(mark) for mark in (fence.mark, fence.series)}
         except (SQLAlchemyError, BadOutput):
             return False
+        return fence.is_passed(found.__getitem__)
 
     def first_rows(self, count: int) -> list[Row]:
         engine = self._engine()

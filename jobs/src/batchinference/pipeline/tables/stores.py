@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.stores import azure_account, azure_key, s3_endpoint, s3_region
@@ -61,9 +62,16 @@ def _unencrypted(endpoint: str | None) -> str | None:
 _STORES: dict[str, Callable[[Storage], _Options]] = {"s3": _s3, "gs": _google, "az": _azure}
 
 
-def iceberg_properties(storage: Storage) -> dict[str, str]:
-    """What pyiceberg's file IO is told of S3; keys it finds itself."""
-    options = {"s3.endpoint": s3_endpoint(storage), "s3.region": s3_region(storage)}
+def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
+    """What pyiceberg's file IO is told of the store at an address, or of S3 where that names none.
+    Keys it finds itself; an address on Azure names its account."""
+    match urlsplit(place).scheme:
+        case "gs":
+            options = {"gcs.service.host": storage.endpoint}
+        case "az" | "abfs" | "abfss" | "wasb" | "wasbs":
+            options = {}
+        case _:
+            options = {"s3.endpoint": s3_endpoint(storage), "s3.region": s3_region(storage)}
     return {name: value for name, value in options.items() if value is not None}
 
 

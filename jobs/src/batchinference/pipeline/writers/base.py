@@ -35,11 +35,6 @@ def plain(table: pa.Table) -> pa.Table:
     return table
 
 
-def plain_schema(table: pa.Table) -> pa.Schema:
-    """The schema of `plain`."""
-    return plain(table.slice(0, 0)).schema
-
-
 @contextmanager
 def naming(column: str) -> Iterator[None]:
     """Let an error of a value name its column."""

@@ -18,11 +18,11 @@ class ParquetWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         sink = pa.BufferOutputStream()
-        pq.write_table(_without_halves(plain(table)), sink, compression=self._compression)
+        pq.write_table(without_halves(plain(table)), sink, compression=self._compression)
         yield ".parquet", memoryview(sink.getvalue())
 
 
-def _without_halves(table: pa.Table) -> pa.Table:
+def without_halves(table: pa.Table) -> pa.Table:
     """The table with float32 in the place of half precision, which Spark for one does not read."""
     for index, field in enumerate(table.schema):
         if (kind := _widened(field.type)) != field.type:

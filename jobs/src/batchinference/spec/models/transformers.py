@@ -40,7 +40,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 class TransformersModel(RuntimeModel):
     """A model of the transformers library, loaded and run as its task asks."""
 
-    HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
+    HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json", "adapter_config.json")
 
     runtime: Literal["transformers"]
     """The library that runs the model."""

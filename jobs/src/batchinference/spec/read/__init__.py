@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.read.base import Columns, FileOptions, ReadFiles, ReadModel
+from batchinference.spec.read.base import FileOptions, ReadFiles, ReadModel
 from batchinference.spec.read.manifest import ManifestOptions, ReadManifest
 from batchinference.spec.read.media import (
     AudioOptions,
@@ -64,7 +64,6 @@ Read = Annotated[
 __all__ = [
     "AudioOptions",
     "BinaryOptions",
-    "Columns",
     "CsvOptions",
     "FileOptions",
     "HuggingfaceOptions",

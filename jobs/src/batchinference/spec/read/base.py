@@ -8,12 +8,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, OptionsModel, SpecModel
+from batchinference.spec.base import OptionsModel, SpecModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
-Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 

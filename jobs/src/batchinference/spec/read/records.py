@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.read.base import Columns, FileOptions, ReadFiles
+from batchinference.spec.base import Columns, EachOnce
+from batchinference.spec.read.base import FileOptions, ReadFiles
 from batchinference.spec.read.media import ImageOptions
 
 
@@ -34,10 +35,12 @@ class WebdatasetOptions(ImageOptions):
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
             Field(min_length=1, max_length=64),
+            EachOnce,
         ]
         | None
     ) = None
-    """The extensions, without the first dot, to read; the others are passed over."""
+    """The extensions, without the first dot, to read; the others are passed over. The first
+    samples of a few archives must have each of them."""
 
 
 class ReadWebdataset(ReadFiles):

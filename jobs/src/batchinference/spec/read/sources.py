@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SQL_NAME
+from batchinference.spec.base import SQL_NAME, Columns, EachOnce
 from batchinference.spec.databases import Database
-from batchinference.spec.read.base import Columns, Limit, ReadModel, ReadOptions
+from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -18,7 +18,7 @@ SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
 
 class SqlOptions(ReadOptions):
-    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8)] | None = None
+    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), EachOnce] | None = None
     """Columns by whose values the rows are divided into `override_num_blocks` queries that run
     side by side. The database must know MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import DELIMITER
-from batchinference.spec.read.base import Columns, FileOptions, ReadFiles
+from batchinference.spec.base import DELIMITER, Columns
+from batchinference.spec.read.base import FileOptions, ReadFiles
 
 
 class ParquetOptions(FileOptions):

@@ -7,12 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, Columns, EachOnce, SpecModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
-Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256)]
-PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8)]
+PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), EachOnce]
 
 
 class WriteModel(SpecModel):

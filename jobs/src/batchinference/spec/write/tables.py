@@ -70,10 +70,17 @@ class WriteIceberg(WriteRows):
         return {name: path for name, path in paths.items() if path}
 
     @model_validator(mode="after")
-    def _has_namespace(self) -> WriteIceberg:
+    def _check_names(self) -> WriteIceberg:
         if "." not in self.table:
             raise PydanticCustomError(
                 "iceberg_table", "table: Iceberg has namespaces: write namespace.table", {}
+            )
+        if self.catalog.properties.get("warehouse", "").startswith("az://"):
+            raise PydanticCustomError(
+                "iceberg_warehouse",
+                "catalog.properties.warehouse: Iceberg does not know az://: write "
+                "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+                {},
             )
         return self
 

@@ -19,6 +19,7 @@ from batchinference.pipeline.runtimes.transformers.chats import (
     prompt_of,
 )
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.options import check_options, of_processor
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens
 from batchinference.spec.models import TransformersModel
 
@@ -60,6 +61,7 @@ class ImagePrompts:
         self._processor = source.processor(
             transformers.AutoProcessor, **take_loading(self._options)
         )
+        check_options(self._options, of_processor(self._processor))
         self.tokenizer = self._processor.tokenizer
         self.tokenizer.padding_side = padding_side
         self._model = model

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,9 @@ import transformers
 from transformers import BatchFeature
 from transformers.pipelines import check_task
 from transformers.pipelines.base import load_model
+from transformers.utils.hub import cached_file
+from transformers.utils.import_utils import is_peft_available
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
@@ -33,10 +38,29 @@ class Source:
     def __init__(self, model: TransformersModel, device: Device) -> None:
         self._spec = model
         self.path = resolve(model.source, model.revision, model.storage)
-        self.device = take(device)
         self.revision = {"revision": model.revision} if model.revision else {}
+        self._check_adapter()
+        self.device = take(device)
         self.weights = _weights(model)
         self.device_map = device_map_of(model, device)
+
+    def _check_adapter(self) -> None:
+        """Raise ModelLoad for an adapter that the library would not find its model for, or that it
+        would leave out."""
+        revision = self._spec.revision
+        found = find_adapter_config_file(self.path, revision=revision)
+        if found is None:
+            return
+        missing = {"_raise_exceptions_for_missing_entries": False}
+        whole = cached_file(self.path, "config.json", revision=revision, **missing)
+        if whole and is_peft_available():
+            return  # the library then joins the two
+        base = json.loads(Path(found).read_text()).get("base_model_name_or_path")
+        raise ModelLoad(
+            f"model '{self._spec.source}' holds an adapter of peft for the model '{base}': merge "
+            "them by PeftModel.from_pretrained(...).merge_and_unload(), save that model and its "
+            "tokenizer by save_pretrained, and name their folder"
+        )
 
     def model(self, kind: Any) -> Any:
         """An object of an Auto class with its weights, in evaluation mode on the device.

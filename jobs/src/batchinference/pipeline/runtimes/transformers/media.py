@@ -11,6 +11,11 @@ import transformers
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.options import (
+    check_options,
+    of_feature_extractor,
+    of_image_processor,
+)
 from batchinference.pipeline.runtimes.transformers.values import (
     films,
     images,
@@ -40,6 +45,7 @@ class AudioInput:
 
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._extractor = source.processor(transformers.AutoFeatureExtractor)
+        check_options(model.options, of_feature_extractor(self._extractor))
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
         # some pad to a length that their model insists on
         pad = padding is not None and padding.default is False
@@ -81,5 +87,8 @@ class VideoInput:
 
 
 def image_processor(source: Source, options: dict[str, Any]) -> Any:
-    """The image processor, in the implementation that the options ask for."""
-    return source.processor(transformers.AutoImageProcessor, **take_loading(options))
+    """The image processor, in the implementation that the options ask for. Raises ModelLoad for an
+    option that it does not know."""
+    processor = source.processor(transformers.AutoImageProcessor, **take_loading(options))
+    check_options(options, of_image_processor(processor))
+    return processor

@@ -15,6 +15,7 @@ from batchinference.pipeline.devices import Device
 from batchinference.pipeline.loading import load_callable
 from batchinference.pipeline.runtimes.transformers.buckets import buckets
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.options import check_options, of_pipeline
 from batchinference.pipeline.runtimes.transformers.rows import Batch
 from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
 from batchinference.pipeline.runtimes.transformers.tokens import fit
@@ -30,6 +31,7 @@ class PipelineRuntime:
         self._options = dict(model.options)
         self._options.pop("questions", None)  # they come with each row
         self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
+        check_options(self._options, of_pipeline(self._pipeline))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
 

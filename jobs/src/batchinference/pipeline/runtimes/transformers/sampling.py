@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from transformers import (
 )
 
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.spec.problems import did_you_mean
 
 MAX_NEW_TOKENS = 256
 _LENGTHS = ("max_new_tokens", "max_length")
@@ -77,8 +77,7 @@ def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> 
         raise ModelLoad(f"sampling: {error}") from error
     if unknown:
         name = next(iter(unknown))
-        nearest = difflib.get_close_matches(name, vars(config), n=1, cutoff=0.5)
-        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        hint = did_you_mean(name, vars(config), cutoff=0.5)
         raise ModelLoad(f"sampling: transformers has no parameter '{name}'{hint}")
     if all(getattr(config, name) is None for name in _LENGTHS):
         config.max_new_tokens = MAX_NEW_TOKENS

@@ -10,6 +10,7 @@ import numpy as np
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
 from batchinference.pipeline.runtimes.transformers.loading import take_loading
+from batchinference.pipeline.runtimes.transformers.options import check_options, of_tokenizer
 from batchinference.spec.models import TransformersModel
 
 _LEAST_SHARE = 0.1
@@ -47,6 +48,7 @@ class Tokens:
         self._tokenizer = tokenizer
         self._options = {"truncation": True, **options, **model.options}
         take_loading(self._options)  # there is one implementation of tokenizers
+        check_options(self._options, of_tokenizer(tokenizer))
         self._to_the_full = self._options.pop("padding", True) == "max_length"
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of

@@ -1,0 +1,72 @@
+"""What a person sees of a verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Finding, Spot
+from batchinference.pipeline.verify.proof import Proof, Result, WorkProof
+
+SHOWN_SPOTS = 5
+WIDTH = 13
+_WORDS = {
+    Result.PROVEN: "proven: each row of the input is in the output or among the errors, once",
+    Result.NOT_PROVEN: "NOT PROVEN",
+}
+Line = tuple[str, str]
+
+
+def show(proof: Proof) -> None:
+    """Print it."""
+    for name, text in _lines(proof):
+        typer.echo(f"{name.ljust(WIDTH)}{text}".rstrip())
+
+
+def _lines(proof: Proof) -> Iterator[Line]:
+    yield "output", proof.output
+    for work in proof.works:
+        yield from _of_work(work, named=len(proof.works) > 1)
+    for finding in proof.findings:
+        yield from _of_finding(finding)
+    if len(proof.works) > 1 or proof.findings:
+        yield "together", _WORDS.get(proof.result, proof.result.value)
+
+
+def _of_work(work: WorkProof, *, named: bool) -> Iterator[Line]:
+    if named:
+        yield "job", work.state
+    yield "result", _result(work)
+    counts, made = work.committed.counts, work.committed
+    done = f"{work.held} = " if work.held == counts.written + counts.failed + counts.skipped else ""
+    done += f"{counts.written} written + {counts.failed} failed + {counts.skipped} left out"
+    yield "rows", done
+    rows = "" if work.rows is None else f"{work.rows} rows in "
+    yield "input", f"{rows}{work.input.files} file(s), {work.input.counted} counted again"
+    yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"
+    if work.missing:
+        yield from _spots("to be done", work.missing, len(work.missing))
+    for finding in work.findings:
+        yield from _of_finding(finding)
+    for number, words in enumerate(work.unproven):
+        yield "" if number else "not shown", words
+
+
+def _result(work: WorkProof) -> str:
+    if work.finished or work.result is not Result.UNFINISHED:
+        return _WORDS[work.result]
+    return f"unfinished: {work.held} of {'?' if work.rows is None else work.rows} rows"
+
+
+def _of_finding(finding: Finding) -> Iterator[Line]:
+    yield finding.kind.value, f"{finding.count} {MEANINGS[finding.kind]}"
+    yield from _spots("", finding.spots, len(finding.spots))
+    yield "", f"-> {WAYS_OUT[finding.kind]}"
+
+
+def _spots(name: str, spots: list[Spot], count: int) -> Iterator[Line]:
+    for number, spot in enumerate(spots[:SHOWN_SPOTS]):
+        yield "" if number else name, f"  {spot}"
+    if count > SHOWN_SPOTS:
+        yield "", f"  and {count - SHOWN_SPOTS} more"

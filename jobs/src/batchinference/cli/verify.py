@@ -1,0 +1,52 @@
+"""The command `verify`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from batchinference.cli import exits
+from batchinference.cli.run import exit_code, pipeline_is_installed
+from batchinference.spec.uris import Uri
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.verify.proof import Proof
+
+_EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
+
+
+def verify_output(output: str, *, quick: bool, as_json: bool) -> int:
+    """Print what was proven of an output; the exit code."""
+    try:
+        TypeAdapter(Uri).validate_python(output)
+    except ValidationError as error:
+        typer.echo(f"verify: '{output}': {error.errors()[0]['msg']}", err=True)
+        return exits.BAD_INPUT
+    if not pipeline_is_installed():
+        return exits.BAD_INPUT
+    from batchinference.cli.proofs import show
+    from batchinference.pipeline.failures import JobFailure, shown
+
+    try:
+        proof = _proof(output, quick=quick)
+    except JobFailure as failure:
+        typer.echo(f"verify: {failure.message}", err=True)
+        return exit_code(failure.reason)
+    except OSError as error:
+        typer.echo(f"verify: '{output}' cannot be read: {shown(str(error))}", err=True)
+        return exits.JOB_FAILED
+    typer.echo(json.dumps(proof.as_json())) if as_json else show(proof)
+    return _EXITS[proof.result.value]
+
+
+def _proof(output: str, *, quick: bool) -> Proof:
+    from rich.console import Console
+
+    from batchinference.pipeline.storage import Address
+    from batchinference.pipeline.verify.verify import verify
+
+    with Console(stderr=True).status(f"reading {output} and its input"):
+        return verify(Address(output), quick=quick)

@@ -1,0 +1,100 @@
+"""The rows that a write task has: which of them count together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.manifest import ranges_of
+from batchinference.pipeline.pieces import Counts, Range, Share
+
+MAX_APART = 16
+"""Rows in parts that are pieces of their own in one task. More of them are one piece, which saves
+files, and costs that all of them are done again where the other part of one is missing."""
+
+
+@dataclass(frozen=True)
+class DoneRows:
+    """Rows with ids, by what became of them."""
+
+    good: pa.Table
+    failed: pa.Table
+    skipped: pa.Table
+
+    @classmethod
+    def of(cls, good: pa.Table, rest: pa.Table | None) -> DoneRows:
+        """`rest` holds all rows of a task but good ones."""
+        others = pa.table({rows.ID: pa.array([], pa.int64())})
+        if rest is None:
+            return cls(good, others, others)
+        states = rest.column(rows.STATE)
+        failed, skipped = (
+            rest.filter(pc.equal(states, state)) for state in (rows.FAILED, rows.SKIPPED)
+        )
+        return cls(good, failed, skipped)
+
+    @property
+    def counts(self) -> Counts:
+        """Whole rows of the input, and what became of all."""
+        tables = (self.good, self.failed, self.skipped)
+        return Counts(len(self._whole_ids), *(table.num_rows for table in tables))
+
+    @property
+    def ranges(self) -> list[Range]:
+        return ranges_of(self._whole_ids)
+
+    @property
+    def shares(self) -> list[Share]:
+        """The rows that are here in part."""
+        unique, sums = self._sums()
+        files, numbers = rows.unpack(unique[sums != rows.WHOLE])
+        parts = sums[sums != rows.WHOLE]
+        return list(zip(files.tolist(), numbers.tolist(), parts.tolist(), strict=True))
+
+    def groups(self) -> Iterator[DoneRows]:
+        """Rows that count together: most of them; those of which a part has failed; and those that
+        are here in part."""
+        unique, sums = self._sums()
+        if not len(unique):
+            return
+        parted = sums != rows.WHOLE
+        mixed = np.isin(unique, rows.ids_of(self.good)) & np.isin(unique, rows.ids_of(self.failed))
+        lots = [unique[~parted & ~mixed], unique[~parted & mixed], *_apart(unique[parted])]
+        lots = [lot for lot in lots if len(lot)]
+        yield from [self] if len(lots) == 1 else map(self._only, lots)
+
+    @property
+    def _whole_ids(self) -> np.ndarray:
+        unique, sums = self._sums()
+        whole: np.ndarray = unique[sums == rows.WHOLE]
+        return whole
+
+    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids, each once, and the shares of them that are here."""
+        tables = (self.good, self.failed, self.skipped)
+        ids = np.concatenate([rows.ids_of(table) for table in tables])
+        if not any(rows.SHARE in table.column_names for table in tables):
+            return ids, np.full(len(ids), rows.WHOLE)
+        unique, places = np.unique(ids, return_inverse=True)
+        sums = np.zeros(len(unique), dtype=np.int64)
+        np.add.at(sums, places, np.concatenate([_filled(table) for table in tables]))
+        return unique, sums
+
+    def _only(self, ids: np.ndarray) -> DoneRows:
+        tables = (self.good, self.failed, self.skipped)
+        chosen = (table.filter(pa.array(np.isin(rows.ids_of(table), ids))) for table in tables)
+        return DoneRows(*chosen)
+
+
+def _apart(ids: np.ndarray) -> list[np.ndarray]:
+    return np.split(ids, len(ids)) if 0 < len(ids) <= MAX_APART else [ids]
+
+
+def _filled(table: pa.Table) -> np.ndarray:
+    shares = rows.shares_of(table)
+    return np.full(table.num_rows, rows.WHOLE) if shares is None else shares

@@ -1,0 +1,97 @@
+"""Several jobs that want one output: who comes later is refused while the first one lives.
+
+A run says again and again that it goes on. Clocks are not compared: who finds another's unfinished
+output waits whether that is said once more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.storage import Address
+from batchinference.spec.job import BatchInference
+
+BEAT_SECONDS = 10.0
+PATIENCE_SECONDS = 25.0
+"""Enough for one beat that is late."""
+
+
+def identity_of(job: BatchInference) -> str:
+    """By what a job is told from others that write to the same place: all attempts at it have the
+    same, and so have a job on a machine and the one that is run there after it."""
+    metadata = job.metadata
+    uid = (metadata.model_extra or {}).get("uid")
+    if uid:
+        return f"{metadata.namespace}/{metadata.name} ({uid})"
+    return f"{metadata.name} on {socket.gethostname()}"
+
+
+def name_of(identity: str) -> str:
+    """What stays the same of it when a resource is made anew."""
+    return identity.partition(" (")[0]
+
+
+def is_resource(identity: str) -> bool:
+    """Whether it is of a resource on a cluster, which asks for its work once, however many attempts
+    that takes. A file on a machine may be run again and again."""
+    return identity.endswith(")")
+
+
+@contextmanager
+def beating(place: Callable[[], Address]) -> Iterator[None]:
+    """Say that a run goes on for as long as the block does. `place` tells where."""
+    ended = threading.Event()
+
+    def beat(number: int) -> None:
+        with suppress(OSError):  # who cannot say it may be taken for dead, and then notices
+            place().write(str(number).encode())
+
+    def go_on() -> None:
+        for number in itertools.count(1):
+            if ended.wait(BEAT_SECONDS):
+                return
+            beat(number)
+
+    beat(0)
+    pulse = threading.Thread(target=go_on, name="pulse", daemon=True)
+    pulse.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        pulse.join(BEAT_SECONDS)  # storage that is away is not waited for
+
+
+def pulse_of(layout: Layout, owner: Owner) -> Address:
+    """Where a run says that it goes on: in the directory of its attempt, once it has begun one."""
+    return (owner.place(layout) if owner.begun else layout.state) / "pulse"
+
+
+def check_alone(layout: Layout, owner: Owner | None, identity: str) -> None:
+    """Raise BadOutput when another job is writing there."""
+    if owner is None or owner.job == identity or owner.is_complete(layout):
+        return
+    place, deadline = pulse_of(layout, owner), time.monotonic() + PATIENCE_SECONDS
+    before = _read(place)
+    while time.monotonic() < deadline:
+        time.sleep(min(1.0, PATIENCE_SECONDS / 10))
+        if _read(place) != before:
+            raise BadOutput(
+                f"write.path '{layout.output.uri}' is being written by {owner.job}: choose another "
+                "path, or wait until that has ended"
+            )
+
+
+def _read(place: Address) -> bytes:
+    try:
+        return place.read()
+    except FileNotFoundError:
+        return b""

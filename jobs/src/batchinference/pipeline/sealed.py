@@ -1,0 +1,37 @@
+"""State as JSON with a checksum: a number in it that has changed would cost rows unnoticed."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+SEAL = "crc32"
+
+
+def loaded(content: bytes) -> Any:
+    """What is stored. Raises ValueError for what is no JSON, or no such that anybody has stored."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def sealed(state: dict[str, Any]) -> bytes:
+    """The bytes to store."""
+    return json.dumps({**state, SEAL: _checksum(state)}).encode()
+
+
+def check_seal(stored: dict[str, Any]) -> None:
+    """Raise ValueError unless what was read is what was stored."""
+    state = {name: value for name, value in stored.items() if name != SEAL}
+    try:
+        there = _checksum(state)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if stored.get(SEAL) != there:
+        raise ValueError("its checksum is another")
+
+
+def _checksum(state: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(state).encode())

@@ -1,0 +1,95 @@
+"""The proof that an output holds each row of its input once, or what speaks against it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.layout import Layout, addition_key, part_prefix
+from batchinference.pipeline.storage import Address, base_name
+from batchinference.pipeline.verify.findings import Findings, Found, Kind, Spot
+from batchinference.pipeline.verify.input_rows import input_rows
+from batchinference.pipeline.verify.proof import Proof, WorkProof
+from batchinference.pipeline.verify.work_proof import Proving
+from batchinference.pipeline.verify.works import places_at, work_at
+
+_PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
+"""What any job names its files: several may keep their errors in one place."""
+_KEYED = len(part_prefix("0" * 64))
+_MOST_ADDITIONS = 9999
+_ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
+
+
+def verify(output: Address, *, quick: bool = False) -> Proof:
+    """Read input and output, and compare them; with `quick` only what tells of many rows at once.
+
+    Raises BadInput when there is no output, or the input cannot be read, and OSError or JobFailure
+    when storage is away."""
+    places = places_at(output)
+    proofs = [_proof(place, quick=quick) for place in places]
+    findings = Findings()
+    findings.add(_read_twice(places, proofs))
+    findings.add(_strangers(places, proofs))
+    return Proof(output.uri, proofs, findings.listed())
+
+
+def _proof(place: Layout, *, quick: bool) -> WorkProof:
+    """The proof for the work of one job, whose state lies there."""
+    try:
+        work = work_at(place)
+        end = work.committed() if work else None
+        if work is None or end is None:
+            return WorkProof(place.state.uri)
+        given = input_rows(work, end, quick=quick)
+        return Proving(work, end, given, quick).proof()
+    except BadOutput as failure:
+        findings = Findings()
+        findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
+        return WorkProof(place.state.uri, place.success.exists(), findings=findings.listed())
+
+
+def _read_twice(places: Sequence[Layout], proofs: Sequence[WorkProof]) -> Iterator[Found]:
+    """Files that the same work has read when it began and once more as new ones. Other work that
+    has added to the output may read what it likes."""
+    seen: dict[str, set[str]] = defaultdict(set)
+    for place, proof in zip(places, proofs, strict=True):
+        added = _ADDITION.match(base_name(place.state.path))
+        known = seen[added[1] if added else proof.key[:8]]
+        yield from ((Kind.INPUT_TWICE, Spot(name), 1) for name in proof.names if name in known)
+        known.update(proof.names)
+
+
+def _strangers(places: Sequence[Layout], proofs: Sequence[WorkProof]) -> Iterator[Found]:
+    """Files that readers of the output or of the errors take for rows, and that are of none of its
+    jobs. Where a job was the first to add to what is there, those in the output may be
+    anybody's."""
+    whole, layouts = places[0], [proof.layout for proof in proofs if proof.layout]
+    if len(layouts) < len(proofs):
+        return
+    known = tuple(part_prefix(layout.key) for layout in layouts)
+    gone = _of_additions(layouts)
+    own = {whole.output.path, *((layout.state / "errors").path for layout in layouts)}
+    for place in _read_places(layouts, mixed=whole != whole.whole):
+        shared = place.path not in own
+        for info in place.visible_files(but=whole.output):
+            name = base_name(info.path)
+            of_others = shared and _PART.match(name) and name[:_KEYED] not in gone
+            if not name.startswith(known) and not of_others:
+                yield Kind.STRANGERS, Spot(place.at(info.path).uri), 1
+
+
+def _of_additions(layouts: Sequence[Layout]) -> set[str]:
+    """How files of all additions are named that there might have been."""
+    added_to = [each.key for each in layouts if not _ADDITION.match(base_name(each.state.path))]
+    numbers = range(1, _MOST_ADDITIONS + 1)
+    return {part_prefix(addition_key(key, number)) for key in added_to for number in numbers}
+
+
+def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Address]:
+    """The directories of the rows, unless others may have put rows there, and of the errors, each
+    once. A table knows its own files."""
+    rows = [layout.output for layout in layouts if not layout.is_table and not mixed]
+    places = [*rows, *(layout.errors for layout in layouts)]
+    return list({place.path: place for place in places}.values())

@@ -1,0 +1,96 @@
+"""Whose rows an output holds: those of the job that began it, and of each that has added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
+from batchinference.pipeline.output import Standing
+from batchinference.pipeline.owner import Owner, owner_of
+from batchinference.pipeline.sealed import loaded
+from batchinference.pipeline.snapshot import Snapshot, damaged
+from batchinference.pipeline.storage import Address
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import ReadFiles
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.write import WriteTable
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a job, as its output tells of it."""
+
+    layout: Layout
+    owner: Owner
+    spec: BatchInferenceSpec
+
+    @property
+    def finished(self) -> bool:
+        return self.layout.success.exists()
+
+    @property
+    def storage_of_input(self) -> Storage:
+        """How the input is reached: where it lies in the store of the output, as the output is."""
+        read = self.spec.read
+        if not isinstance(read, ReadFiles):
+            return FROM_ENVIRONMENT
+        same = read.storage == self.spec.write.storage
+        return self.layout.output.storage if same else read.storage
+
+    def committed(self) -> Snapshot:
+        """What counts of the output. Raises BadOutput when that cannot be told."""
+        if self.finished:
+            return Snapshot.read(self.layout.end, self.owner.key)
+        resumes = not self.layout.is_table  # the rows of a table count all together, at the end
+        before = Standing(self.spec.write, self.layout, self.owner, resumes).before()
+        return before or Snapshot(self.owner.key, "")
+
+
+def places_at(output: Address) -> list[Layout]:
+    """Where the state of the jobs lies that have written to an output.
+
+    Raises BadInput when there is none."""
+    try:
+        if not output.exists():
+            raise BadInput(f"'{output.uri}' does not exist")
+        found = list(_places(output))
+    except OSError as error:
+        raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
+    if not found:
+        raise BadInput(
+            f"'{output.uri}' is no output of a BatchInference: it holds no "
+            f"'{STATE_DIRECTORY}/job.json'"
+        )
+    return found
+
+
+def _places(output: Address) -> Iterator[Layout]:
+    state = output / STATE_DIRECTORY
+    whole = Layout("", output, state, state / "errors")
+    for layout in (whole, *sorted(whole.appended(), key=lambda one: one.state.path)):
+        if layout.job.exists():
+            yield layout
+
+
+def work_at(layout: Layout) -> Work | None:
+    """The work whose state lies there; None when it has only claimed its place as yet.
+
+    Raises BadOutput when that cannot be told."""
+    owner = owner_of(layout)
+    if owner is None or not owner.begun:
+        return None
+    spec = _spec_of(layout)
+    # the hash is not made anew: what was secret of the work is not in what is kept of it
+    layout = replace(layout, key=owner.key, is_table=isinstance(spec.write, WriteTable))
+    if spec.errors.path:
+        layout = replace(layout, errors=Address(spec.errors.path, layout.output.storage))
+    return Work(layout, owner, spec)
+
+
+def _spec_of(layout: Layout) -> BatchInferenceSpec:
+    try:
+        return BatchInferenceSpec.model_validate(loaded(layout.spec.read()))
+    except (ValueError, FileNotFoundError):  # pydantic's error is one of the first kind
+        raise damaged(layout.spec) from None

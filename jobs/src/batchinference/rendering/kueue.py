@@ -1,0 +1,50 @@
+"""What Kueue wants to see of a RayJob that is in a queue of its."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from batchinference.plan import WorkerGroup
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.problems import Problem
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+MAX_GROUPS = 17
+"""A Workload of Kueue has at most 18 pod sets, one of which is the head's."""
+
+
+def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """The RayJob as Kueue takes it, where the job is in a queue: suspended until it is admitted,
+    and elastic, without which Kueue refuses a cluster that Ray's autoscaler may change."""
+    if cluster.queue is None:
+        return ray_job
+    labels = {QUEUE_LABEL: cluster.queue}
+    if cluster.queue_priority_class is not None:
+        labels[PRIORITY_LABEL] = cluster.queue_priority_class
+    metadata = ray_job["metadata"]
+    return {
+        **ray_job,
+        "metadata": {
+            **metadata,
+            "labels": {**metadata["labels"], **labels},
+            "annotations": {ELASTIC_ANNOTATION: "true"},
+        },
+        "spec": {"suspend": True, **ray_job["spec"]},
+    }
+
+
+def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
+    """What Kueue would refuse, or never see."""
+    if cluster.queue is None and cluster.queue_priority_class is not None:
+        message = "a priority in no queue: set spec.cluster.queue, or a default in the chart"
+        return [Problem("spec.cluster.queuePriorityClass", message)]
+    if cluster.queue is not None and len(groups) > MAX_GROUPS:
+        message = (
+            f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}: give steps the "
+            "same resources, or leave the queue"
+        )
+        return [Problem("spec.cluster.queue", message)]
+    return []

@@ -1,0 +1,43 @@
+"""Worker groups that may grow beyond what a job may take.
+
+Nothing is made smaller on the quiet: which of several groups had to do with less is not for the
+operator to choose, and a job would only be slower than its file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batchinference.plan import CPU_GROUP, WorkerGroup
+from batchinference.rendering.pods import head_size
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.problems import Problem
+
+Shares = list[tuple[str, float, int]]
+"""Pods that are alike: their name, what one has, and how many there may be."""
+
+
+def check_limits(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
+    """What the job could take beyond `cluster.limits`."""
+    head, _ = head_size(cluster)
+    gpus: Shares = [(group.name, group.gpus, group.max) for group in groups]
+    cpus: Shares = [("head", head, 1), *((group.name, group.cpus, group.max) for group in groups)]
+    found = [
+        _check("gpu", "GPUs", gpus, cluster.limits.gpu),
+        _check("cpu", "CPUs", cpus, cluster.limits.cpu),
+    ]
+    return [problem for problem in found if problem is not None]
+
+
+def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Problem | None:
+    most = sum(each * count for _, each, count in shares)
+    if limit is None or most <= limit:
+        return None
+    parts = ", ".join(f"{name} {count} x {each:g}" for name, each, count in shares if each)
+    own = any(name == CPU_GROUP and each for name, each, _ in shares)
+    fields = "replicas.max or cluster.workers.max" if own else "replicas.max"
+    message = (
+        f"the job may grow to {most:g} {unit} ({parts}) and {limit:g} are allowed: lower {fields}, "
+        f"or raise the limit, in the job and where the platform's defaults have one"
+    )
+    return Problem(f"spec.cluster.limits.{field}", message)

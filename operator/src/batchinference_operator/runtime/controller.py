@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 
+from batchinference.rendering import RAY_JOB
+from batchinference.spec.job import KIND
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.beginning import AWAY_SECONDS, away, refused
+from batchinference_operator.reconcile.following import created, ray_job_of, wants_report
 from batchinference_operator.reconcile.model import Actions, JobView, Observed
-from batchinference_operator.reconcile.reconcile import (
-    Settings,
-    names_of,
-    reconcile,
-    refused,
-    settled,
-    wants_report,
-)
-from batchinference_operator.runtime.cache import Cache, Key
+from batchinference_operator.reconcile.pacing import hold
+from batchinference_operator.reconcile.reconcile import reconcile, settled
+from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.runtime.cache import Cache
+from batchinference_operator.runtime.doubts import Doubts
 from batchinference_operator.runtime.driver import Driver
-from batchinference_operator.runtime.gateway import Conflict, Gateway, Refused
+from batchinference_operator.runtime.gateway import Conflict, Gateway, Refused, Unreachable
+from batchinference_operator.runtime.keys import Key
+from batchinference_operator.runtime.logs import about
+from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
 from batchinference_operator.runtime.queue import KeyedQueue
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.runtime.signals import Signals
+from batchinference_operator.runtime.words import Words
+from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.status import Status, merge_patch
 
+BACKLOG = 64
+"""So many jobs wait to be looked at that objects come before words: the first status of a job whose
+RayJob was just made is written somewhat later."""
+BACKLOG_SECONDS = 10.0
 logger = logging.getLogger("batchinference.operator")
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+Take = Callable[[Object], Key | None]
+"""Puts an object into the cache, or takes it out."""
+
+
+def _begins(actions: Actions) -> bool:
+    return any(body["kind"] == RAY_JOB for body in actions.create)
+
+
+def _namespace(key: Key) -> str:
+    return key[0]
 
 
 @dataclass
@@ -38,85 +61,199 @@ class Controller:
     driver: Driver
     settings: Settings
     cache: Cache = field(default_factory=Cache)
-    queue: KeyedQueue[Key] = field(default_factory=KeyedQueue)
+    queue: KeyedQueue[Key] = field(default_factory=lambda: KeyedQueue(lane=_namespace))
     now: Callable[[], datetime] = _now
+    signals: Signals = field(default_factory=Signals)
+    written: dict[Key, datetime] = field(default_factory=dict)
+    """When the status of a job was written last that goes on."""
+    away: dict[Key, datetime] = field(default_factory=dict)
+    """Since when the API server has failed to make the objects of a job."""
+    unwritten: set[Key] = field(default_factory=set)
+    """Jobs whose objects were made before their status was written. A job whose objects are made
+    again before that may be gone, which the writing of its status tells."""
+
+    def __post_init__(self) -> None:
+        self.words = Words(self.gateway)
+        self.doubts = Doubts(self.gateway, self.cache)
+        self.cache.turns.wake = self.queue.add
+        self.cache.changed = self.signals.changed
+
+    async def learn(self, namespaces: Sequence[str]) -> None:
+        """See all that runs before anything begins, where only so much may run: watches show one
+        after the other, and who is shown first must not begin for that. None stands for all
+        namespaces. Raises Refused."""
+        if not self.settings.concurrency.limited:
+            return
+        for namespace in namespaces or [""]:
+            async for body in self.gateway.all(RAY_JOB, namespace):
+                self.hear(self.cache.set_ray_job, body)
+            async for body in self.gateway.all(KIND, namespace):
+                self.hear(self.cache.set_job, body)
+
+    def hear(self, take: Take, body: Object) -> None:
+        """Have a job looked at of which an object tells anything new."""
+        if (key := take(body)) is not None:
+            self.queue.add(key)
 
     async def work(self) -> None:
         """One worker; it ends when it is cancelled."""
         while True:
             key = await self.queue.get()
-            try:
+            with about(*key, self.cache.attempt(key)):
+                await self._try(key)
+
+    async def _try(self, key: Key) -> None:
+        try:
+            with self.signals.look():
                 await self._look(key)
-            except Conflict:
-                self.queue.retry(key)
-            except Refused as words:
-                delay = self.queue.retry(key)
-                logger.warning("%s/%s: refused: %s; trying again in %.1f s", *key, words, delay)
-            except Exception:
-                delay = self.queue.retry(key)
-                logger.exception("%s/%s: trying again in %.1f s", *key, delay)
-            finally:
-                self.queue.done(key)
+        except Conflict:
+            self.queue.retry(key)
+        except Unreachable as words:
+            delay = self.queue.retry(key)
+            logger.warning("the API server is away: %s; trying again in %.1f s", words, delay)
+        except Refused as words:
+            delay = self.queue.retry(key)
+            logger.warning("refused: %s; trying again in %.1f s", words, delay)
+        except Exception:
+            delay = self.queue.retry(key)
+            logger.exception("trying again in %.1f s", delay)
+        finally:
+            self.cache.turns.pass_over(key)
+            self.queue.done(key)
 
     async def _look(self, key: Key) -> None:
         observed = self.cache.observe(key)
         if observed is None:
             self.queue.forget(key)
+            self.written.pop(key, None)
+            self.away.pop(key, None)
+            self.unwritten.discard(key)
+            await self._look_at_orphans(key)
             return
         observed = await self._observe_more(observed)
+        if self.settings.concurrency.limited and not self.cache.is_current(observed.job):
+            self.queue.add(key)
+            return
+        observed = replace(observed, turn=self.cache.turns.turn_of(key))
         actions = reconcile(observed, self.settings, self.now())
-        await self._act(observed.job, actions)
+        if actions.takes_turn:
+            self.cache.turns.take(key)
+        again_after = await self._act(observed.job, actions)
         self.queue.forgive(key)
-        if actions.again_after is not None:
-            self.queue.add_after(key, actions.again_after)
+        self.away.pop(key, None)
+        if again_after is not None:
+            self.queue.add_after(key, again_after)
+
+    async def _look_at_orphans(self, key: Key) -> None:
+        """RayJobs whose job is gone count among those that run until they are gone, too, of which
+        the watch may say nothing."""
+        left = await self.doubts.settle_orphans(key)
+        if left and self.cache.turns.limits.limited:
+            self.queue.add_after(key, DOUBT_SECONDS)
 
     async def _observe_more(self, observed: Observed) -> Observed:
         """What the watches do not tell: a RayJob of which they are silent, and the driver."""
         job = observed.job
         if settled(job):
-            return observed
-        observed = replace(observed, ray_job=await self._ray_job(job, observed.ray_job))
-        if wants_report(observed) and observed.ray_job is not None:
+            return await self.doubts.about_live(observed)
+        observed = await self.doubts.settled(observed)
+        seen = ray_job_of(observed)
+        if wants_report(observed) and seen is not None:
             token = self.settings.token(job.uid)
-            answer = await self.driver.ask(job.namespace, observed.ray_job, token)
+            answer = await self.driver.ask(job.namespace, seen, token)
             observed = replace(observed, report=answer.report, driver_reached=answer.reached)
-        return observed
+            observed = await self._unless_taken_back(observed, seen)
+        return replace(observed, words=await self.words.about(observed))
 
-    async def _ray_job(self, job: JobView, seen: RayJobView | None) -> RayJobView | None:
-        name = names_of(job).ray_job
-        if seen is None and job.status:  # without a status, none was created
-            body = await self.gateway.ray_job(job.namespace, name)
-            return RayJobView.of(body) if body else None
-        if seen is not None and self.cache.doubtful(job.namespace, name):
-            body = await self.gateway.ray_job(job.namespace, name)
-            return self.cache.confirm(job.namespace, seen, body)
-        return seen
+    async def _unless_taken_back(self, observed: Observed, seen: RayJobView) -> Observed:
+        """A driver may be heard to fail because Kueue takes its pods, before that is heard."""
+        report = observed.report
+        if not seen.queue or report is None or report.state != JobState.FAILED:
+            return observed
+        return await self.doubts.afresh(observed, seen)
 
-    async def _act(self, job: JobView, actions: Actions) -> None:
+    async def _act(self, job: JobView, actions: Actions) -> float | None:
+        """Returns after how many seconds the job is to be looked at again, if it is."""
+        for seen in actions.stop:
+            await self.driver.stop(job.namespace, seen, self.settings.token(job.uid))
+        for seen in actions.remove:
+            await self.gateway.remove(job.namespace, seen)
+            self.cache.removed(job.key, seen)
+            logger.info("removed RayJob %s", seen.name)
         try:
-            await self._create(job, actions)
+            status = await self._create(job, actions)
         except Refused as words:
-            await self._write(job, refused(job, str(words), self.now()))
+            await self._tell(job, words)
             raise
-        if actions.release is not None:
-            await self.gateway.release(job.namespace, actions.release)
-            logger.info("%s/%s: released the cluster of %s", job.namespace, job.name,
-                        actions.release)  # fmt: skip
-        if actions.status is not None:
-            await self._write(job, actions.status)
+        for seen in actions.release:
+            await self.gateway.release(job.namespace, seen)
+            logger.info("released the cluster of %s", seen.name)
+        if status is None:
+            return actions.again_after
+        if (held := self._held(job, actions, status)) > 0:
+            self.signals.wrote("deferred")
+            return held
+        await self._write(job, status)
+        return actions.again_after
 
-    async def _create(self, job: JobView, actions: Actions) -> None:
+    async def _tell(self, job: JobView, words: Refused) -> None:
+        """Why the objects of a job are not made. A server that is away has a while to come back."""
+        if not isinstance(words, Unreachable):
+            await self._write(job, refused(job, str(words), self.now()))
+            return
+        since = self.away.setdefault(job.key, self.now())
+        if (self.now() - since).total_seconds() >= AWAY_SECONDS:
+            await self._write(job, away(job, str(words), self.now()))
+
+    def _held(self, job: JobView, actions: Actions, status: Status) -> float:
+        """Seconds for which the status is not written; the look after them finds it again."""
+        # what stands there already would be false meanwhile
+        silent = "phase" not in job.status and job.key not in self.unwritten
+        if silent and _begins(actions) and len(self.queue) >= BACKLOG:
+            self.unwritten.add(job.key)
+            return BACKLOG_SECONDS
+        held = hold(job.status, status, self._since_written(job))
+        if held <= 0 or not merge_patch(job.status, status):
+            return 0.0
+        return held if actions.again_after is None else min(held, actions.again_after)
+
+    def _since_written(self, job: JobView) -> float:
+        written = self.written.get(job.key)
+        return inf if written is None else (self.now() - written).total_seconds()
+
+    async def _create(self, job: JobView, actions: Actions) -> Status | None:
+        """Create objects, and return the status that should stand thereafter."""
+        status = actions.status
         for body in actions.create:
-            await self.gateway.create(body)
-            logger.info("%s/%s: created %s %s", job.namespace, job.name, body["kind"],
-                        body["metadata"]["name"])  # fmt: skip
+            made = await self.gateway.create(body)
+            if made is None:
+                continue  # it was made before, by an operator that has not come to say so
+            if body["kind"] == RAY_JOB:
+                logger.info("created RayJob %s", body["metadata"]["name"])
+                self.cache.made(made)
+                further = created(job, status or job.status, made, self.settings, self.now())
+                status = await self._create(job, further)
+        return status
 
     async def _write(self, job: JobView, status: Status) -> None:
-        patch = merge_patch(job.status, status)
+        patch, key = merge_patch(job.status, status), job.key
         if not patch:
+            self.signals.wrote("unchanged")
             return
         version = job.resource_version
-        if not await self.gateway.patch_status(job.namespace, job.name, version, patch):
-            self.cache.forget(job)
-        elif "phase" in patch:
-            logger.info("%s/%s: %s", job.namespace, job.name, patch["phase"])
+        try:
+            written = await self.gateway.patch_status(*key, version, patch)
+        except Conflict:
+            self.signals.wrote("conflict")
+            raise
+        self.unwritten.discard(key)
+        if written is None:
+            self.signals.wrote("gone")
+            self.written.pop(key, None)
+            self.cache.forget(key, job.uid)
+            return
+        self.cache.wrote(written)
+        self.written[key] = self.now()
+        self.signals.wrote("written")
+        if "phase" in patch:
+            logger.info("phase %s", patch["phase"])

@@ -10,27 +10,41 @@ import aiohttp
 import kopf
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
+from pydantic import ValidationError
 
 from batchinference.rendering import MANAGER
+from batchinference_operator.runtime.api_server import ApiServer
+from batchinference_operator.runtime.asking import Asking
+from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.controller import Controller
 from batchinference_operator.runtime.driver import Dashboard
-from batchinference_operator.runtime.gateway import ApiServer
+from batchinference_operator.runtime.endpoints import served
+from batchinference_operator.runtime.gateway import Refused
 from batchinference_operator.runtime.handlers import configure, register
+from batchinference_operator.runtime.logs import configure as configure_log
+from batchinference_operator.runtime.metrics import Metrics
 from batchinference_operator.runtime.preflight import NotReady, check_api
+from batchinference_operator.runtime.rate import Rate
+from batchinference_operator.runtime.recorder import Recorder
+from batchinference_operator.runtime.resync import resync
 from batchinference_operator.runtime.settings import OperatorSettings
+from batchinference_operator.runtime.signals import Signals
+from batchinference_operator.runtime.watches import Login, Watches
+
+logger = logging.getLogger("batchinference.operator")
 
 
 def main() -> None:
-    settings = OperatorSettings()
-    log_format = kopf.LogFormat.JSON if settings.log_format == "json" else kopf.LogFormat.PLAIN
-    kopf.configure(log_format=log_format)
-    logging.getLogger().setLevel(settings.log_level)
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else a line an event
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)  # and a line a probe
+    try:
+        settings = OperatorSettings()
+    except ValidationError as problem:
+        sys.exit(f"batchinference-operator cannot start: {problem}")
+    configure_log(settings.log_format, settings.log_level)
     try:
         asyncio.run(operate(settings))
     except NotReady as problem:
-        sys.exit(f"batchinference-operator cannot start: {problem}")
+        logger.critical("cannot start: %s", problem)
+        sys.exit(1)
 
 
 async def operate(settings: OperatorSettings) -> None:
@@ -39,30 +53,50 @@ async def operate(settings: OperatorSettings) -> None:
         decided = settings.for_reconcile()
     except (OSError, ValueError) as problem:
         raise NotReady(str(problem)) from None
+    metrics = Metrics()
     client = ApiClient(await _connection(2 * settings.workers))
     async with client, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         await check_api(client, settings.namespace_list)
-        await _run(Controller(ApiServer(client), Dashboard(session), decided), settings)
+        gateway = ApiServer(client, metrics.asked, Rate(settings.qps, settings.burst))
+        signals = Signals(metrics, Recorder(gateway, metrics))
+        cache = Cache(settings=decided)
+        driver = Asking(Dashboard(session))
+        controller = Controller(gateway, driver, decided, cache, signals=signals)
+        metrics.of_operator(controller.queue, controller.cache)
+        watches = Watches(settings.namespace_list, settings.watch_seconds)
+        async with served(settings.health_port, watches, metrics):
+            await _learn(controller, settings)
+            await _run(controller, Login(watches, metrics), settings)
 
 
-async def _run(controller: Controller, settings: OperatorSettings) -> None:
+async def _learn(controller: Controller, settings: OperatorSettings) -> None:
+    """Before anything is watched, so that what a watch shows is never older."""
+    try:
+        await controller.learn(settings.namespace_list)
+    except Refused as problem:
+        raise NotReady(f"jobs cannot be listed: {problem}") from None
+
+
+async def _run(controller: Controller, login: Login, settings: OperatorSettings) -> None:
     registry = kopf.OperatorRegistry()
-    register(registry, controller)
+    register(registry, controller, login)
     kopf_settings = kopf.OperatorSettings()
-    configure(kopf_settings, clusterwide=not settings.namespace_list)
+    clusterwide = not settings.namespace_list
+    configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
     async with asyncio.TaskGroup() as group:
         # started before kopf, which at its end waits for each task that came after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
+        workers.append(group.create_task(controller.signals.work()))
+        workers.append(group.create_task(resync(controller, settings.namespace_list)))
         try:
             await kopf.operator(
                 registry=registry,
                 settings=kopf_settings,
                 namespaces=settings.namespace_list,
-                clusterwide=not settings.namespace_list,
+                clusterwide=clusterwide,
                 standalone=True,
                 # else kopf asks for the name of a user that has none; its type is not public
                 identity=MANAGER,  # type: ignore[arg-type]
-                liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
             )
         finally:
             for worker in workers:
@@ -73,6 +107,8 @@ async def _connection(pool: int) -> Configuration:
     """The connection of the pod's service account, or of the kubeconfig outside a cluster."""
     configuration = Configuration()
     configuration.connection_pool_maxsize = pool
+    # else each request looks for a .netrc, in a thread; a proxy is the configuration's matter
+    configuration.client_session_kwargs = {"trust_env": False}
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException:

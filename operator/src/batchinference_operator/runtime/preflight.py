@@ -15,7 +15,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
-from batchinference_operator.runtime.gateway import request, words_of
+from batchinference_operator.runtime.exchange import request, words_of
 
 
 class NotReady(Exception):

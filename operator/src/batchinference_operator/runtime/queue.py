@@ -1,15 +1,17 @@
 """A queue of keys to look at.
 
-A key is in it once, however often it is added, and is never handed out twice at a time: a key that
-is added while somebody works on it is handed out again afterwards. Watches may lose or repeat
-events, so keys also come back by themselves after a delay.
+Keys wait in lanes that have their turns: of two lanes in which a key waits, neither hands out two
+while the other hands out none, however long it is. A key is in the queue once, however often it is
+added, and is never handed out twice at a time: a key that is added while somebody works on it is
+handed out again afterwards. Watches may lose or repeat events, so keys also come back by themselves
+after a delay.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -19,10 +21,13 @@ MAX_RETRY_SECONDS = 60.0
 
 
 class KeyedQueue(Generic[Key]):
-    """Keys that wait to be looked at. All methods must be called in one event loop."""
+    """Keys that wait to be looked at, all in one lane by default. All methods must be called in
+    one event loop."""
 
-    def __init__(self) -> None:
-        self._waiting: deque[Key] = deque()
+    def __init__(self, lane: Callable[[Key], Hashable] = lambda _: None) -> None:
+        self._lane = lane
+        self._lanes: dict[Hashable, deque[Key]] = {}
+        """Those in which a key waits, the next one first."""
         self._dirty: set[Key] = set()
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -52,7 +57,11 @@ class KeyedQueue(Generic[Key]):
     async def get(self) -> Key:
         """The next key. `done` must be called for it afterwards."""
         await self._ready.acquire()
-        key = self._waiting.popleft()
+        lane, keys = next(iter(self._lanes.items()))
+        key = keys.popleft()
+        del self._lanes[lane]
+        if keys:
+            self._lanes[lane] = keys  # behind the others
         self._dirty.discard(key)
         self._active.add(key)
         return key
@@ -80,10 +89,10 @@ class KeyedQueue(Generic[Key]):
         self._cancel_timer(key)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(map(len, self._lanes.values()))
 
     def _hand_out(self, key: Key) -> None:
-        self._waiting.append(key)
+        self._lanes.setdefault(self._lane(key), deque()).append(key)
         self._ready.release()
 
     def _cancel_timer(self, key: Key) -> None:

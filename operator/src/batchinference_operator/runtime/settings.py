@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchinference.spec import SpecError, parse_cluster
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.reconcile import Settings
+from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.reconcile.turns import Concurrency
+from batchinference_operator.runtime.rate import BURST, QPS
 
 MIN_KEY_BYTES = 16
 
@@ -27,11 +30,22 @@ class OperatorSettings(BaseSettings):
     """Comma-separated namespaces to watch; all of them when empty."""
     workers: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at side by side."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Jobs that may run at a time; as many as come when absent."""
+    max_running_per_namespace: int | None = Field(default=None, ge=1)
+    """Jobs that may run at a time in one namespace."""
+    qps: float = Field(default=QPS, gt=0, allow_inf_nan=False)
+    """Requests a second that the API server is sent at most, in the long run."""
+    burst: int = Field(default=BURST, ge=1)
+    """Requests that may come at once after a rest."""
     health_port: int = 8080
-    """Port of the health endpoint."""
-    log_format: str = "json"
+    """Port of the health endpoints and the metrics."""
+    watch_seconds: int = Field(default=60, ge=1, le=600)
+    """How long the API server lets a watch go on before it begins anew. One of which nothing is
+    heard for three times as long is dead."""
+    log_format: Literal["json", "plain"] = "json"
     """json or plain."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Level of the log."""
 
     @property
@@ -43,7 +57,8 @@ class OperatorSettings(BaseSettings):
         key = self.token_key_file.read_bytes().strip()
         if len(key) < MIN_KEY_BYTES:
             raise ValueError(f"{self.token_key_file} holds fewer than {MIN_KEY_BYTES} bytes")
-        return Settings(self._defaults(), key)
+        concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
+        return Settings(self._defaults(), key, concurrency)
 
     def _defaults(self) -> Cluster:
         if self.defaults_file is None:

@@ -1,6 +1,8 @@
 """Conditions, by the rules that kubectl wait, Flux, Argo CD and Helm 4 go by.
 
-Ready, Complete and Failed stand always; Reconciling and Stalled only while they are true.
+Ready, Complete, Failed and Suspended stand always; Reconciling and Stalled only while they are
+true. A suspended job is Ready, as Flux has it of a suspended Job: nothing is on its way, and who
+waits for a set of objects need not wait for this one.
 """
 
 from __future__ import annotations
@@ -15,20 +17,26 @@ MAX_REASON = 1024
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said about a job: is it going on, complete or failed, and why."""
+    """What is to be said about a job: is it going on, complete, failed or suspended, and why."""
 
     reason: str
     message: str
     complete: bool = False
     failed: bool = False
+    suspended: bool = False
 
 
 def conditions(
     verdict: Verdict, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
     """All conditions; the time of one changes only with its status."""
-    active = not (verdict.complete or verdict.failed)
-    wanted = {"Ready": verdict.complete, "Complete": verdict.complete, "Failed": verdict.failed}
+    active = not (verdict.complete or verdict.failed or verdict.suspended)
+    wanted = {
+        "Ready": verdict.complete or verdict.suspended,
+        "Complete": verdict.complete,
+        "Failed": verdict.failed,
+        "Suspended": verdict.suspended,
+    }
     if active:
         wanted["Reconciling"] = True
     if verdict.failed:
@@ -65,9 +73,13 @@ def truncated(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
 
+def condition_of(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """The condition of this type."""
+    found = (one for one in status.get("conditions", []) if one["type"] == kind)
+    return next(found, None)
+
+
 def holds(status: dict[str, Any], kind: str) -> bool:
     """Whether a status has this condition with status True."""
-    return any(
-        condition["type"] == kind and condition["status"] == "True"
-        for condition in status.get("conditions", [])
-    )
+    condition = condition_of(status, kind)
+    return condition is not None and condition["status"] == "True"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from batchinference.rendering import NAME_LABEL
+from batchinference.rendering import QUEUE_LABEL
 from batchinference_operator.status.conditions import truncated
 
 Object = dict[str, Any]
@@ -25,7 +25,14 @@ def owner_uid(body: Object, kind: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+def _replica_failure(cluster: Object) -> str:
+    for condition in cluster.get("conditions", []):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return str(condition.get("message", ""))
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
 class RayJobView:
     """A RayJob. Empty strings stand for what KubeRay has not said yet."""
 
@@ -36,6 +43,8 @@ class RayJobView:
     deleting: bool
     kept: bool
     """Whether the cluster of the finished job waits to be read."""
+    job_id: str
+    """Ray's name of the driver's run."""
     job_status: str
     deployment_status: str
     reason: str
@@ -43,7 +52,16 @@ class RayJobView:
     cluster: str
     head_ip: str
     head_service: str
+    driven_since: str
+    """When the driver began."""
     ended_at: str
+    suspended: bool
+    """Whether it waits for somebody to let it begin, as Kueue has its jobs do, or KubeRay has not
+    begun yet to let it."""
+    queue: str
+    """The LocalQueue that it is in; empty where Kueue has no say."""
+    no_pods: str
+    """Why KubeRay cannot create pods, in the API server's words: a quota, an admission policy."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -57,6 +75,7 @@ class RayJobView:
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleting="deletionTimestamp" in body["metadata"],
             kept=bool(body.get("spec", {}).get("ttlSecondsAfterFinished")),
+            job_id=status.get("jobId", ""),
             job_status=status.get("jobStatus", ""),
             deployment_status=status.get("jobDeploymentStatus", ""),
             reason=status.get("reason", ""),
@@ -64,8 +83,23 @@ class RayJobView:
             cluster=status.get("rayClusterName", ""),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
+            driven_since=status.get("startTime", ""),
             ended_at=status.get("endTime", ""),
+            queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            suspended=bool(body.get("spec", {}).get("suspend"))
+            or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
+            no_pods=truncated(_replica_failure(cluster)),
         )
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody holds it back."""
+        return self.suspended and not self.ended
+
+    @property
+    def awaits_pods(self) -> bool:
+        """Whether KubeRay is to make the pods of its cluster."""
+        return bool(self.cluster) and not (self.driver_started or self.held or self.ended)
 
     @property
     def ended(self) -> bool:
@@ -84,70 +118,10 @@ class RayJobView:
         return ray or self.deployment_status
 
     @property
+    def drives(self) -> bool:
+        """Whether its driver runs, as far as KubeRay knows."""
+        return self.job_status == "RUNNING" and not self.ended
+
+    @property
     def driver_started(self) -> bool:
         return self.job_status in ("RUNNING", "STOPPED", "SUCCEEDED", "FAILED")
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What keeps a pod from running: one word, and the object's own words."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True)
-class PodView:
-    """A pod of a job."""
-
-    name: str
-    job: str
-    trouble: Trouble | None
-
-    @classmethod
-    def of(cls, body: Object) -> Self:
-        metadata = body["metadata"]
-        name = metadata["name"]
-        return cls(name, metadata["labels"][NAME_LABEL], trouble_of(body))
-
-
-_WAITING = {
-    "ErrImagePull": "ImagePull",
-    "ImagePullBackOff": "ImagePull",
-    "InvalidImageName": "ImagePull",
-    "ErrImageNeverPull": "ImagePull",
-    "CreateContainerConfigError": "ContainerConfig",
-    "CreateContainerError": "ContainerConfig",
-    "CrashLoopBackOff": "CrashLoop",
-    "RunContainerError": "ContainerConfig",
-}
-"""Reasons of a waiting container that time alone seldom heals."""
-
-
-def trouble_of(pod: Object) -> Trouble | None:
-    """Why a pod does not run, if it says so."""
-    if "deletionTimestamp" in pod["metadata"]:
-        return None
-    status = pod.get("status") or {}
-    for condition in status.get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Trouble("Unschedulable", condition.get("message", ""))
-    containers = [
-        *status.get("initContainerStatuses", []),
-        *status.get("containerStatuses", []),
-    ]
-    for container in containers:
-        if trouble := _container_trouble(container):
-            return trouble
-    return None
-
-
-def _container_trouble(container: Object) -> Trouble | None:
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    if reason := _WAITING.get(waiting.get("reason", "")):
-        return Trouble(reason, waiting.get("message") or waiting["reason"])
-    ended = (container.get("state") or {}).get("terminated") or {}
-    if ended.get("reason") == "OOMKilled":
-        limit = "it used more memory than its pod's limit"
-        return Trouble("OutOfMemory", f"container {container['name']} was killed: {limit}")
-    return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import Report
-from batchinference.spec.status import Phase
 from batchinference_operator.status.conditions import Verdict, conditions
 from batchinference_operator.status.observations import RayJobView
 
@@ -33,24 +34,35 @@ def build_status(previous: Status, generation: int, finding: Finding, now: str) 
         "conditions": conditions(verdict, previous.get("conditions", []), generation, now),
     }
     if ray_job is not None:
-        status["rayJobName"] = ray_job.name
-        status["startTime"] = ray_job.created_at
+        status.setdefault("startTime", ray_job.created_at)
         if ray_job.cluster:
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
         status |= _of_report(report, previous)
+    if "progress" in status and finding.phase not in AT_WORK:
+        status["progress"] = _at_rest(status["progress"])
     if verdict.complete or verdict.failed:
-        status.setdefault("completionTime", _end(ray_job, report) or now)
-        if "progress" in status:
-            status["progress"] = _at_the_end(status["progress"], report)
+        # the driver's clock, or KubeRay's, may be ahead
+        end = min(ended_at(ray_job, report) or now, now, key=datetime.fromisoformat)
+        status.setdefault("completionTime", end)
+        if "progress" in status and report is None:
+            # without the driver's last word nobody knows how much of it was done
+            status["progress"].pop("percent", None)
     return status
 
 
-def _at_the_end(progress: dict[str, Any], report: Report | None) -> dict[str, Any]:
-    """The progress of a job that goes on no more: no time is left, and without the driver's last
-    word nobody knows how much of it was done."""
-    unknown = {"eta"} if report is not None else {"eta", "percent"}
-    return {key: value for key, value in progress.items() if key not in unknown}
+def read_again(status: Status, generation: int) -> Status | None:
+    """A status that stands, for a later spec; None where it speaks of that already, or of nothing.
+    Tools that wait for a job go by the generation of the status, or by that of the condition."""
+    if status.get("observedGeneration") == generation or "conditions" not in status:
+        return None
+    told = [{**one, "observedGeneration": generation} for one in status["conditions"]]
+    return {**status, "observedGeneration": generation, "conditions": told}
+
+
+def _at_rest(progress: Status) -> Status:
+    """The progress of a job of which no row is under way: nobody knows how long it will take."""
+    return {key: value for key, value in progress.items() if key != "eta"}
 
 
 def _of_report(report: Report, previous: Status) -> Status:
@@ -64,7 +76,8 @@ def _of_report(report: Report, previous: Status) -> Status:
     return found
 
 
-def _end(ray_job: RayJobView | None, report: Report | None) -> str | None:
+def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
+    """When the work ended, as its driver or KubeRay tells; None where neither does."""
     if report is not None and report.state.ended:
         return report.updated_at
     return ray_job.ended_at if ray_job is not None and ray_job.ended_at else None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import Phase
 from batchinference_operator.status.conditions import Verdict
-from batchinference_operator.status.observations import PodView, RayJobView
+from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.pods import PodView, Trouble
 
 UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
 
@@ -18,8 +21,11 @@ def judge(
     report: Report | None,
     output: str,
     before: str = "",
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Phase, Verdict]:
-    """The phase and what is to be said about it; `before` is the phase that was written last.
+    """The phase and what is to be said about it; `before` is the phase that was written last, and
+    `words` what Events say of pods whose containers do not start and of a RayCluster without pods,
+    Kueue of a RayJob and the network of a driver, by name.
 
     The driver's word counts most: when its report says that the output is complete, then it is,
     whatever becomes of the cluster afterwards.
@@ -30,7 +36,7 @@ def judge(
         return Phase.PENDING, Verdict("Pending", "the RayJob is being created")
     if ray_job.ended:
         return _ended_without_report(ray_job, output)
-    return _under_way(ray_job, pods, report, before)
+    return _under_way(ray_job, pods, report, before, words)
 
 
 def _ended(report: Report) -> tuple[Phase, Verdict]:
@@ -38,8 +44,7 @@ def _ended(report: Report) -> tuple[Phase, Verdict]:
         written = report.counts.written if report.counts else 0
         message = report.message or f"{written} rows written to {report.output}"
         return Phase.SUCCEEDED, Verdict("Succeeded", message, complete=True)
-    reason = report.reason or "Application"
-    return Phase.FAILED, Verdict(reason, report.message or "the driver failed", failed=True)
+    return Phase.FAILED, Verdict("Application", report.message or "the driver failed", failed=True)
 
 
 def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Verdict]:
@@ -47,31 +52,54 @@ def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Verd
         place = f"{output.rstrip('/')}/_batchinference/report.json"
         message = f"output written to {output}; {UNREAD.format(report=place)}"
         return Phase.SUCCEEDED, Verdict("Succeeded", message, complete=True)
-    reason = ray_job.reason or ray_job.outcome
     message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
-    return Phase.FAILED, Verdict(reason, message, failed=True)
+    return Phase.FAILED, Verdict("Application", message, failed=True)
 
 
 def _under_way(
-    ray_job: RayJobView, pods: Sequence[PodView], report: Report | None, before: str
+    ray_job: RayJobView,
+    pods: Sequence[PodView],
+    report: Report | None,
+    before: str,
+    words: Mapping[str, str],
 ) -> tuple[Phase, Verdict]:
-    phase, verdict = _stage(ray_job, report, before)
+    if ray_job.held:
+        return Phase.PENDING, Verdict("Queued", _queued(ray_job, words))
+    phase, verdict = _stage(ray_job, report, before, words)
+    trouble = next(_troubles(ray_job, pods, words), None)
+    if trouble is None:
+        return phase, verdict
+    moving = phase in AT_WORK and not _waits_for_first_row(report)
+    return phase if moving else Phase.PENDING, Verdict(trouble.cause.value, trouble.message)
+
+
+def _queued(ray_job: RayJobView, words: Mapping[str, str]) -> str:
+    where = f" by Kueue from queue {ray_job.queue}" if ray_job.queue else ""
+    why = f": {words[ray_job.name]}" if ray_job.name in words else ""
+    return f"RayJob {ray_job.name} waits to be admitted{where}{why}"
+
+
+def _troubles(
+    ray_job: RayJobView, pods: Sequence[PodView], words: Mapping[str, str]
+) -> Iterator[Trouble]:
+    if refusal := ray_job.no_pods or ("" if pods else words.get(ray_job.cluster, "")):
+        yield Trouble(Cause.REFUSED, refusal)
     for pod in pods:
         if pod.trouble is not None:
-            moving = phase in _AT_WORK and not _waits_for_first_row(report)
-            verdict = Verdict(pod.trouble.reason, f"pod {pod.name}: {pod.trouble.message}")
-            return phase if moving else Phase.PENDING, verdict
-    return phase, verdict
+            yield Trouble(pod.trouble.cause, f"pod {pod.name}: {pod.trouble.message}")
+        elif pod.waiting and pod.name in words:
+            yield Trouble(Cause.CONTAINER_CONFIG, f"pod {pod.name}: {words[pod.name]}")
 
 
-_AT_WORK = (Phase.RUNNING, Phase.FINALIZING)
-
-
-def _stage(ray_job: RayJobView, report: Report | None, before: str) -> tuple[Phase, Verdict]:
+def _stage(
+    ray_job: RayJobView, report: Report | None, before: str, words: Mapping[str, str]
+) -> tuple[Phase, Verdict]:
     if not ray_job.driver_started:
         return Phase.STARTING, Verdict("Starting", f"RayJob {ray_job.name} is starting its cluster")
-    if report is None and before in _AT_WORK:
-        return Phase(before), Verdict("DriverSilent", "the driver has ceased to answer")
+    if report is None and (before in AT_WORK or ray_job.name in words):
+        phase = Phase(before) if before in AT_WORK else Phase.STARTING
+        why = words.get(ray_job.name, "it has no report any more")
+        return phase, Verdict("DriverSilent", f"the driver cannot be asked how it goes: {why}")
     if report is None:
         return Phase.STARTING, Verdict("Starting", "waiting for the driver's first report")
     if report.state == JobState.PREPARING:
@@ -82,5 +110,6 @@ def _stage(ray_job: RayJobView, report: Report | None, before: str) -> tuple[Pha
 
 
 def _waits_for_first_row(report: Report | None) -> bool:
-    running = report is not None and report.state == JobState.RUNNING
-    return running and not (report and report.progress and report.progress.rows)
+    if report is None or report.state != JobState.RUNNING:
+        return False
+    return report.progress is None or report.progress.rows == 0

@@ -1,0 +1,243 @@
+"""The attempt that goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Owner, token_secret
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference.spec.report import JobState, Report
+from batchinference_operator.reconcile.beginning import (
+    NOT_MADE,
+    REFUSED_SECONDS,
+    give_back,
+    made,
+    names_of,
+    wait_for_name,
+)
+from batchinference_operator.reconcile.clock import age, stamp
+from batchinference_operator.reconcile.deadlines import Deadline, of_attempt, of_job
+from batchinference_operator.reconcile.ending import (
+    POLL_SECONDS,
+    attempt_failed,
+    job_out_of_time,
+    succeeded,
+)
+from batchinference_operator.reconcile.looks import next_look
+from batchinference_operator.reconcile.model import Actions, JobView, Observed
+from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.queueing import with_queue
+from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.reconcile.usage import gpus_now
+from batchinference_operator.status.attempts import (
+    advanced,
+    begun,
+    current,
+    is_open,
+    number_of,
+)
+from batchinference_operator.status.causes import cause_of
+from batchinference_operator.status.conditions import Verdict, condition_of
+from batchinference_operator.status.observations import DASHBOARD_PORT, Object, RayJobView
+from batchinference_operator.status.pods import Loss
+from batchinference_operator.status.status import Finding, Status, build_status
+from batchinference_operator.status.verdict import judge
+
+SILENCE_SECONDS = 60.0
+"""How long a driver may be silent at its beginning before that is told."""
+REPORT_GRACE_SECONDS = 60.0
+"""How long the report of a RayJob that has ended is asked for before it is done without."""
+
+HEAD_GONE_SECONDS = 60.0
+"""How long a head that something has befallen may be silent before that ends its attempt."""
+
+
+def ray_job_of(observed: Observed) -> RayJobView | None:
+    """The RayJob of the attempt that goes on, whoever it belongs to."""
+    job = observed.job
+    return observed.ray_jobs.get(names_of(job, number_of(job.status)).ray_job)
+
+
+def _going_on(observed: Observed) -> RayJobView | None:
+    """The RayJob of the attempt that goes on, if it is this job's."""
+    job, seen = observed.job, ray_job_of(observed)
+    return seen if is_open(job.status) and seen and seen.owner_uid == job.uid else None
+
+
+def wants_report(observed: Observed) -> bool:
+    """Whether the driver is to be asked how it goes."""
+    seen = _going_on(observed)
+    return seen is not None and seen.driver_started and not observed.job.deleting
+
+
+def has_ended(observed: Observed) -> bool:
+    """Whether the driver has said its last word, which stands before anything else, or is known to
+    have succeeded."""
+    seen, report = _going_on(observed), observed.report
+    if seen is not None and seen.succeeded:
+        return True
+    if report is None or not report.state.ended:
+        return False
+    # a failure may be that Kueue takes the pods away
+    return report.state == JobState.SUCCEEDED or seen is None or not seen.held
+
+
+def follow(observed: Observed, policies: Policies, settings: Settings, now: datetime) -> Actions:
+    """Say how the attempt goes, or end it."""
+    job, seen = observed.job, ray_job_of(observed)
+    attempt = current(job.status) or {}
+    if seen is None or seen.owner_uid != job.uid:
+        return _not_there(job, seen, policies, settings, now)
+    if "startTime" not in attempt:
+        observed = replace(observed, job=replace(job, status=begun(job.status, seen.created_at)))
+    actions = _judged(observed, seen, policies, now)
+    if "startTime" in attempt and not _lacks_something(observed):
+        return actions
+    if actions.status is not None and not is_open(actions.status):
+        return actions  # its end waits for no Secret, which may be refused
+    # the status names the beginning from the look on that gives the RayJob its token
+    return replace(actions, create=(_token_of(job, seen, settings),))
+
+
+def _lacks_something(observed: Observed) -> bool:
+    """Whether a pod misses a Secret, which may be the token: the one that was made may have
+    belonged to a RayJob of the same name that somebody has deleted."""
+    troubles = [pod.trouble for pod in observed.pods_of_attempt]
+    return any(one is not None and one.cause == Cause.CONTAINER_CONFIG for one in troubles)
+
+
+def _not_there(
+    job: JobView, seen: RayJobView | None, policies: Policies, settings: Settings, now: datetime
+) -> Actions:
+    """The RayJob was deleted by somebody, was not made yet, or its name is another's."""
+    names = names_of(job, number_of(job.status))
+    if "startTime" in (current(job.status) or {}):
+        message = f"RayJob {names.ray_job} was deleted before the job ended"
+        return attempt_failed(job, policies, Cause.RAY_JOB_DELETED, message, now)
+    if (over := job_out_of_time(job, policies, now)) is not None:
+        return over
+    limited = settings.concurrency.limited
+    not_made = (condition_of(job.status, "Ready") or {}).get("reason") in NOT_MADE
+    if seen is None and not (limited and not_made):
+        return made(job, names, settings, now)
+    job = give_back(job, now) if limited else job
+    if seen is None:
+        return Actions(status=job.status, again_after=REFUSED_SECONDS)
+    return wait_for_name(job, seen, now)
+
+
+def _token_of(job: JobView, seen: RayJobView, settings: Settings) -> Object:
+    """The Secret with the token. It belongs to the RayJob, so it can only come after it."""
+    owner = Owner(seen.name, seen.uid, RAY_JOB, RAY_API_VERSION)
+    names = names_of(job, number_of(job.status))
+    return token_secret(job.namespace, names, settings.token(job.uid), owner)
+
+
+def created(
+    job: JobView, status: Status, body: Object, settings: Settings, now: datetime
+) -> Actions:
+    """What follows at once when the RayJob of an attempt was created, and would otherwise wait
+    until it is seen: its token, and what is said of it. `status` was decided with it."""
+    seen = RayJobView.of(body)
+    observed = Observed(replace(job, status=status), {seen.name: seen})
+    policies = Policies.of(job.spec, settings.defaults.limits)
+    return follow(observed, policies, settings, now)
+
+
+def _judged(observed: Observed, seen: RayJobView, policies: Policies, now: datetime) -> Actions:
+    observed = with_queue(observed, seen, now)
+    job, report = observed.job, observed.report
+    if seen.ended and _unheard(observed, seen) and age(seen.ended_at, now) < REPORT_GRACE_SECONDS:
+        return _ask_again(job, seen, now)
+    job = replace(job, status=_advanced(job, report, now))
+    output = str(job.spec.get("write", {}).get("path", ""))
+    told = {**observed.words, **_of_silence(observed, seen, now)}
+    before = job.status.get("phase", "")
+    phase, verdict = judge(seen, observed.pods_of_attempt, report, output, before, told)
+    finding = Finding(phase, verdict, seen, report)
+    if verdict.complete:
+        return succeeded(job, finding, now)
+    if verdict.failed:
+        cause, words = cause_of(seen, report, observed.losses)
+        return attempt_failed(job, policies, cause, words, now, finding)
+    if (gone := _head_gone(observed, seen, now)) is not None:
+        return attempt_failed(job, policies, gone.cause, gone.message, now, finding)
+    status = build_status(job.status, job.generation, finding, stamp(now))
+    pace, observed = next_look(observed, seen), replace(observed, job=replace(job, status=status))
+    return _within_time(observed, policies, finding, pace, now)
+
+
+def _unheard(observed: Observed, seen: RayJobView) -> bool:
+    return seen.driver_started and not observed.driver_reached
+
+
+def _head_gone(observed: Observed, seen: RayJobView, now: datetime) -> Loss | None:
+    """What befell a head whose driver has been silent since. KubeRay waits without end for a head
+    pod that cannot end, because its node has no power."""
+    if seen.ended or observed.driver_reached:
+        return None
+    then = now.timestamp() - HEAD_GONE_SECONDS
+    heads = (loss for loss in observed.losses if loss.of_head)
+    return next((loss for loss in heads if loss.at is not None and loss.at < then), None)
+
+
+def _of_silence(observed: Observed, seen: RayJobView, now: datetime) -> dict[str, str]:
+    """What is said of a driver that was asked and could not be reached, after a while."""
+    began = seen.driven_since
+    if not (began and _unheard(observed, seen)) or age(began, now) < SILENCE_SECONDS:
+        return {}
+    return {seen.name: f"{seen.head_service}:{DASHBOARD_PORT} cannot be reached from the operator"}
+
+
+def _advanced(job: JobView, report: Report | None, now: datetime) -> Status:
+    return advanced(job.status, None if report is None else _rows(report), stamp(now))
+
+
+def _rows(report: Report) -> int | None:
+    if report.progress is not None:
+        return report.progress.rows
+    return 0 if report.state == JobState.PREPARING else None
+
+
+def _within_time(
+    observed: Observed, policies: Policies, finding: Finding, pace: float, now: datetime
+) -> Actions:
+    """Go on, unless a deadline has passed."""
+    job = observed.job
+    if (over := job_out_of_time(job, policies, now, finding)) is not None:
+        return over
+    unheard = finding.ray_job is not None and _unheard(observed, finding.ray_job)
+    awaits = not (unheard or finding.phase == Phase.FINALIZING)
+    limits = list(of_attempt(job, policies, now, _why_no_row(finding), awaits_rows=awaits))
+    passed = [limit for limit in limits if limit.left <= 0]
+    if passed:
+        return _attempt_out_of_time(job, policies, passed[0], finding, now)
+    limits += of_job(job, policies, now, gpus_now(observed))
+    lefts = [limit.left for limit in limits]
+    return Actions(status=job.status, again_after=min([pace, *lefts]))
+
+
+def _why_no_row(finding: Finding) -> str:
+    """What keeps rows from being finished. Where nothing troubles the pods, it is a stage."""
+    if finding.verdict.reason == "Running" and finding.report and finding.report.stage:
+        return f"they are in stage '{finding.report.stage}'"
+    return finding.verdict.message
+
+
+def _attempt_out_of_time(
+    job: JobView, policies: Policies, passed: Deadline, finding: Finding, now: datetime
+) -> Actions:
+    """The attempt's end. What kept it from its first row is the better cause, where it is known."""
+    waits_for = Cause.named(finding.verdict.reason) if finding.phase == Phase.PENDING else None
+    cause = waits_for or passed.cause
+    return attempt_failed(job, policies, cause, passed.message, now, finding)
+
+
+def _ask_again(job: JobView, seen: RayJobView, now: datetime) -> Actions:
+    """The driver has spoken its last word, only it could not be heard."""
+    verdict = Verdict("Finalizing", "the RayJob has ended; reading the driver's report")
+    finding = Finding(Phase.FINALIZING, verdict, seen)
+    status = build_status(job.status, job.generation, finding, stamp(now))
+    return Actions(status=status, again_after=POLL_SECONDS)

@@ -1,0 +1,36 @@
+"""How often the status of a job is written that goes on as it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.spec.phases import AT_WORK
+from batchinference_operator.status.status import Status
+
+WRITE_SECONDS = 5.0
+"""The least time between two writes that tell nothing but new figures."""
+_FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpuSeconds", "cpuSeconds"}
+_OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
+
+
+def hold(before: Status, after: Status, since: float) -> float:
+    """Seconds for which the writing of a status can wait, when it was written so many seconds ago.
+    What is held back is found again by the next look."""
+    goes_on = before.get("phase") == after.get("phase") and after.get("phase") in AT_WORK
+    # rows are finished meanwhile: the reason tells of single workers, which come and go
+    words = {"message", "reason"} if goes_on else {"message"}
+    if _essence(before, words) != _essence(after, words):
+        return 0.0
+    return WRITE_SECONDS - min(max(since, 0.0), WRITE_SECONDS)
+
+
+def _essence(status: Status, words: set[str]) -> Status:
+    """What must be known at once; `words` are what of a condition need not."""
+    left = _without(status, _FIGURES)
+    for name, figures in (("attempts", _OF_ATTEMPT), ("conditions", words)):
+        left[name] = [_without(one, figures) for one in status.get(name, [])]
+    return left
+
+
+def _without(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in names}

@@ -1,0 +1,45 @@
+"""The parts of a job's spec by which it is led once it goes on, as they stand now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from batchinference.spec.base import SpecModel
+from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
+from batchinference.spec.limits import Limits, lowest
+
+Model = TypeVar("Model", bound=SpecModel)
+
+
+@dataclass(frozen=True)
+class Policies:
+    suspend: bool
+    retry: Retry
+    deadlines: Deadlines
+    ttl: Ttl
+    limits: Limits
+
+    @classmethod
+    def of(cls, spec: dict[str, Any], platform: Limits) -> Policies:
+        return cls(
+            suspend=spec.get("suspend") is True,
+            retry=_part(Retry, spec.get("retry")),
+            deadlines=_part(Deadlines, spec.get("deadlines")),
+            ttl=_part(Ttl, spec.get("ttl")),
+            limits=lowest(_part(Limits, (spec.get("cluster") or {}).get("limits")), platform),
+        )
+
+
+def _part(model: type[Model], given: Any) -> Model:
+    """A part of the spec. A field of it that the API server should not have taken counts as absent:
+    a job that goes on is not to end by it, nor to lose the others."""
+    if not isinstance(given, dict):
+        return model()
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        faulty = {fault["loc"][0] for fault in error.errors()}
+        return model.model_validate({k: v for k, v in given.items() if k not in faulty})

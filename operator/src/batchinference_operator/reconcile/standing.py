@@ -1,0 +1,26 @@
+"""How a job stands with regard to turns."""
+
+from __future__ import annotations
+
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.reconcile.reconcile import finished
+from batchinference_operator.reconcile.turns import Stand
+from batchinference_operator.status.attempts import is_open
+
+
+def queue_of(job: JobView, platform: Cluster) -> str | None:
+    """The LocalQueue by which Kueue decides when a job begins."""
+    queue = (job.spec.get("cluster") or {}).get("queue")
+    return queue if isinstance(queue, str) else platform.queue
+
+
+def stand_of(job: JobView, platform: Cluster) -> Stand:
+    """Whether a job holds resources, or waits for its turn."""
+    if finished(job) or queue_of(job, platform) is not None:
+        return Stand(job.resource_version)
+    holds = is_open(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    waits = not (holds or job.deleting or job.spec.get("suspend") is True)
+    priority = job.spec.get("priority", 0)
+    return Stand(job.resource_version, int(priority), job.created_at, holds, waits)

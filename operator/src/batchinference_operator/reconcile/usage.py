@@ -1,0 +1,60 @@
+"""What the pods of a job cost: GPUs and CPUs times the seconds that they had them.
+
+Counted from look to look while an attempt goes on, so that a pod that is gone still counts. What is
+not counted: a pod that came and went while the operator was away, and what pods have after the end
+of their attempt, in their grace period or as idle workers.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.reconcile.model import Observed
+from batchinference_operator.status.pods import PodView, seconds_of
+from batchinference_operator.status.status import Status
+
+
+def charged(observed: Observed, now: datetime) -> Status:
+    """The status with what the attempt that goes on has used since the last look, for the job and
+    for the attempt."""
+    status = observed.job.status
+    until = seconds_of(stamp(now))  # as it will be read again
+    since = seconds_of(status["usageTime"]) if "usageTime" in status else 0.0
+    *before, last = status["attempts"]
+    pods = observed.pods_of_attempt
+    used = {
+        "gpuSeconds": _used([(pod.gpus, pod) for pod in pods], since, until),
+        "cpuSeconds": _used([(pod.cpus, pod) for pod in pods], since, until),
+    }
+    if not any(used.values()):
+        return status
+    attempts = [*before, {**last, **_added(last, used)}]
+    return {**status, **_added(status, used), "attempts": attempts, "usageTime": stamp(now)}
+
+
+def gpus_now(observed: Observed) -> int:
+    """GPUs that the pods of the last attempt have at the moment."""
+    held = [pod for pod in observed.pods_of_attempt if pod.started is not None]
+    return sum(pod.gpus for pod in held if pod.ended is None)
+
+
+def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
+    """Whole seconds of an interval. It is the difference of two roundings, so that nothing is lost
+    between many short looks."""
+    at_first, at_last = (
+        sum(amount * _held(pod, end) for amount, pod in pods) for end in (since, until)
+    )
+    return max(0, round(at_last) - round(at_first))
+
+
+def _added(counts: Status, used: dict[str, int]) -> dict[str, int]:
+    return {name: counts.get(name, 0) + seconds for name, seconds in used.items()}
+
+
+def _held(pod: PodView, until: float) -> float:
+    """Seconds for which a pod had held its resources by then."""
+    if pod.started is None:
+        return 0.0
+    ended = until if pod.ended is None else pod.ended
+    return max(0.0, min(ended, until) - pod.started)

@@ -1,0 +1,202 @@
+"""The gateway to a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from batchinference.rendering import NAME_LABEL, RAY_API_VERSION, RAY_JOB
+from batchinference.spec.job import API_VERSION, KIND, PLURAL
+from batchinference_operator.runtime.exchange import (
+    MERGE_PATCH,
+    PASSING,
+    is_gone,
+    raise_for,
+    says,
+    send,
+)
+from batchinference_operator.runtime.gateway import PAGE, POD, RAY_CLUSTER, Unreachable
+from batchinference_operator.runtime.rate import Rate
+from batchinference_operator.status.observations import Object, RayJobView
+from batchinference_operator.status.status import Status
+from batchinference_operator.status.words import quota_words, warning_of
+
+EVENT = "events.k8s.io"
+"""The kind of Events that are written; those that are read are told of in the old one."""
+Asked = Callable[[str, str, int | None, float], None]
+"""Is told of each request: method, path, the code of the answer if there was one, and seconds."""
+PAUSES = (0.2, 0.8)
+"""Seconds between the tries of a request. Who has tried in vain comes again by the queue."""
+MAX_EVENTS = 50
+"""Events of one pod that are looked through."""
+_SELECTED = {RAY_JOB: NAME_LABEL}
+WORKLOAD = "Workload"
+"""Kueue's object beside each RayJob in a queue."""
+_COLLECTIONS = {
+    POD: ("/api/v1", "pods"),
+    WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Event": ("/api/v1", "events"),
+    EVENT: ("/apis/events.k8s.io/v1", "events"),
+    "Secret": ("/api/v1", "secrets"),
+    RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
+    RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
+    KIND: (f"/apis/{API_VERSION}", PLURAL),
+}
+
+
+class ApiServer:
+    """It sends and takes plain dicts: the client's models are several times as dear."""
+
+    def __init__(
+        self, client: ApiClient, asked: Asked = lambda *_: None, rate: Rate | None = None
+    ) -> None:
+        self._client = client
+        self._asked = asked
+        self._rate = rate or Rate()
+
+    async def _request(self, *call: Any) -> tuple[int, Any]:
+        """The answer to a request, of which each may be sent again: what is there already or gone
+        is no error. A server that is busy says for how long no request should come."""
+        for pause in PAUSES:
+            with contextlib.suppress(Unreachable):
+                status, answer = await self._try(*call)
+                if status not in PASSING:
+                    return status, answer
+            await asyncio.sleep(pause)
+        return await self._try(*call)
+
+    async def _try(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
+        await self._rate.turn()
+        begun, status = time.monotonic(), None
+        try:
+            status, answer, busy = await send(self._client, method, path, *call)
+        except (OSError, aiohttp.ClientError) as problem:
+            raise Unreachable(str(problem) or "no answer") from problem
+        finally:
+            self._asked(method, path, status, time.monotonic() - begun)
+        self._rate.pause(busy)
+        return status, answer
+
+    async def create(self, body: Object) -> Object | None:
+        answer: Object
+        path = _path(body["kind"], body["metadata"]["namespace"])
+        status, answer = await self._request("POST", path, body)
+        # a quota under pressure answers 409 as well, and then nothing was created
+        if says(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    def all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+        return self._list(_path(kind, namespace), _SELECTED.get(kind, ""))
+
+    async def pods(self, namespace: str, job: str) -> set[str]:
+        found = self._list(_path(POD, namespace), f"{NAME_LABEL}={job}")
+        return {body["metadata"]["name"] async for body in found}
+
+    async def _list(self, path: str, labels: str) -> AsyncIterator[Object]:
+        selected = f"&labelSelector={quote(labels)}" if labels else ""
+        query: str | None = ""
+        while query is not None:
+            page = f"{path}?limit={PAGE}{selected}{query}"
+            status, answer = await self._request("GET", page)
+            raise_for(status, answer)
+            for body in answer["items"]:
+                yield body
+            more = answer["metadata"].get("continue")
+            query = f"&continue={quote(more)}" if more else None
+
+    async def ray_job(self, namespace: str, name: str) -> Object | None:
+        answer: Object
+        status, answer = await self._request("GET", _path(RAY_JOB, namespace, name))
+        if is_gone(status, answer):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    async def warning(self, namespace: str, kind: str, name: str) -> str:
+        about = f"involvedObject.kind={kind},involvedObject.name={name}"
+        path = f"{_path('Event', namespace)}?fieldSelector={quote(about)}&limit={MAX_EVENTS}"
+        status, answer = await self._request("GET", path)
+        raise_for(status, answer)
+        return warning_of(answer["items"], of_pod=kind == POD)
+
+    async def why_queued(self, namespace: str, seen: RayJobView) -> str:
+        label = quote(f"kueue.x-k8s.io/job-uid={seen.uid}")
+        path = f"{_path(WORKLOAD, namespace)}?labelSelector={label}"
+        status, answer = await self._request("GET", path)
+        if status == HTTPStatus.NOT_FOUND:  # no Kueue, or one that is older
+            return ""
+        raise_for(status, answer)
+        found = [quota_words(body) for body in answer["items"]]
+        return next((words for words in found if words), "")
+
+    async def release(self, namespace: str, seen: RayJobView) -> None:
+        await self._delete_cluster(namespace, seen)  # first: by the patch the RayJob is done with
+        patch = {"spec": {"ttlSecondsAfterFinished": 0}}
+        path = _path(RAY_JOB, namespace, seen.name)
+        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
+        if not is_gone(status, answer):
+            raise_for(status, answer)
+
+    async def remove(self, namespace: str, seen: RayJobView) -> None:
+        await self._delete(_path(RAY_JOB, namespace, seen.name), seen.uid)
+        # also where KubeRay's finalizer holds the RayJob
+        await self._delete_cluster(namespace, seen)
+
+    async def _delete_cluster(self, namespace: str, seen: RayJobView) -> None:
+        """KubeRay would do it, were it there; while it is away, the cluster must not stay."""
+        if seen.cluster:
+            await self._delete(_path(RAY_CLUSTER, namespace, seen.cluster))
+
+    async def _delete(self, path: str, uid: str | None = None) -> None:
+        body: Object = {"propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        status, answer = await self._request("DELETE", path, body)
+        if not (is_gone(status, answer) or status == HTTPStatus.CONFLICT):
+            raise_for(status, answer)
+
+    async def patch_status(
+        self, namespace: str, name: str, resource_version: str, patch: Status
+    ) -> Object | None:
+        answer: Object
+        body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
+        path = _path(KIND, namespace, name, "status")
+        status, answer = await self._request("PATCH", path, body, MERGE_PATCH)
+        if is_gone(status, answer):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    async def post_event(self, body: Object) -> bool:
+        namespace = body["metadata"]["namespace"]
+        status, answer = await self._request("POST", _path(EVENT, namespace), body)
+        if not says(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
+            raise_for(status, answer)
+            return False
+        path = _path(EVENT, namespace, body["metadata"]["name"])
+        # a patch of nothing is answered with what is there: the right to read Events is not needed
+        status, answer = await self._request("PATCH", path, {}, MERGE_PATCH)
+        raise_for(status, answer)
+        count = (answer.get("series") or {}).get("count", 1) + 1
+        series = {"count": count, "lastObservedTime": body["eventTime"]}
+        status, answer = await self._request("PATCH", path, {"series": series}, MERGE_PATCH)
+        raise_for(status, answer)
+        return True
+
+
+def _path(kind: str, namespace: str, *below: str) -> str:
+    """The path of the objects of a kind, or of what is named below it."""
+    root, plural = _COLLECTIONS[kind]
+    place = ["namespaces", namespace] if namespace else []
+    return "/".join([root, *place, plural, *below])

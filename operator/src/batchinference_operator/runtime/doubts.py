@@ -1,0 +1,91 @@
+"""Looking up what something depends on and the watches leave in doubt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.beginning import names_of
+from batchinference_operator.reconcile.model import Observed
+from batchinference_operator.runtime.cache import Cache
+from batchinference_operator.runtime.gateway import Gateway
+from batchinference_operator.runtime.keys import Key
+from batchinference_operator.status.attempts import number_of
+from batchinference_operator.status.observations import RayJobView
+
+
+@dataclass
+class Doubts:
+    """What is looked up stands in the cache from then on."""
+
+    gateway: Gateway
+    cache: Cache
+
+    async def settled(self, observed: Observed) -> Observed:
+        """With nothing in doubt."""
+        return await self._sure_of_pods(await self._sure_of_ray_jobs(observed))
+
+    async def about_live(self, observed: Observed) -> Observed:
+        """With nothing in doubt of RayJobs that go on, though their job has ended: such count among
+        those that run."""
+        namespace = observed.job.namespace
+        doubtful = {
+            name
+            for name, seen in observed.ray_jobs.items()
+            if not seen.ended and self.cache.doubtful(namespace, name)
+        }
+        return await self._with_fresh(observed, doubtful)
+
+    async def settle_orphans(self, key: Key) -> bool:
+        """Look up the RayJobs of a job that is gone; returns whether there are any left."""
+        for seen in self.cache.ray_jobs(key):
+            if self.cache.doubtful(key[0], seen.name):
+                await self._looked_up(key, seen.name, seen)
+        return bool(self.cache.ray_jobs(key))
+
+    async def afresh(self, observed: Observed, seen: RayJobView) -> Observed:
+        """With a RayJob as it stands now, whatever the watch has told of it."""
+        return await self._with_fresh(observed, {seen.name})
+
+    async def _sure_of_ray_jobs(self, observed: Observed) -> Observed:
+        """The RayJob of the last attempt, and those that are in the way of the next."""
+        job, number = observed.job, number_of(observed.job.status)
+        in_the_way = {
+            name
+            for name, seen in observed.ray_jobs.items()
+            if seen.deleting or not seen.ended or seen.owner_uid != job.uid
+        }
+        last = {names_of(job, number).ray_job} if number else set()
+        unsure = {
+            name
+            for name in in_the_way | last
+            if name not in observed.ray_jobs or self.cache.doubtful(job.namespace, name)
+        }
+        return await self._with_fresh(observed, unsure)
+
+    async def _with_fresh(self, observed: Observed, names: set[str]) -> Observed:
+        """With the RayJobs of these names as they stand now."""
+        found = dict(observed.ray_jobs)
+        for name in sorted(names):
+            fresh = await self._looked_up(observed.job.key, name, found.pop(name, None))
+            if fresh is not None:
+                found[name] = fresh
+        return replace(observed, ray_jobs=found)
+
+    async def _sure_of_pods(self, observed: Observed) -> Observed:
+        """Pods that have gone unheard would be charged for as long as the RayJob goes on."""
+        doubtful = self.cache.pods.doubtful(observed.job.key)
+        if not observed.pods and observed.job.status.get("phase") == Phase.SUSPENDING:
+            # what is said next is that nothing is held, and the watch may only have begun
+            there = await self.gateway.pods(*observed.job.key)
+            return replace(observed, unheard_pods=bool(there))
+        if not doubtful:
+            return observed
+        there = await self.gateway.pods(*observed.job.key)
+        return replace(observed, pods=self.cache.pods.confirm(observed.job.key, doubtful, there))
+
+    async def _looked_up(self, key: Key, name: str, seen: RayJobView | None) -> RayJobView | None:
+        body = await self.gateway.ray_job(key[0], name)
+        if seen is not None:
+            return self.cache.confirm(key, seen, body)
+        return RayJobView.of(body) if body else None

@@ -1,0 +1,71 @@
+"""One request to the API server, and its answer."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from kubernetes.aio.client import ApiClient
+
+from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+TIMEOUT_SECONDS = 30
+MAX_BUSY_SECONDS = 30.0
+PASSING = {429, 500, 502, 503, 504}
+"""Answers that another try may change."""
+
+
+async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
+    """The status and the answer: JSON as plain data, anything else as text."""
+    status, answer, _ = await send(client, method, path)
+    return status, answer
+
+
+async def send(
+    client: ApiClient,
+    method: str,
+    path: str,
+    body: Any = None,
+    content_type: str = JSON,
+) -> tuple[int, Any, float]:
+    """The status, the answer, and for how many seconds the server wants to be left alone."""
+    asked = {"Accept": "application/json", "Content-Type": content_type}
+    # without the body, which is plain data already: to make sure of that takes the client long
+    method, url, headers, *_ = await client.param_serialize(
+        method, path, header_params=asked, auth_settings=["BearerToken"]
+    )
+    response = await client.call_api(method, url, headers, body, _request_timeout=TIMEOUT_SECONDS)
+    content = await response.read()
+    wait = response.getheader("Retry-After") or ""
+    busy = min(float(wait), MAX_BUSY_SECONDS) if wait.isdecimal() else 0.0
+    try:
+        return response.status, json.loads(content), busy
+    except ValueError:
+        return response.status, content.decode(errors="replace").strip(), busy
+
+
+def says(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
+    return status == wanted and isinstance(answer, dict) and answer.get("reason") == reason
+
+
+def is_gone(status: int, answer: Any) -> bool:
+    """Whether the object is gone. A kind that the server does not know, or not yet, is a 404 too,
+    but says nothing of the object."""
+    return says(status, answer, HTTPStatus.NOT_FOUND, "NotFound")
+
+
+def words_of(answer: Any) -> str:
+    """What the API server has to say."""
+    return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
+
+
+def raise_for(status: int, answer: Any) -> None:
+    if status < HTTPStatus.BAD_REQUEST:
+        return
+    if status == HTTPStatus.CONFLICT:
+        raise Conflict(words_of(answer))
+    kind = Unreachable if status in PASSING else Refused
+    raise kind(f"{status}: {words_of(answer)}")

@@ -1,0 +1,95 @@
+"""The log: one line for each thing, as JSON or as text, with the job that it is about."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
+
+from batchinference.spec.job import KIND
+
+_about: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
+_OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
+"""What kopf hangs on its lines for itself."""
+_LEFT_BY_KOPF = "closing of asynchronous generator <async_generator object infinite_watch "
+
+
+@contextmanager
+def about(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
+    """Each line that is logged in the block, by whomever, names this job and its attempt."""
+    before = _about.set((f"{namespace}/{name}", attempt))
+    try:
+        yield
+    finally:
+        _about.reset(before)
+
+
+def configure(log_format: str, level: str) -> None:
+    """Log to stderr, whoever speaks: the operator, kopf, or a library."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_named)
+    handler.setFormatter(_Json() if log_format == "json" else _Text())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else a line an event
+    asyncio_s = logging.getLogger("asyncio")
+    asyncio_s.removeFilter(_matters)
+    asyncio_s.addFilter(_matters)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """kopf leaves a watch unclosed that is ended between two events, with its generators inside one
+    another. asyncio closes all of them side by side at the very end, when nothing depends on them,
+    and then an outer one finds its inner one being closed: that is no error of this operator."""
+    return _LEFT_BY_KOPF not in record.getMessage()
+
+
+def _named(record: logging.LogRecord) -> bool:
+    """Put the job and its attempt on a line. kopf has its own way to say what a line is about."""
+    job, attempt = _about.get()
+    ref: dict[str, Any] = getattr(record, "k8s_ref", {})
+    if ref.get("kind") == KIND:
+        job = f"{ref.get('namespace')}/{ref.get('name')}"
+    elif ref:
+        record.object = f"{ref.get('kind')} {ref.get('namespace')}/{ref.get('name')}"
+    if job:
+        record.job = job
+    if attempt:
+        record.attempt = attempt
+    return True
+
+
+class _Json(JsonFormatter):
+    def __init__(self) -> None:
+        super().__init__("%(message)s", reserved_attrs=[*RESERVED_ATTRS, *_OF_KOPF])
+
+    def add_fields(
+        self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]
+    ) -> None:
+        log_data |= {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        super().add_fields(log_data, record, message_dict)
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        words = super().format(record)
+        attempt = f" attempt {record.attempt}" if hasattr(record, "attempt") else ""
+        of = getattr(record, "job", "") or getattr(record, "object", "")
+        about = f"[{of}{attempt}] " if of else ""
+        return f"{_time(record)} {record.levelname:<8}{about}{words}"
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,140 @@
+"""What Prometheus is told. No metric has the name of a job on it: there are thousands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sized
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference_operator.status.attempts import ended_between
+from batchinference_operator.status.status import Status
+
+if TYPE_CHECKING:
+    from batchinference_operator.runtime.cache import Cache
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_COLLECTION = re.compile(
+    r"/(?:api|apis/[^/]+)/[^/]+(?:/namespaces/[^/]+)?"
+    r"/(?P<plural>[a-z]+)(?P<name>/[^/]+(?P<below>/[a-z]+)?)?"
+)
+_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+class Metrics:
+    """All metrics of the operator. They are described in docs/operations.md."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.queue_depth = Gauge(
+            "batchinference_queue_depth",
+            "Jobs that wait to be looked at.",
+            registry=self.registry,
+        )
+        self.reconcile_seconds = Histogram(
+            "batchinference_reconcile_seconds",
+            "How long a look at a job takes, with all that it asks and does.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.reconcile_errors = self._counter(
+            "batchinference_reconcile_errors",
+            "Looks that were broken off and follow again: conflict, refused, unreachable (the API "
+            "server is away or overloaded), or error.",
+            "kind",
+        )
+        self.api_requests = self._counter(
+            "batchinference_api_requests",
+            "Requests to the API server by the code of its answer; none when there was no answer.",
+            *("verb", "resource", "code"),
+        )
+        self.api_request_seconds = Histogram(
+            "batchinference_api_request_seconds",
+            "How long the API server takes to answer; of a watch, until it begins.",
+            ["verb", "resource"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.attempts = self._counter(
+            "batchinference_attempts",
+            "Attempts that ended, by outcome and, where they failed, by cause.",
+            *("outcome", "cause"),
+        )
+        for cause in Cause:  # a series that began with its first failure would show no increase
+            self.attempts.labels("Failed", cause.value)
+        self.rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
+        self.gpu_seconds = self._counter(
+            "batchinference_gpu_seconds", "GPUs of jobs, times the seconds they had them."
+        )
+        self.cpu_seconds = self._counter(
+            "batchinference_cpu_seconds", "CPUs of jobs, times the seconds they had them."
+        )
+        self.status_writes = self._counter(
+            "batchinference_status_writes",
+            "Looks by what became of the status: written, unchanged, deferred to a later look, "
+            "conflict, or gone with its job.",
+            "result",
+        )
+        self.events = self._counter(
+            "batchinference_events",
+            "Events on jobs: posted, repeated (counted on the first), or dropped.",
+            "result",
+        )
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, registry=self.registry)
+
+    def of_operator(self, queue: Sized, cache: Cache) -> None:
+        """Add what is counted when it is asked for: the queue, the jobs, and this process."""
+        self.queue_depth.set_function(lambda: len(queue))
+        self.registry.register(_Jobs(cache))
+        ProcessCollector(registry=self.registry)
+
+    def asked(self, method: str, path: str, code: int | None, seconds: float) -> None:
+        """A request to the API server has ended; `code` is None when there was no answer."""
+        verb, resource = described(method, path)
+        self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
+        self.api_request_seconds.labels(verb, resource).observe(seconds)
+
+    def happened(self, before: Status, after: Status) -> None:
+        """Another status stands than before; what has happened is the difference."""
+        self.rows.inc(_grown(before.get("progress", {}), after.get("progress", {}), "rows"))
+        self.gpu_seconds.inc(_grown(before, after, "gpuSeconds"))
+        self.cpu_seconds.inc(_grown(before, after, "cpuSeconds"))
+        for attempt in ended_between(before, after):
+            self.attempts.labels(attempt["outcome"], attempt.get("cause", "")).inc()
+
+
+class _Jobs(Collector):
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterable[Metric]:
+        about = "Jobs by phase; one that nobody has looked at yet has none and counts as Pending."
+        family = GaugeMetricFamily("batchinference_jobs", about, labels=["phase"])
+        counts = self._cache.phases()
+        for phase in Phase:
+            family.add_metric([phase.value], counts[phase.value])
+        yield family
+
+
+def described(method: str, path: str) -> tuple[str, str]:
+    """The verb and the resource of a request, as roles name them."""
+    path, _, query = path.partition("?")
+    found = _COLLECTION.fullmatch(path)
+    if found is None:
+        return "get", "discovery"
+    if method == "GET" and not found["name"]:
+        verb = "watch" if "watch=true" in query else "list"
+    else:
+        verb = _VERBS.get(method, "get")
+    return verb, found["plural"] + (found["below"] or "")
+
+
+def _grown(before: Status, after: Status, name: str) -> int:
+    return max(0, int(after.get(name, 0)) - int(before.get(name, 0)))

@@ -1,0 +1,57 @@
+"""A job as text: as objects, its spec and its status take several times the memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
+
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.reconcile.reconcile import finished
+from batchinference_operator.status.attempts import number_of
+from batchinference_operator.status.conditions import holds
+
+
+@dataclass(frozen=True, slots=True)
+class PackedJob:
+    uid: str
+    created_at: str
+    resource_version: str
+    phase: str
+    attempt: int
+    """The number of the last one; 0 when there was none, or the job is finished."""
+    finished: bool
+    fields: str
+
+    @classmethod
+    def of(cls, job: JobView) -> PackedJob:
+        job = _only_the_end(job) if _at_rest(job) else job
+        fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
+        text = json.dumps(fields, separators=(",", ":"))
+        attempt = number_of(job.status)
+        known = job.uid, job.created_at, job.resource_version, _phase(job), attempt
+        return cls(*known, finished(job), text)
+
+    def job(self) -> JobView:
+        return JobView(**json.loads(self.fields))
+
+
+def _phase(job: JobView) -> str:
+    if finished(job):
+        return Phase.SUCCEEDED if holds(job.status, "Complete") else Phase.FAILED
+    return str(job.status.get("phase", Phase.PENDING))
+
+
+def _at_rest(job: JobView) -> bool:
+    """Whether the job is finished, and its status need not be written for a later spec."""
+    return finished(job) and job.status.get("observedGeneration") == job.generation
+
+
+def _only_the_end(job: JobView) -> JobView:
+    """Of a finished job nothing else is read, and there may be thousands."""
+    told = ("type", "status", "reason", "lastTransitionTime")
+    ends = [{name: c[name] for name in told if name in c} for c in job.status["conditions"]]
+    spec = {name: job.spec[name] for name in ("ttl",) if name in job.spec}
+    kept = {"conditions": ends, "observedGeneration": job.generation}
+    return replace(job, spec=spec, status=kept)

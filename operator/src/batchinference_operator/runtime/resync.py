@@ -1,0 +1,49 @@
+"""Looking through all jobs from time to time, for what no watch has told.
+
+A watch that has to begin anew tells what exists, not what has gone meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from batchinference.spec.job import KIND
+from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.gateway import Conflict, Refused
+
+RESYNC_SECONDS = 3600.0
+logger = logging.getLogger("batchinference.operator")
+
+
+async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
+    """Forget jobs that are gone, and have each of the others looked at once in a while. None
+    stands for all namespaces. It ends when it is cancelled."""
+    while True:
+        await asyncio.sleep(RESYNC_SECONDS)
+        try:
+            await _forget_the_gone(controller, namespaces or [""])
+        except (Refused, Conflict) as problem:
+            logger.warning("jobs cannot be listed: %s", problem)
+        _look_at_all(controller)
+
+
+async def _forget_the_gone(controller: Controller, namespaces: Sequence[str]) -> None:
+    """Those that were known before the list and are not in it."""
+    gone = controller.cache.uids()
+    for namespace in namespaces:
+        async for body in controller.gateway.all(KIND, namespace):
+            key = body["metadata"]["namespace"], body["metadata"]["name"]
+            if gone.get(key) == body["metadata"]["uid"]:
+                del gone[key]
+    for key, uid in gone.items():
+        controller.cache.forget(key, uid)
+        controller.queue.add(key)
+
+
+def _look_at_all(controller: Controller) -> None:
+    """Spread over the time until the next turn; most are looked at sooner anyway."""
+    keys = list(controller.cache.uids())
+    for number, key in enumerate(keys):
+        controller.queue.add_after(key, RESYNC_SECONDS * number / len(keys))

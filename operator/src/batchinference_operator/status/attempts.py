@@ -1,0 +1,123 @@
+"""The attempts in a status: which one goes on, how the others ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.rendering import Names
+from batchinference.spec.causes import Cause
+from batchinference_operator.status.status import Status
+
+MAX_ATTEMPTS = 20
+"""Attempts that a status keeps; older ones are only counted."""
+MAX_WORDS = 1024
+Attempt = dict[str, Any]
+
+
+def current(status: Status) -> Attempt | None:
+    """The last attempt; None when there was none yet."""
+    attempts: list[Attempt] = status.get("attempts", [])
+    return attempts[-1] if attempts else None
+
+
+def is_open(status: Status) -> bool:
+    """Whether the last attempt goes on."""
+    last = current(status)
+    return last is not None and "outcome" not in last
+
+
+def number_of(status: Status) -> int:
+    """The number of the last attempt; 0 when there was none yet."""
+    return int(status.get("attempt", 0))
+
+
+def failed(status: Status) -> int:
+    """Attempts that count towards `retry.maxAttempts`."""
+    return int(status.get("failedAttempts", 0))
+
+
+def opened(status: Status, names: Names) -> Status:
+    """With a new attempt, that of these names. It begins when its RayJob is seen."""
+    attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
+    kept = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
+    left = {key: value for key, value in status.items() if key not in _OF_ATTEMPT}
+    return {**left, "attempt": names.attempt, "attempts": kept, "rayJobName": names.ray_job}
+
+
+_OF_ATTEMPT = ("nextAttemptTime", "progressTime", "usageTime", "rayClusterName")
+"""What speaks of one attempt, and not of the next."""
+
+
+def withdrawn(status: Status) -> Status:
+    """Without the attempt that goes on, of which nothing was made: the next has its number."""
+    *before, last = status["attempts"]
+    left = {key: value for key, value in status.items() if key not in _OF_LAST}
+    if not before:
+        return left
+    name = before[-1]["rayJobName"]
+    return {**left, "attempt": last["number"] - 1, "attempts": before, "rayJobName": name}
+
+
+_OF_LAST = ("attempt", "attempts", "rayJobName")
+
+
+def begun(status: Status, start: str) -> Status:
+    """With the time at which the attempt began that goes on."""
+    return _with_last(status, {"startTime": start})
+
+
+def advanced(status: Status, rows: int | None, now: str) -> Status:
+    """With the rows that the attempt has finished, if they are known. When they changed last is
+    what tells a job that stalls. There are fewer when its driver has begun anew."""
+    last = current(status)
+    if last is None or rows is None or rows == last.get("rows", 0):
+        return status
+    return {**_with_last(status, {"rows": rows}), "progressTime": now}
+
+
+def queued(status: Status, now: str) -> Status:
+    """With the attempt that goes on held back. When it is admitted, it starts anew."""
+    *before, last = status["attempts"]
+    if "queuedTime" in last:
+        return status
+    left = {key: value for key, value in last.items() if key not in ("admittedTime", "rows")}
+    started_anew = {key: value for key, value in status.items() if key != "progressTime"}
+    return {**started_anew, "attempts": [*before, {**left, "queuedTime": now}]}
+
+
+def admitted(status: Status, now: str) -> Status:
+    """With the attempt that goes on admitted, if it was held back."""
+    *before, last = status["attempts"]
+    if "queuedTime" not in last:
+        return status
+    left = {key: value for key, value in last.items() if key != "queuedTime"}
+    return {**status, "attempts": [*before, {**left, "admittedTime": now}]}
+
+
+def _with_last(status: Status, changes: Attempt) -> Status:
+    *before, last = status["attempts"]
+    return {**status, "attempts": [*before, {**last, **changes}]}
+
+
+def closed(
+    status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
+) -> Status:
+    """With the attempt that goes on at its end. Only a failure counts."""
+    last = current(status)
+    if last is None or "outcome" in last:
+        return status
+    ended: Attempt = {**last, "outcome": outcome, "completionTime": now}
+    if cause is not None:
+        ended |= {"cause": cause.value, "message": message[:MAX_WORDS]}
+    count = failed(status) + (outcome == "Failed")
+    return {**_with_last(status, ended), "failedAttempts": count}
+
+
+def ended_between(before: Status, after: Status) -> list[Attempt]:
+    """The attempts that ended between two statuses of a job."""
+    known = {one["number"] for one in before.get("attempts", []) if "outcome" in one}
+    return [
+        one
+        for one in after.get("attempts", [])
+        if "outcome" in one and one["number"] not in known and one["number"] >= number_of(before)
+    ]

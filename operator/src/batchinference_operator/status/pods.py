@@ -1,0 +1,215 @@
+"""What is seen of a job's pods: what keeps one from running, what ended one, what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+from batchinference.rendering import GPUS_LABEL, NAME_LABEL
+from batchinference.rendering.quantities import cpus_of
+from batchinference.spec.causes import Cause
+from batchinference_operator.status.observations import Object
+
+_CLUSTER_LABEL = "ray.io/cluster"
+_NODE_TYPE_LABEL = "ray.io/node-type"
+"""KubeRay's; it does not write on a pod which RayJob it is of."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What keeps a pod from running, and its object's own words."""
+
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What befell a pod that had run. `at` is in seconds since 1970, as far as the pod tells."""
+
+    cause: Cause
+    message: str
+    of_head: bool
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of a job. Times are in seconds since 1970; `ended` is None while it holds its node's
+    resources."""
+
+    name: str
+    job: str
+    cluster: str
+    """Its RayCluster. Another job of the same name has other clusters, and so has each attempt."""
+    gpus: int
+    cpus: float
+    started: float | None
+    ended: float | None
+    waiting: bool
+    """Whether it has a node, and its containers do not start for a reason that only Events tell."""
+    trouble: Trouble | None
+    loss: Loss | None
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        metadata, status = body["metadata"], body.get("status") or {}
+        labels = metadata["labels"]
+        return cls(
+            name=metadata["name"],
+            job=labels[NAME_LABEL],
+            cluster=labels.get(_CLUSTER_LABEL, ""),
+            gpus=_count(labels.get(GPUS_LABEL, "")),
+            cpus=sum(map(_cpus, (body.get("spec") or {}).get("containers", []))),
+            started=_scheduled_at(status),
+            ended=_ended_at(status),
+            waiting=_waits(status) and "deletionTimestamp" not in metadata,
+            trouble=trouble_of(body),
+            loss=loss_of(body),
+        )
+
+
+_WAITING = {
+    "ErrImagePull": Cause.IMAGE_PULL,
+    "ImagePullBackOff": Cause.IMAGE_PULL,
+    "InvalidImageName": Cause.IMAGE_PULL,
+    "ErrImageNeverPull": Cause.IMAGE_PULL,
+    "CreateContainerConfigError": Cause.CONTAINER_CONFIG,
+    "CreateContainerError": Cause.CONTAINER_CONFIG,
+    "RunContainerError": Cause.CONTAINER_CONFIG,
+    "CrashLoopBackOff": Cause.CRASH_LOOP,
+}
+"""Reasons of a waiting container that time alone seldom heals."""
+_DISRUPTIONS = {
+    "PreemptionByScheduler": Cause.PREEMPTED,
+    "DeletionByTaintManager": Cause.NODE_LOST,
+    "DeletionByPodGC": Cause.NODE_LOST,
+    "EvictionByEvictionAPI": Cause.NODE_LOST,
+    "TerminationByKubelet": Cause.NODE_LOST,
+}
+"""Reasons of the condition DisruptionTarget."""
+_ENDINGS = {
+    "Evicted": Cause.NODE_LOST,
+    "NodeLost": Cause.NODE_LOST,
+    "NodeShutdown": Cause.NODE_LOST,
+    "Shutdown": Cause.NODE_LOST,
+    "Terminated": Cause.NODE_LOST,
+    "Preempting": Cause.PREEMPTED,
+}
+"""Reasons of a pod as a whole."""
+_SHORT_OF_MEMORY = "low on resource: memory"
+
+
+def trouble_of(pod: Object) -> Trouble | None:
+    """Why a pod does not run, if it says so."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return None
+    status = pod.get("status") or {}
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return Trouble(Cause.UNSCHEDULABLE, condition.get("message", ""))
+    for container in _containers(status):
+        if not _runs(container) and (killed := _killed(container)):
+            return Trouble(Cause.OUT_OF_MEMORY, killed[1])
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if cause := _WAITING.get(waiting.get("reason", "")):
+            return Trouble(cause, waiting.get("message") or waiting["reason"])
+    return None
+
+
+def loss_of(pod: Object) -> Loss | None:
+    """What ended a pod, or one of its containers, from without."""
+    status = pod.get("status") or {}
+    found = _short_of_memory(status) or _disrupted(status)
+    if found is None:
+        return None
+    cause, words, at = found
+    of_head = pod["metadata"]["labels"].get(_NODE_TYPE_LABEL) == "head"
+    return Loss(cause, f"pod {pod['metadata']['name']}: {words}", of_head, at)
+
+
+_Found = tuple[Cause, str, float | None]
+
+
+def _short_of_memory(status: Object) -> _Found | None:
+    if _SHORT_OF_MEMORY in status.get("message", ""):
+        return Cause.OUT_OF_MEMORY, status["message"], _ended_at(status) or None
+    found = map(_killed, _containers(status))
+    return next(((Cause.OUT_OF_MEMORY, words, at) for at, words in filter(None, found)), None)
+
+
+def _killed(container: Object) -> tuple[float | None, str] | None:
+    """When, and in which words, a container was killed for its memory."""
+    for state in ("state", "lastState"):
+        ended = (container.get(state) or {}).get("terminated") or {}
+        if ended.get("reason") == "OOMKilled":
+            limit = "it used more memory than its pod's limit"
+            return _time(ended, "finishedAt"), f"container {container['name']} was killed: {limit}"
+    return None
+
+
+def _disrupted(status: Object) -> _Found | None:
+    for condition in status.get("conditions", []):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            reason = condition.get("reason", "")
+            words = condition.get("message") or reason
+            at = _time(condition, "lastTransitionTime")
+            return _DISRUPTIONS.get(reason, Cause.NODE_LOST), words, at
+    reason = status.get("reason", "")
+    if cause := _ENDINGS.get(reason):
+        return cause, status.get("message") or reason, _ended_at(status) or None
+    return None
+
+
+def _time(told: Object, field: str) -> float | None:
+    return seconds_of(told[field]) if told.get(field) else None
+
+
+def _runs(container: Object) -> bool:
+    return "running" in (container.get("state") or {})
+
+
+def _containers(status: Object) -> list[Object]:
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+
+
+def _waits(status: Object) -> bool:
+    quiet = ("ContainerCreating", "PodInitializing")
+    waiting = [(one.get("state") or {}).get("waiting") or {} for one in _containers(status)]
+    return any(one.get("reason") in quiet for one in waiting)
+
+
+def _count(label: str) -> int:
+    """Anybody may label a pod."""
+    return int(label) if label.isdecimal() else 0
+
+
+def _cpus(container: Object) -> float:
+    """What a container asks of its node: its request, or else its limit."""
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return cpus_of(asked.get("cpu", "0"))
+
+
+def _scheduled_at(status: Object) -> float | None:
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "True":
+            return seconds_of(condition["lastTransitionTime"])
+    return None
+
+
+def _ended_at(status: Object) -> float | None:
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    ends = [
+        ended["finishedAt"]
+        for container in _containers(status)
+        if (ended := (container.get("state") or {}).get("terminated")) and ended.get("finishedAt")
+    ]
+    return max(map(seconds_of, ends), default=0.0)
+
+
+def seconds_of(stamp: str) -> float:
+    """Seconds since 1970 of a time stamp."""
+    return datetime.fromisoformat(stamp).astimezone(UTC).timestamp()

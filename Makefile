@@ -21,12 +21,24 @@ OPERATOR_BASE_IMAGE ?= python:3.11-slim
 # Builds and pushes an image: NAME:TAG DOCKERFILE CONTEXT
 BUILD_IMAGE ?= tests/tools/build-image
 KIND_CLUSTER ?= batchinference
+# Kills the API server and has it started again.
+RESTART_API_SERVER ?= tests/tools/restart-api-server $(KIND_CLUSTER)
+# Brings a second node up, or cuts its power: up|kill
+SECOND_NODE ?= tests/tools/second-node $(KIND_CLUSTER)
 NAMESPACE ?= batchinference-system
 CHART := charts/batch-inference-operator
 
+# How often the benchmarks run each side in turns; the medians count.
+BENCH_ROUNDS ?= 3
+# The long form has 30 jobs; CHAOS_OPTIONS=--write keeps its table in docs/chaos.md.
+CHAOS_JOBS ?= 8
+CHAOS_SEED ?= 1
+CHAOS_OPTIONS ?=
+
 PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
 
-export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE
+export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE \
+    BENCH_ROUNDS
 
 .PHONY: help
 help: ## Show this list
@@ -115,13 +127,32 @@ e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KU
 	    examples/custom-step
 	$(BIN)/python -m pytest tests/e2e --timeout 900
 
+.PHONY: chaos
+chaos: $(VENV)/.test $(CHART)/charts ## Kill all that jobs run on, at CHAOS_SEED's moments, on the cluster of KUBECONFIG
+	$(BIN)/python -m pytest tests/chaos --capture=no --jobs $(CHAOS_JOBS) --seed $(CHAOS_SEED) $(CHAOS_OPTIONS)
+
 .PHONY: bench
-bench: throughput $(CHART)/charts ## Measure the product against its peers, on the cluster of KUBECONFIG too
+bench: throughput fleet turnaround resume checkpoint ## Measure all of the product against its peers
+
+.PHONY: turnaround
+turnaround: $(VENV)/.test $(CHART)/charts ## Measure kubectl apply to Complete against a RayJob by hand, on the cluster of KUBECONFIG
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_complete.py
+
+.PHONY: fleet
+fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs, on an API server of its own
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/fleet.py
 
 .PHONY: throughput
 throughput: $(VENV)/.test ## Measure rows a second against hand-written Ray Data, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
+
+.PHONY: checkpoint
+checkpoint: $(VENV)/.test ## Measure the checkpoint against Ray's own, and both under four faults
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
+
+.PHONY: resume
+resume: $(VENV)/.test ## Measure what it costs to finish jobs that are done to 90 %, on this machine
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/resume.py
 
 .PHONY: kind-up
 kind-up: ## Start a kind cluster with a registry and KubeRay

@@ -86,6 +86,7 @@ STATUS = {
     ],
     "progress": {"rows": 410, "total": 1000, "percent": 41, "rowsPerSecond": 12.5, "eta": "47s"},
     "counts": {"read": 410, "written": 407, "failed": 3, "skipped": 0},
+    "attempt": 2,
     "rayJobName": "shown-1",
 }
 
@@ -94,9 +95,9 @@ def test_kubectl_shows_how_a_job_goes(namespace: Namespace, kubectl: Any) -> Non
     namespace.create(document("shown"))
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
-    assert header.split() == ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ERRORS", "AGE"]
+    assert header.split() == ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ATTEMPT", "ERRORS", "AGE"]
     *shown, age = row.split()
-    assert shown == ["shown", "Running", "41", "12.5", "47s", "3"]
+    assert shown == ["shown", "Running", "41", "12.5", "47s", "2", "3"]
     assert age.endswith("s")
 
 
@@ -104,8 +105,8 @@ def test_kubectl_shows_more_when_there_is_room(namespace: Namespace, kubectl: An
     namespace.create(document("shown"))
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi", "--output", "wide").splitlines()
-    assert header.split()[-3:] == ["ROWS", "RAYJOB", "REASON"]
-    assert row.split()[7:9] == ["410", "shown-1"]
+    assert header.split()[-4:] == ["ROWS", "RAYJOB", "REASON", "MESSAGE"]
+    assert row.split()[8:11] == ["410", "shown-1", "Word"]
     assert row.endswith("rows are being processed")
 
 

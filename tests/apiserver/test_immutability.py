@@ -1,4 +1,4 @@
-"""What a job does stands from the beginning: the spec never changes, the metadata may."""
+"""What a job does stands from the beginning; how often and how long it is tried may change."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
+from batchinference.spec.job import MUTABLE
 from support.apiserver import Namespace, Refused
 from support.documents import document, python_step
 from support.variations import REMOVED, Place, at, changed, full_document, named, place_of, places
 
 Document = dict[str, Any]
 
-WORDS = "the spec cannot be changed: create a new BatchInference"
+WORDS = "can be changed: for other work, create a new BatchInference"
 FULL = full_document()
-PLACES = [("spec", *place) for place in places(FULL["spec"])]
+PLACES = [("spec", *place) for place in places(FULL["spec"]) if place[0] not in MUTABLE]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,24 @@ def test_the_metadata_can_be_changed(namespace: Namespace, field: str) -> None:
     namespace.create(full_document("job"))
     patched = namespace.patch("BatchInference", "job", {"metadata": {field: {"team": "vision"}}})
     assert patched["metadata"][field] == {"team": "vision"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("resume", False),
+        ("suspend", True),
+        ("retry", {"maxAttempts": 5, "onCause": {"Application": "retry"}}),
+        ("deadlines", {"pending": "30m", "total": "6h"}),
+        ("ttl", {"cluster": "1h", "rayJob": "24h"}),
+    ],
+)
+def test_how_it_is_tried_can_be_changed(namespace: Namespace, field: str, value: Any) -> None:
+    before = namespace.create(document("job"))["spec"]
+    changed_ = namespace.patch("BatchInference", "job", {"spec": {field: value}})["spec"]
+    back = namespace.patch("BatchInference", "job", {"spec": {field: None}})["spec"]
+    assert changed_ != before
+    assert back == before
 
 
 def test_the_same_spec_can_be_written_again(namespace: Namespace) -> None:

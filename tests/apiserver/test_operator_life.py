@@ -36,7 +36,7 @@ def test_a_job_goes_from_pending_to_running(operator_of_all: OperatorProcess, jo
     status = played.status("Starting", words="RayJob job-1 is starting its cluster")
     assert status["rayJobName"] == "job-1"
     assert conditions(status) == {
-        **{"Ready": "False", "Complete": "False", "Failed": "False"},
+        **{"Ready": "False", "Complete": "False", "Failed": "False", "Suspended": "False"},
         **{"Reconciling": "True"},
     }
     played.play_cluster()
@@ -68,7 +68,9 @@ def test_a_job_that_succeeds_is_complete_and_its_cluster_released(running: Playe
     running.report("succeeded", counts=counts, progress={"rows": 1000, "percent": 100})
     running.play("Complete", "SUCCEEDED", endTime=stamp())
     status = running.status("Succeeded", "Succeeded")
-    assert conditions(status) == {"Ready": "True", "Complete": "True", "Failed": "False"}
+    assert conditions(status) == {
+        **{"Ready": "True", "Complete": "True", "Failed": "False", "Suspended": "False"},
+    }
     assert status["counts"] == counts
     assert status["observedGeneration"] == 1
     assert status["completionTime"] >= status["startTime"]
@@ -87,27 +89,30 @@ def test_a_job_that_its_driver_calls_failed_has_the_drivers_words(running: Playe
     running.play("Failed", "FAILED", reason="AppFailed", message="exit code 3", endTime=stamp())
     status = running.status("Failed", "TooManyErrors")
     assert conditions(status) == {
-        **{"Ready": "False", "Complete": "False", "Failed": "True", "Stalled": "True"},
+        **{"Ready": "False", "Complete": "False", "Failed": "True", "Suspended": "False"},
+        **{"Stalled": "True"},
     }
     assert {found["message"] for found in status["conditions"]} == {words}
 
 
-ENDS = [
-    ("Failed", "FAILED", "AppFailed", "Job entrypoint command failed with exit code 137"),
-    ("Failed", "STOPPED", "AppFailed", "Job was stopped"),
-    ("Failed", "", "DeadlineExceeded", "The RayJob has passed the activeDeadlineSeconds"),
-    ("Failed", "", "SubmissionFailed", "failed to submit: connection refused"),
-    ("ValidationFailed", "", "ValidationFailed", "the RayJob name should be shorter"),
-]
+ENDS = {
+    "Job entrypoint command failed with exit code 1": ("Failed", "FAILED", "AppFailed"),
+    "Job was stopped": ("Failed", "STOPPED", "AppFailed"),
+    "The RayJob has passed the activeDeadlineSeconds": ("Failed", "", "DeadlineExceeded"),
+    "failed to submit: connection refused": ("Failed", "", "SubmissionFailed"),
+    "the RayJob name should be shorter": ("ValidationFailed", "", "ValidationFailed"),
+}
+CAUSES = {"AppFailed": "Application", "ValidationFailed": "InvalidSpec"}
 
 
-@pytest.mark.parametrize(("deployment", "state", "reason", "words"), ENDS, ids=lambda word: word)
+@pytest.mark.parametrize("words", ENDS)
 def test_a_ray_job_that_fails_without_a_report_is_told_in_kuberays_words(
-    operator_of_all: OperatorProcess, job: Any, deployment: str, state: str, reason: str, words: str
+    operator_of_all: OperatorProcess, job: Any, words: str
 ) -> None:
-    failed = job()
+    deployment, state, reason = ENDS[words]
+    failed = job(retry={"maxAttempts": 1})
     failed.play_end(state, deployment, reason=reason, message=words)
-    status = failed.status("Failed", reason)
+    status = failed.status("Failed", CAUSES.get(reason, reason))
     assert {found["message"] for found in status["conditions"]} == {words}
     assert status["completionTime"] == failed.ray_job["status"]["endTime"]
 
@@ -196,13 +201,9 @@ def test_a_pod_that_cannot_start_says_so_in_the_job(
 ) -> None:
     played = job()
     played.status("Starting")
-    group = played.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
-    pod = {**group["template"], "apiVersion": "v1", "kind": "Pod"}
-    pod["metadata"] = {"name": "job-worker-x", **pod["metadata"]}
-    namespace.create(pod)
-    namespace.patch_status("Pod", "job-worker-x", status)
-    played.status("Pending", reason, words=f"pod job-worker-x: {words}")
-    namespace.server.call("DELETE", namespace.path("Pod", "job-worker-x"), gracePeriodSeconds="0")
+    pod = played.play_pod(status)
+    played.status("Pending", reason, words=f"pod {pod}: {words}")
+    namespace.server.call("DELETE", namespace.path("Pod", pod), gracePeriodSeconds="0")
     played.status("Starting")
 
 
@@ -229,8 +230,8 @@ def test_jobs_side_by_side_do_not_mix(
     assert len({played.dashboard.tokens[played.host] for played in jobs}) == 3
     for rows, played in enumerate(jobs):
         counts = {"read": rows, "written": rows, "failed": 0, "skipped": 0}
-        played.report("succeeded" if rows else "failed", reason="Own", counts=counts)
-    assert jobs[0].status("Failed", "Own")["counts"]["read"] == 0
+        played.report("succeeded" if rows else "failed", reason="BadInput", counts=counts)
+    assert jobs[0].status("Failed", "BadInput")["counts"]["read"] == 0
     assert jobs[1].status("Succeeded")["counts"]["read"] == 1
     assert jobs[2].status("Succeeded")["counts"]["read"] == 2
 

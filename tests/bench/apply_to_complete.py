@@ -1,5 +1,5 @@
 """From `kubectl apply` to the end of a job of 5,000 rows: a BatchInference, and the same job as a
-RayJob written by hand. Both run in turns on the cluster of KUBECONFIG; `make bench` calls this.
+RayJob written by hand, in turns on the cluster of KUBECONFIG; `make turnaround` calls this.
 
 Each row is a line of text, embedded by an actor that asks for one GPU (where GPUs are only counted,
 it computes on the CPU), from S3 to S3. The model is a small BERT with seeded random weights, so
@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import transformers
 from rayjob import ray_job, script
+from rounds import ROUNDS
 
 from support.deployment import PIPELINE_IMAGE, ROOT, installed
 from support.documents import document, model_step
@@ -30,7 +31,6 @@ from support.outputs import rows_of
 
 ROWS = 5000
 WIDTH = 128
-ROUNDS = 2
 LIMIT = 1.1
 """What the ratio may be."""
 NOISE = 0.15

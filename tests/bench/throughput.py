@@ -28,6 +28,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import yaml
 from PIL import Image
+from rounds import ROUNDS
 from skimage import data as photos
 
 from batchinference.plan import cpus_needed, plan_for_machine
@@ -35,7 +36,6 @@ from batchinference.spec import parse
 from support.documents import document
 
 HERE = Path(__file__).parent
-ROUNDS = 3
 LIMIT = 1.0
 """What the ratio must be."""
 NOISE = 0.1

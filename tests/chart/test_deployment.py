@@ -15,6 +15,8 @@ from support.chart import Chart, container, one
 
 Object = dict[str, Any]
 
+PROBES = {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+
 
 @pytest.fixture(scope="module")
 def manifests(chart: Chart) -> list[Object]:
@@ -68,12 +70,22 @@ def test_what_python_writes_goes_to_an_empty_directory(manifests: list[Object]) 
     assert all(mount["readOnly"] for path, mount in mounts.items() if path != "/tmp")
 
 
+def test_a_node_may_be_emptied_whatever_lies_in_that_directory(
+    chart: Chart, manifests: list[Object]
+) -> None:
+    volumes = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+    assert pod(manifests)["metadata"]["annotations"][volumes] == "tmp"
+    own = chart.manifests({"podAnnotations": {volumes: "tmp,cache", "a": "b"}})
+    annotations = pod(own)["metadata"]["annotations"]
+    assert (annotations[volumes], annotations["a"]) == ("tmp,cache", "b")
+
+
 def test_the_health_endpoint_is_probed_where_it_listens(manifests: list[Object]) -> None:
     found = container(manifests)
-    assert {"name": "health", "containerPort": 8080} in found["ports"]
+    assert {"name": "http", "containerPort": 8080} in found["ports"]
     assert OperatorSettings.model_fields["health_port"].default == 8080
-    for probe in ("livenessProbe", "readinessProbe"):
-        assert found[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
+    for probe, path in PROBES.items():
+        assert found[probe]["httpGet"] == {"path": path, "port": "http"}
         assert found[probe]["timeoutSeconds"] >= 5  # a busy loop answers late
 
 
@@ -95,18 +107,21 @@ def test_the_operator_understands_every_variable(
     values = {
         "watchNamespaces": ["a", "b"],
         "workers": 4,
+        "api": {"qps": 20.5, "burst": 30},
         "logging": {"format": "plain", "level": "DEBUG"},
+        "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3},
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
         monkeypatch.setenv(variable["name"], variable["value"])
     settings = OperatorSettings()
     assert settings.namespace_list == ["a", "b"]
-    assert settings.workers == 4
+    assert (settings.workers, settings.qps, settings.burst) == (4, 20.5, 30)
+    assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}
-    assert OperatorSettings.model_fields.keys() - names == {"health_port"}
+    assert OperatorSettings.model_fields.keys() - names == {"health_port", "watch_seconds"}
 
 
 @pytest.mark.parametrize("name", ["defaults_file", "token_key_file"])
@@ -161,10 +176,10 @@ def test_defaults_may_be_left_empty(chart: Chart, manifests: list[Object], nothi
     assert defaults(chart.manifests({"defaults": nothing})) == defaults(manifests)
 
 
-@pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe"])
+@pytest.mark.parametrize("probe", PROBES)
 def test_the_settings_of_a_probe_may_be_left_to_kubernetes(chart: Chart, probe: str) -> None:
     found = container(chart.manifests({probe: None}))[probe]
-    assert found == {"httpGet": {"path": "/healthz", "port": "health"}}
+    assert found == {"httpGet": {"path": PROBES[probe], "port": "http"}}
 
 
 def checksum(manifests: list[Object]) -> str:

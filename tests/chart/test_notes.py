@@ -40,7 +40,7 @@ def test_they_say_where_jobs_are_run(
 def test_they_say_what_to_do_next(chart: Chart, tmp_path: Path) -> None:
     text = notes(chart, tmp_path)
     assert "kubectl apply -f job.yaml" in text
-    assert "kubectl wait --for=condition=Complete" in text
+    assert "kubectl wait --for=jsonpath='{.status.completionTime}'" in text
 
 
 def test_they_say_that_kuberay_is_needed_where_it_is_not_installed(

@@ -36,11 +36,26 @@ def test_named_namespaces_take_a_role_in_each_and_none_in_the_cluster(chart: Cha
 
 
 def test_the_rights_in_a_namespace_are_the_same_whichever_way_they_are_given(chart: Chart) -> None:
-    everywhere = one(chart.manifests(), "ClusterRole")["rules"]
+    everywhere = one(chart.manifests({"rbac": {"aggregate": False}}), "ClusterRole")["rules"]
     within = [role["rules"] for role in of_kind(chart.manifests(WATCHED), "Role")]
     (extra,) = (rule for rule in everywhere if rule not in within[0])
     assert extra["resources"] == ["customresourcedefinitions"]
     assert within == [[rule for rule in everywhere if rule != extra]] * 2
+
+
+def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_jobs(chart: Chart) -> None:
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    given = {
+        label.removeprefix(aggregate): role["rules"]
+        for role in of_kind(chart.manifests(), "ClusterRole")
+        for label in role["metadata"]["labels"]
+        if label.startswith(aggregate)
+    }
+    assert set(given) == {"view", "edit", "admin"}
+    ((view,), (edit,)) = given["view"], given["edit"]
+    assert view["verbs"] == ["get", "list", "watch"]
+    assert set(edit["verbs"]).isdisjoint(view["verbs"])
+    assert view["resources"] == edit["resources"] == ["batchinferences"]
 
 
 @pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])

@@ -20,7 +20,8 @@ VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = {"defaults", "resources", "podSecurityContext", "securityContext", "commonLabels"}
 FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnnotations"}
-FREE |= {"podLabels", "serviceAccount.annotations"}
+FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
+FREE |= {"metrics.podMonitor.labels"}
 """Values that are objects of Kubernetes' or the user's own: what is in them is not listed."""
 
 CHANGES: dict[str, Any] = {
@@ -37,11 +38,20 @@ CHANGES: dict[str, Any] = {
     "defaults": {"image": "marked"},
     "tokenKey.existingSecret": "marked",
     "rbac.create": False,
+    "rbac.aggregate": False,
     "serviceAccount.name": "marked",
     "serviceAccount.annotations": {"marked": "yes"},
     "workers": 77,
+    "api.qps": 77.5,
+    "api.burst": 77,
+    "concurrency.maxRunning": 77,
+    "concurrency.maxRunningPerNamespace": 77,
     "logging.format": "plain",
     "logging.level": "WARNING",
+    "metrics.service.enabled": False,
+    "metrics.service.port": 77,
+    "metrics.service.annotations": {"marked": "yes"},
+    "metrics.podMonitor.enabled": True,
     "resources": {"limits": {"memory": "77Mi"}},
     "podAnnotations": {"marked": "yes"},
     "podLabels": {"marked": "yes"},
@@ -56,6 +66,8 @@ CHANGES: dict[str, Any] = {
     "extraEnv": [{"name": "MARKED", "value": "yes"}],
 }
 ELSEWHERE = {
+    "metrics.podMonitor.interval": "test_metrics.py",
+    "metrics.podMonitor.labels": "test_metrics.py",
     "kuberay.enabled": "test_kuberay.py",
     "serviceAccount.create": "test_roles.py: it needs a name beside it",
 }
@@ -138,8 +150,14 @@ WRONG = [
     ({"workers": 0}, "/workers"),
     ({"workers": 257}, "/workers"),
     ({"workers": "16"}, "/workers"),
+    ({"api": {"qps": 0}}, "/api/qps"),
+    ({"api": {"burst": 0}}, "/api/burst"),
+    ({"concurrency": {"maxRunning": -1}}, "/concurrency/maxRunning"),
+    ({"concurrency": {"maxRunningPerNamespace": "2"}}, "/concurrency/maxRunningPerNamespace"),
     ({"logging": {"format": "text"}}, "/logging/format"),
     ({"logging": {"level": "TRACE"}}, "/logging/level"),
+    ({"metrics": {"service": {"port": "http"}}}, "/metrics/service/port"),
+    ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
     ({"commonLabels": {"a": 1}}, "/commonLabels/a"),
     ({"imagePullSecrets": ["name"]}, "/imagePullSecrets/0"),
     ({"tolerations": {}}, "/tolerations"),

@@ -30,6 +30,12 @@ class Slow:
 """
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-transcript", action="store_true", help="Write docs/transcript.md anew."
+    )
+
+
 @pytest.fixture(scope="session")
 def operator() -> Iterator[Kubectl]:
     """The installed operator: kubectl in its namespace."""

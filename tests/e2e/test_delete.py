@@ -6,28 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from support.kubectl import Kubectl, eventually
+from support.lives import belongings, rows_are_done
 
 Job = dict[str, Any]
 KINDS = "rayjobs,rayclusters,pods,services,configmaps,secrets"
-
-
-def belongings(kubectl: Kubectl, name: str) -> list[str]:
-    """Whatever is left in the namespace that carries the job's name."""
-    return [
-        f"{found['kind']} {found['metadata']['name']}"
-        for found in kubectl.list(KINDS)
-        if found["metadata"]["name"].startswith(name)
-    ]
 
 
 def test_nothing_is_left_of_a_running_job_within_a_minute(
     kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
     name = create(slow_job("deleted"))
-    eventually(
-        "rows are done", lambda: kubectl.status(name).get("progress", {}).get("rows"), timeout=180
-    )
-    kinds = {belonging.split()[0] for belonging in belongings(kubectl, name)}
+    rows_are_done(kubectl, name)
+    kinds = {belonging.split()[0] for belonging in belongings(kubectl, name, KINDS)}
     assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret"} <= kinds
     kubectl("delete", "bi", name)
     gone(kubectl, name, "")
@@ -40,7 +30,9 @@ def test_nothing_is_left_of_a_job_that_never_started(
     job["spec"]["cluster"]["image"] = "localhost:5000/batchinference/no-such-image:v0"
     name = create(job)
     eventually("it waits", lambda: kubectl.status(name).get("phase") == "Pending", timeout=60)
-    eventually("its head is there", lambda: "Pod" in str(belongings(kubectl, name)), timeout=60)
+    eventually(
+        "its head is there", lambda: "Pod" in str(belongings(kubectl, name, KINDS)), timeout=60
+    )
     kubectl("delete", "bi", name)
     gone(kubectl, name, "")
 
@@ -50,7 +42,7 @@ def gone(kubectl: Kubectl, name: str, kind: str) -> None:
     left: list[str] = []
 
     def none_left() -> bool:
-        left[:] = [found for found in belongings(kubectl, name) if found.startswith(kind)]
+        left[:] = [found for found in belongings(kubectl, name, KINDS) if found.startswith(kind)]
         return not left
 
     try:

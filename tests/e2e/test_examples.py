@@ -54,7 +54,8 @@ def test_text_embeddings_from_s3_to_s3_equal_those_made_here(
     assert counts["written"] == len(rows)
     assert counts["read"] == counts["written"] + counts["skipped"]
     assert statuses.rows == sorted(statuses.rows), "progress went back"
-    assert len(statuses.rows) > 5, f"progress moved only {len(statuses.rows) - 1} times"
+    # it is written every five seconds
+    assert len(statuses.rows) > 2, f"progress moved only {len(statuses.rows) - 1} times"
     assert statuses.rows[-1] == status["progress"]["rows"] == counts["read"]
     assert status["progress"]["percent"] == 100
     assert statuses.phases[-1] == "Succeeded"
@@ -65,7 +66,8 @@ def test_text_embeddings_from_s3_to_s3_equal_those_made_here(
 def assert_shown(table: str) -> None:
     """What `kubectl get bi` prints of a job that has succeeded."""
     header, line = table.splitlines()
-    assert header.split()[:7] == ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ERRORS", "AGE"]
+    columns = ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ATTEMPT", "ERRORS", "AGE"]
+    assert header.split() == columns
     assert line.split()[1:3] == ["Succeeded", "100"]
     assert float(line.split()[3]) > 0
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -38,7 +39,7 @@ class Refused(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
+@dataclass
 class ApiServer:
     """Where it listens, and whom it believes."""
 
@@ -46,6 +47,42 @@ class ApiServer:
     certificate: Path
     audit_log: Path
     connections: urllib3.PoolManager
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            eventually("a ready API server", self.ready, 60, 0.05)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.log.read_text()[-2000:]}") from None
+
+    def kill(self) -> None:
+        """It dies at once: there is nothing that it would have to put in order."""
+        self.process.kill()
+        self.process.wait()
+
+    def ready(self) -> bool:
+        if not self.certificate.exists():
+            return False
+        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        try:
+            answer = self.connections.request("GET", f"{self.url}/readyz", headers=headers)
+        except urllib3.exceptions.HTTPError:
+            return False
+        return answer.status == 200
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It answers nothing while the block runs, and does not close a connection either."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def call(
         self, method: str, path: str, body: Any = None, *, headers: Any = None, **query: str
@@ -237,11 +274,21 @@ def free_port() -> int:
 def running(assets: Path, directory: Path) -> Iterator[ApiServer]:
     """An API server of its own, empty, for as long as the block runs."""
     storage, port = f"http://127.0.0.1:{free_port()}", free_port()
-    with (
-        _process(_etcd(assets, directory, storage), directory / "etcd.log"),
-        _process(_kube_apiserver(assets, directory, storage, port), directory / "apiserver.log"),
-    ):
-        yield _when_ready(f"https://127.0.0.1:{port}", directory)
+    certificate = directory / "certificates" / "apiserver.crt"
+    server = ApiServer(
+        f"https://127.0.0.1:{port}",
+        certificate,
+        directory / "audit.log",
+        urllib3.PoolManager(maxsize=8, ca_certs=str(certificate), retries=False),
+        _kube_apiserver(assets, directory, storage, port),
+        directory / "apiserver.log",
+    )
+    with _process(_etcd(assets, directory, storage), directory / "etcd.log"):
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
 
 
 def _etcd(assets: Path, directory: Path, storage: str) -> list[str]:
@@ -290,23 +337,3 @@ def _process(command: list[str], log: Path) -> Iterator[None]:
             yield
         finally:
             process.kill()  # there is nothing that it would have to put in order
-
-
-def _when_ready(url: str, directory: Path) -> ApiServer:
-    certificate, log = directory / "certificates" / "apiserver.crt", directory / "apiserver.log"
-    pool = urllib3.PoolManager(maxsize=8, ca_certs=str(certificate), retries=False)
-    server = ApiServer(url, certificate, directory / "audit.log", pool)
-    try:
-        eventually("a ready API server", lambda: certificate.exists() and _ready(server), 60, 0.05)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: {log.read_text()[-2000:]}") from None
-    return server
-
-
-def _ready(server: ApiServer) -> bool:
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    try:
-        answer = server.connections.request("GET", f"{server.url}/readyz", headers=headers)
-    except urllib3.exceptions.HTTPError:
-        return False
-    return answer.status == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,18 @@ def kuberay_archive() -> Path:
     if not archive.exists():
         missing("the KubeRay chart", "run `helm dependency update charts/batch-inference-operator`")
     return archive
+
+
+def kuberay_definition(plural: str) -> Object:
+    """KubeRay's definition of a resource, from its chart; or a skip."""
+    with tarfile.open(kuberay_archive()) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            text = content.read() if content else b""
+            if "/crds/" in member.name and f"\n  name: {plural}.ray.io\n".encode() in text:
+                found: Object = yaml.load(text, yaml.CSafeLoader)
+                return found
+    raise AssertionError(f"KubeRay's chart has no definition of {plural}")
 
 
 def _helm() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,12 +25,13 @@ class Command:
     arguments: list[str]
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
+    program: Path = PROGRAM
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
 
     def start(self) -> subprocess.Popen[str]:
         """In a process group of its own, as a shell does it."""
         return subprocess.Popen(
-            [str(PROGRAM), *self.arguments],
+            [str(self.program), *self.arguments],
             cwd=self.directory,
             env={**os.environ, **self.env, MARK: self._mark},
             stdin=subprocess.PIPE,
@@ -46,6 +49,14 @@ class Command:
                 process.kill()
                 raise
         return subprocess.CompletedProcess(self.arguments, process.returncode, out, err)
+
+    def kill(self) -> None:
+        """End all of its processes at once, in the middle of whatever they do."""
+        while found := self.processes():
+            for process in found:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
 
     def processes(self) -> list[int]:
         """Ids of the processes of this run that are still there."""

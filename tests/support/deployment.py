@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -24,7 +25,7 @@ TAG = os.environ.get("TAG", "dev")
 PIPELINE_IMAGE = f"{REGISTRY}/batchinference/pipeline:{TAG}"
 CUSTOM_STEP_IMAGE = f"{REGISTRY}/batchinference/custom-step:{TAG}"
 
-VALUES = {
+VALUES: dict[str, Any] = {
     # the tag may be an old one, of which a node keeps an old image
     "image": {
         "repository": f"{REGISTRY}/batchinference/operator",
@@ -52,15 +53,32 @@ def require_cluster() -> None:
         missing("a cluster with KubeRay", f"`make kind-up images`, set KUBECONFIG ({found.stderr})")
 
 
+_HELM = ["helm", "--namespace", NAMESPACE]
+
+
 @contextmanager
 def installed() -> Iterator[Kubectl]:
     """The operator, installed for as long as the block runs; kubectl in its namespace."""
-    helm = ["helm", "--namespace", NAMESPACE]
-    command = [*helm, "upgrade", "--install", RELEASE, str(CHART), "--create-namespace"]
-    run([*command, "--values", "-", "--wait", "--timeout", "3m"], text=yaml.safe_dump(VALUES),
-        timeout=200)  # fmt: skip
     kubectl = Kubectl(NAMESPACE)
+    _upgrade(kubectl, {})
+    yield kubectl
+    run([*_HELM, "uninstall", RELEASE, "--wait"], timeout=200)
+
+
+@contextmanager
+def upgraded(kubectl: Kubectl, values: dict[str, Any]) -> Iterator[None]:
+    """Another operator in the place of the one that is installed, for as long as the block runs,
+    with further values."""
+    _upgrade(kubectl, values)
+    try:
+        yield
+    finally:
+        _upgrade(kubectl, {})
+
+
+def _upgrade(kubectl: Kubectl, values: dict[str, Any]) -> None:
+    command = [*_HELM, "upgrade", "--install", RELEASE, str(CHART), "--create-namespace"]
+    run([*command, "--values", "-", "--wait", "--timeout", "3m"],
+        text=yaml.safe_dump({**VALUES, **values}), timeout=200)  # fmt: skip
     kubectl("rollout", "restart", "deployment", timeout=30)
     kubectl("rollout", "status", "deployment", "--timeout=120s", timeout=130)
-    yield kubectl
-    run([*helm, "uninstall", RELEASE, "--wait"], timeout=200)

@@ -19,6 +19,12 @@ def blocks(page: str, language: str) -> list[str]:
     return [body for found, body in _BLOCK.findall(text) if found == language]
 
 
+def code_of_pages() -> str:
+    """The module `steps` that the jobs of all pages name."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return "\n".join(block for page in pages for block in blocks(str(page), "python"))
+
+
 def jobs(page: str) -> list[Document]:
     """The jobs of a page."""
     return [yaml.safe_load(block) for block in blocks(page, "yaml")]

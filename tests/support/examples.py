@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy as copies
 import importlib
+import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,13 +24,11 @@ MADE = ("data", "model", "encoder", "out", "__pycache__")
 
 
 def prepared(name: str, directory: Path) -> Path:
-    """A copy of an example with its input made."""
+    """A copy of an example with its input made, in this process, which has its libraries loaded."""
     copy = directory / name
     shutil.copytree(EXAMPLES / name, copy, ignore=shutil.ignore_patterns(*MADE))
-    done = subprocess.run(
-        [sys.executable, "prepare.py"], cwd=copy, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    _find_modules_of(name)
+    runpy.run_path(str(copy / "prepare.py"), run_name="__main__")
     return copy
 
 
@@ -40,8 +39,8 @@ def job_of(copy: Path) -> dict[str, Any]:
 
 def run_here(copy: Path, job: dict[str, Any] | None = None) -> Run:
     """Run an example's job on the Ray that is up, whose CPUs must do for any number of pools."""
-    job = job or job_of(copy)
-    for step in job["spec"]["steps"]:
+    job = copies.deepcopy(job) if job else job_of(copy)
+    for step in job["spec"].get("steps", []):
         if "model" in step or "replicas" in step or step.get("resources"):
             step["resources"] = {**step.get("resources", {}), "cpu": 0.25}
     parsed: BatchInference = with_absolute_paths(parse(job), copy)
@@ -50,10 +49,14 @@ def run_here(copy: Path, job: dict[str, Any] | None = None) -> Run:
 
 def module_of(name: str, module: str) -> ModuleType:
     """A module that lies beside an example's job; no two examples have one of the same name."""
+    _find_modules_of(name)
+    return importlib.import_module(module)
+
+
+def _find_modules_of(name: str) -> None:
     path = str(EXAMPLES / name)
     if path not in sys.path:
         sys.path.insert(0, path)
-    return importlib.import_module(module)
 
 
 def directories_of_modules() -> list[str]:

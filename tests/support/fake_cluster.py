@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL
+from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.reconcile.settings import Settings
 from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.controller import Controller, Take
 from batchinference_operator.runtime.driver import Answer
 from batchinference_operator.runtime.gateway import Conflict
+from batchinference_operator.runtime.signals import Signals
 from batchinference_operator.status.observations import RayJobView
-from support.operator_objects import CREATED, NAMESPACE, RUNNING, SETTINGS, job_body, report
+from support.operator_objects import NAMESPACE, RUNNING, SETTINGS, job_body, report
 from support.virtual_time import clock, until, wall_clock
 
 Object = dict[str, Any]
@@ -46,7 +50,13 @@ class FakeCluster:
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     version: int = 0
+    kuberay_away: bool = False
+    """While it is, a RayJob that it has touched is not gone when it is deleted."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """What Events say of pods, by name."""
     listeners: list[Listener] = field(default_factory=list)
+    events: dict[str, Object] = field(default_factory=dict)
+    """Events that were posted, by name."""
     history: list[Object] = field(default_factory=list)
     """Every status that any BatchInference has had."""
 
@@ -56,7 +66,7 @@ class FakeCluster:
         self.version += 1
         metadata = {
             "uid": f"uid-{self.version}",
-            "creationTimestamp": CREATED,
+            "creationTimestamp": stamp(wall_clock()),
             **(known["metadata"] if known else {}),
             **body["metadata"],
             "resourceVersion": str(self.version),
@@ -72,10 +82,26 @@ class FakeCluster:
         self.put(merged(self.objects[kind, name], patch))
 
     def delete(self, kind: str, name: str, *, unseen: bool = False) -> None:
-        """Delete an object; `unseen` as if every watch had been away meanwhile."""
-        body = self.objects.pop((kind, name))
+        """Delete an object; `unseen` as if every watch had been away meanwhile. A finalizer holds
+        it until KubeRay lets go."""
+        body = self.objects[kind, name]
+        if body["metadata"].get("finalizers") and self.kuberay_away:
+            going = {"deletionTimestamp": stamp(wall_clock())}
+            self.change(kind, name, {"metadata": going})
+            return
+        del self.objects[kind, name]
         if not unseen:
             self._tell("DELETED", body)
+        for below in [key for key, one in self.objects.items() if _is_below(one, body)]:
+            self.delete(*below, unseen=unseen)
+
+    def kuberay_returns(self) -> None:
+        """KubeRay is there again and lets go of what was deleted meanwhile."""
+        self.kuberay_away = False
+        for kind, name in list(self.objects):
+            body = self.objects.get((kind, name))
+            if kind == "RayJob" and body and "deletionTimestamp" in body["metadata"]:
+                self.delete(kind, name)
 
     def get(self, kind: str, name: str) -> Object | None:
         return self.objects.get((kind, name))
@@ -101,20 +127,33 @@ class FakeCluster:
         takes = {
             "BatchInference": (cache.set_job, cache.drop_job),
             "RayJob": (cache.set_ray_job, cache.drop_ray_job),
-            "Pod": (cache.set_pod, cache.drop_pod),
+            "Pod": (cache.pods.put, cache.pods.drop),
         }
+
+        # timers of one time go off in any order; a watch tells everything in its own
+        late: dict[str, deque[tuple[Take, Object]]] = {kind: deque() for kind in takes}
 
         def listen(event: str | None, body: Object) -> None:
             if body["kind"] in takes and _watched(body):
                 take, drop = takes[body["kind"]]
-                chosen = drop if event == "DELETED" else take
+                told = late[body["kind"]]
+                told.append((drop if event == "DELETED" else take, body))
                 seconds = lag.get(body["kind"], 0)
-                loop.call_later(seconds, lambda: controller.queue.add(chosen(body)))
+                loop.call_later(seconds, lambda: controller.hear(*told.popleft()))
 
         for body in list(self.objects.values()):
             listen(None, copy.deepcopy(body))
         self.listeners.append(listen)
         return listen
+
+
+def _is_below(body: Object, above: Object) -> bool:
+    """Whether a pod is of this RayJob and goes with it. Other objects stay: that those go too is
+    the real API server's matter."""
+    if (body["kind"], above["kind"]) != ("Pod", "RayJob"):
+        return False
+    labels = body["metadata"]["labels"]
+    return f"{labels[NAME_LABEL]}-{labels[ATTEMPT_LABEL]}" == above["metadata"]["name"]
 
 
 def _watched(body: Object) -> bool:
@@ -131,12 +170,30 @@ class MemoryGateway:
     before: Callable[[str], None] = lambda _: None
     after: Callable[[str], None] = lambda _: None
 
-    async def create(self, body: Object) -> None:
+    async def create(self, body: Object) -> Object | None:
         call = f"create {body['kind']}"
         self.before(call)
-        if self.cluster.get(body["kind"], body["metadata"]["name"]) is None:
+        known = self.cluster.get(body["kind"], body["metadata"]["name"])
+        if known is None:
             self.cluster.put(body)
         self.after(call)
+        made = self.cluster.get(body["kind"], body["metadata"]["name"])
+        return copy.deepcopy(made) if known is None else None
+
+    async def all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+        self.before(f"list {kind}")
+        for body in list(self.cluster.objects.values()):
+            if body["kind"] == kind and _watched(body):
+                yield copy.deepcopy(body)
+        self.after(f"list {kind}")
+
+    async def pods(self, namespace: str, job: str) -> set[str]:
+        assert namespace == NAMESPACE
+        self.before("list Pods")
+        found = [body["metadata"] for body in self.cluster.objects.values()
+                 if body["kind"] == "Pod"]  # fmt: skip
+        self.after("list Pods")
+        return {one["name"] for one in found if one["labels"].get(NAME_LABEL) == job}
 
     async def ray_job(self, namespace: str, name: str) -> Object | None:
         assert namespace == NAMESPACE
@@ -145,26 +202,55 @@ class MemoryGateway:
         self.after("get RayJob")
         return found
 
-    async def release(self, namespace: str, name: str) -> None:
+    async def why_queued(self, namespace: str, seen: RayJobView) -> str:
+        assert namespace == NAMESPACE
+        self.before("get Workload")
+        self.after("get Workload")
+        return self.cluster.warnings.get(seen.name, "")
+
+    async def release(self, namespace: str, seen: RayJobView) -> None:
         assert namespace == NAMESPACE
         self.before("release")
-        if self.cluster.get("RayJob", name):
-            self.cluster.change("RayJob", name, {"spec": {"ttlSecondsAfterFinished": 0}})
+        if self.cluster.get("RayJob", seen.name):
+            self.cluster.change("RayJob", seen.name, {"spec": {"ttlSecondsAfterFinished": 0}})
         self.after("release")
+
+    async def remove(self, namespace: str, seen: RayJobView) -> None:
+        assert namespace == NAMESPACE
+        self.before("remove")
+        found = self.cluster.get("RayJob", seen.name)
+        if found is not None and found["metadata"]["uid"] == seen.uid:
+            self.cluster.delete("RayJob", seen.name)
+        self.after("remove")
+
+    async def warning(self, namespace: str, kind: str, name: str) -> str:
+        assert namespace == NAMESPACE
+        self.before("get Events")
+        self.after("get Events")
+        return self.cluster.warnings.get(name, "")
+
+    async def post_event(self, body: Object) -> bool:
+        self.before("post Event")
+        known = self.cluster.events.get(body["metadata"]["name"])
+        if known is not None:
+            known["count"] += 1
+            return True
+        self.cluster.events[body["metadata"]["name"]] = {**body, "count": 1}
+        return False
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Object
-    ) -> bool:
+    ) -> Object | None:
         assert namespace == NAMESPACE
         self.before("patch status")
         known = self.cluster.get("BatchInference", name)
         if known is None:
-            return False
+            return None
         if known["metadata"]["resourceVersion"] != resource_version:
             raise Conflict("the object has been modified")
         self.cluster.change("BatchInference", name, {"status": patch})
         self.after("patch status")
-        return True
+        return copy.deepcopy(self.cluster.get("BatchInference", name))
 
 
 @dataclass
@@ -172,11 +258,15 @@ class FakeDriver:
     """Answers what it was told to answer; a job it knows nothing of does not answer."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
     async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         self.asked.append((namespace, ray_job.name, token))
         return self.answers.get(ray_job.name, Answer(reached=False))
+
+    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
+        self.stopped.append(ray_job.name)
 
 
 @contextlib.asynccontextmanager
@@ -186,10 +276,16 @@ async def operated(
     *,
     workers: int = 2,
     lag: Mapping[str, float] | None = None,
+    settings: Settings = SETTINGS,
+    signals: Signals | None = None,
 ) -> AsyncIterator[Controller]:
     """An operator that works on a cluster in leaping time while the block runs. It dies with the
     first of its workers."""
-    controller = Controller(gateway, driver, SETTINGS, Cache(clock), now=wall_clock)
+    cache = Cache(clock, settings)
+    controller = Controller(
+        gateway, driver, settings, cache, now=wall_clock, signals=signals or Signals()
+    )
+    await controller.learn([])
     watch = gateway.cluster.watched_by(controller, lag or {})
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(controller.work()) for _ in range(workers)]
@@ -208,30 +304,53 @@ class KubeRay:
     cluster: FakeCluster
     driver: FakeDriver
     name: str = "job"
+    attempt: int = 1
 
-    async def run(self, last: JobState = JobState.SUCCEEDED) -> None:
-        """From the RayJob's creation to its end, whichever way the driver ends."""
-        await until(lambda: self.cluster.get("RayJob", f"{self.name}-1"))
-        await self.step(jobDeploymentStatus="Initializing")
-        await self.step(rayClusterName="a-raycluster", **RUNNING)
+    @property
+    def ray_job(self) -> str:
+        return f"{self.name}-{self.attempt}"
+
+    async def run(self, last: JobState = JobState.SUCCEEDED, **fields: Any) -> None:
+        """From the RayJob's creation to its end, whichever way the driver ends. Further arguments
+        are fields of its last report."""
+        await self.start()
+        await self.step(**RUNNING)
         await self.tell(Answer(reached=True))
         await self.tell(_answer(JobState.PREPARING))
         for rows in (0, 40, 90):
             await self.tell(_answer(JobState.RUNNING, rows=rows, total=100))
         await self.tell(_answer(JobState.FINALIZING, rows=100, total=100))
-        await self.tell(_answer(last, rows=100, total=100, updatedAt="2026-03-01T12:02:00Z"))
-        ray = "SUCCEEDED" if last == JobState.SUCCEEDED else "FAILED"
-        ended = wall_clock().isoformat()
-        await self.step(jobStatus=ray, jobDeploymentStatus="Complete", endTime=ended)
+        fields = {"updatedAt": "2026-03-01T12:01:00Z", **fields}
+        await self.tell(_answer(last, rows=100, total=100, **fields))
+        await self.end(last)
+
+    async def start(self) -> None:
+        """Take the RayJob, as soon as it is there."""
+        await until(lambda: self.cluster.get("RayJob", self.ray_job))
+        finalizers = {"finalizers": ["ray.io/rayjob-finalizer"]}
+        self.cluster.change("RayJob", self.ray_job, {"metadata": finalizers})
+        name = f"{self.ray_job}-cluster"
+        await self.step(jobDeploymentStatus="Initializing", rayClusterName=name)
+
+    async def end(self, last: JobState) -> None:
+        """What KubeRay says when the driver has ended."""
+        end = {
+            JobState.SUCCEEDED: {"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Complete"},
+            JobState.FAILED: {
+                "jobStatus": "FAILED", "jobDeploymentStatus": "Failed", "reason": "AppFailed",
+            },
+        }[last]  # fmt: skip
+        if self.cluster.get("RayJob", self.ray_job):
+            await self.step(**end, endTime=wall_clock().isoformat())
 
     async def step(self, **status: Any) -> None:
         """Change the RayJob's status."""
-        self.cluster.change("RayJob", f"{self.name}-1", {"status": status})
+        self.cluster.change("RayJob", self.ray_job, {"status": status})
         await asyncio.sleep(10)
 
     async def tell(self, answer: Answer) -> None:
         """Change the driver's answer."""
-        self.driver.answers[f"{self.name}-1"] = answer
+        self.driver.answers[self.ray_job] = answer
         await asyncio.sleep(10)
 
 

@@ -39,7 +39,21 @@ class Faults:
         return fault
 
 
-def spoiling(upstream: str, faults: Faults) -> Answer:
+@dataclass
+class Upstream:
+    """A server whose answer to a request is asked for once and kept, so that only faults are slow
+    from then on."""
+
+    url: str
+    _said: dict[tuple[str, bytes], tuple[int, bytes]] = field(default_factory=dict)
+
+    async def ask(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if (path, body) not in self._said:
+            self._said[path, body] = await _ask(self.url + path, body)
+        return self._said[path, body]
+
+
+def spoiling(upstream: Upstream, faults: Faults) -> Answer:
     """Passes requests on to a server, and spoils some."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -51,7 +65,7 @@ def spoiling(upstream: str, faults: Faults) -> Answer:
             await asyncio.sleep(HANG_SECONDS)
         if fault == "cut":
             return _cut(request)
-        status, content = await _ask(upstream + request.path, body)
+        status, content = await upstream.ask(request.path, body)
         if fault == "cut in the middle":
             return await _cut_in_the_middle(request, content)
         half = content[: len(content) // 2]

@@ -6,6 +6,7 @@ S3_IMAGE is the server's image: versitygw, which keeps objects as plain files.
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -18,17 +19,17 @@ from support.kubectl import Kubectl
 S3_IMAGE = os.environ.get("S3_IMAGE", "ghcr.io/versity/versitygw:v1.8.0")
 SECRET = "s3-credentials"
 BUCKET = "data"
-_KEYS = {"AWS_ACCESS_KEY_ID": "e2e", "AWS_SECRET_ACCESS_KEY": "e2e-secret-of-the-tests"}
-SECRET_VALUE = _KEYS["AWS_SECRET_ACCESS_KEY"]
+KEYS = {"AWS_ACCESS_KEY_ID": "e2e", "AWS_SECRET_ACCESS_KEY": "e2e-secret-of-the-tests"}
+SECRET_VALUE = KEYS["AWS_SECRET_ACCESS_KEY"]
 JOB_ENVIRONMENT: list[dict[str, Any]] = [
     # a short name: every namespace of the tests has a server of its own
     {"name": "AWS_ENDPOINT_URL", "value": "http://s3:7070"},
     *(
         {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
-        for name in _KEYS
+        for name in KEYS
     ),
 ]
-_RESTRICTED = {
+RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "runAsNonRoot": True,
@@ -49,12 +50,16 @@ class ObjectStore:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": SECRET},
-            "stringData": _KEYS,
+            "stringData": KEYS,
         }
-        self.kubectl.apply(secret, _server(), _service(), _toolbox(toolbox_image))
+        self.kubectl.apply(secret, self.server(), service("s3", 7070), _toolbox(toolbox_image))
         self.kubectl("wait", "--for=condition=Ready", "pod/s3", "pod/toolbox", "--timeout=180s",
                      timeout=190)  # fmt: skip
         self._python(f"fs.create_dir('{BUCKET}')")
+
+    def server(self) -> dict[str, Any]:
+        """The pod that the service `s3` leads to."""
+        return server()
 
     def uri(self, key: str) -> str:
         return f"s3://{BUCKET}/{key}"
@@ -75,6 +80,17 @@ class ObjectStore:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             tar.extractall(target, filter="data")
         return target
+
+    def python(self, script: str) -> str:
+        """What a script prints in the pipeline's image, beside the server."""
+        return self.kubectl("exec", "toolbox", "--", "python3", "-c", script)
+
+    def verified(self, uri: str) -> dict[str, Any]:
+        """What `batchinference verify` says of an output."""
+        command = f"batchinference verify {uri} --json || true"
+        said = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
+        found: dict[str, Any] = json.loads(said)
+        return found
 
     def _python(self, statement: str) -> None:
         setup = (
@@ -97,14 +113,14 @@ class ObjectStore:
         return done.stdout
 
 
-def _server() -> dict[str, Any]:
+def server() -> dict[str, Any]:
     container = {
         "name": "s3",
         "image": S3_IMAGE,
         "args": ["--port", ":7070", "--iam-dir", "/iam", "posix", "/data"],
         "env": [
-            {"name": "ROOT_ACCESS_KEY", "value": _KEYS["AWS_ACCESS_KEY_ID"]},
-            {"name": "ROOT_SECRET_KEY", "value": _KEYS["AWS_SECRET_ACCESS_KEY"]},
+            {"name": "ROOT_ACCESS_KEY", "value": KEYS["AWS_ACCESS_KEY_ID"]},
+            {"name": "ROOT_SECRET_KEY", "value": KEYS["AWS_SECRET_ACCESS_KEY"]},
         ],
         "readinessProbe": {"tcpSocket": {"port": 7070}, "periodSeconds": 2},
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}},
@@ -112,9 +128,9 @@ def _server() -> dict[str, Any]:
             {"name": "data", "mountPath": "/data"},
             {"name": "iam", "mountPath": "/iam"},
         ],
-        "securityContext": _RESTRICTED,
+        "securityContext": RESTRICTED,
     }
-    return _pod("s3", container, [{"name": "data"}, {"name": "iam"}])
+    return pod("s3", [container], ["data", "iam"])
 
 
 def _toolbox(image: str) -> dict[str, Any]:
@@ -123,12 +139,13 @@ def _toolbox(image: str) -> dict[str, Any]:
         "image": image,
         "command": ["sleep", "infinity"],
         "env": JOB_ENVIRONMENT,
-        "securityContext": _RESTRICTED,
+        "securityContext": RESTRICTED,
     }
-    return _pod("toolbox", container, [])
+    return pod("toolbox", [container], [])
 
 
-def _pod(name: str, container: dict[str, Any], volumes: list[dict[str, Any]]) -> dict[str, Any]:
+def pod(name: str, containers: list[dict[str, Any]], volumes: list[str]) -> dict[str, Any]:
+    """A pod under the strictest Pod Security level, with volumes that live as long as it."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -137,16 +154,32 @@ def _pod(name: str, container: dict[str, Any], volumes: list[dict[str, Any]]) ->
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 1,
             "securityContext": {"fsGroup": 1000},
-            "containers": [container],
-            "volumes": [{**volume, "emptyDir": {}} for volume in volumes],
+            "containers": containers,
+            "volumes": [{"name": volume, "emptyDir": {}} for volume in volumes],
         },
     }
 
 
-def _service() -> dict[str, Any]:
+def service(name: str, *ports: int) -> dict[str, Any]:
+    """The way to the pod of this name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": "s3"},
-        "spec": {"selector": {"app": "s3"}, "ports": [{"port": 7070}]},
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"app": name},
+            "ports": [{"name": f"port-{port}", "port": port} for port in ports],
+        },
     }
+
+
+def starts(store: ObjectStore, output: str) -> list[int]:
+    """How many rows counted when each attempt at an output began."""
+    script = f"""
+import json
+from batchinference.pipeline.storage import Address
+for place in Address("{output}/_batchinference/attempts").directories():
+    start = json.loads((place / "start.json").read())
+    print(sum(piece["counts"]["read"] for piece in start["pieces"]))
+"""
+    return [int(line) for line in store.python(script).split()]

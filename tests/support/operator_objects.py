@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL
+from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts, Progress
-from batchinference_operator.reconcile.reconcile import Settings
+from batchinference_operator.reconcile.settings import Settings
 from support.documents import document
 
 Object = dict[str, Any]
@@ -41,6 +41,7 @@ def owner(uid: str = UID, kind: str = "BatchInference") -> Object:
 
 def ray_job_body(name: str = "job-1", *, owner_uid: str | None = UID, **status: Any) -> Object:
     """A RayJob as KubeRay leaves it; further arguments are its status, None leaves one out."""
+    status = {"rayClusterName": f"{name}-cluster", **status}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -49,7 +50,7 @@ def ray_job_body(name: str = "job-1", *, owner_uid: str | None = UID, **status: 
             "name": name,
             "uid": f"uid-of-{name}",
             "creationTimestamp": CREATED,
-            "labels": {NAME_LABEL: name.removesuffix("-1")},
+            "labels": {NAME_LABEL: name.rpartition("-")[0]},
             "ownerReferences": [owner(owner_uid)] if owner_uid else [],
         },
         "spec": {"ttlSecondsAfterFinished": 600},
@@ -60,6 +61,14 @@ def ray_job_body(name: str = "job-1", *, owner_uid: str | None = UID, **status: 
 HEAD = {"head": {"podIP": "10.0.0.7", "serviceName": "job-1-head-svc"}}
 INITIALIZING = {"jobDeploymentStatus": "Initializing"}
 RUNNING = {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running", "rayClusterStatus": HEAD}
+FAILED = {
+    "jobStatus": "FAILED",
+    "jobDeploymentStatus": "Failed",
+    "reason": "AppFailed",
+    "message": "Traceback ...",
+    "rayClusterStatus": HEAD,
+    "endTime": "2026-03-01T12:10:00Z",
+}
 SUCCEEDED = {
     "jobStatus": "SUCCEEDED",
     "jobDeploymentStatus": "Complete",
@@ -68,12 +77,33 @@ SUCCEEDED = {
 }
 
 
-def pod_body(name: str = "job-1-head", *, job: str = "job", **status: Any) -> Object:
+def pod_body(
+    name: str = "job-1-head", *, job: str = "job", attempt: int = 1, gpus: int = 0, **status: Any
+) -> Object:
+    """A pod of one attempt at a job; further arguments are its status."""
+    labels = {
+        NAME_LABEL: job,
+        ATTEMPT_LABEL: str(attempt),
+        **({GPUS_LABEL: str(gpus)} if gpus else {}),
+        "ray.io/cluster": f"{job}-{attempt}-cluster",
+        "ray.io/node-type": "head" if name.endswith("head") else "worker",
+    }
     return {
         "kind": "Pod",
-        "metadata": {"namespace": NAMESPACE, "name": name, "labels": {NAME_LABEL: job}},
+        "metadata": {"namespace": NAMESPACE, "name": name, "labels": labels},
         "status": status,
     }
+
+
+def placed(since: str = CREATED, **status: Any) -> Object:
+    """Status of a pod that has had a node since then."""
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
+    return {"conditions": [scheduled], "phase": "Running", **status}
+
+
+def asking(cpu: str = "1") -> Object:
+    """Spec of a pod with one container that asks for so much."""
+    return {"containers": [{"name": "ray", "resources": {"limits": {"cpu": cpu}}}]}
 
 
 def waiting(reason: str, message: str = "") -> Object:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import urllib3
+
 from support.apiserver import ApiServer, free_port
 from support.chart import container, one
 from support.dashboard import Dashboard
@@ -41,7 +43,7 @@ class OperatorProcess:
             "PATH": os.environ["PATH"],
             "KUBECONFIG": str(kubeconfig),
             "BATCHINFERENCE_OPERATOR_HEALTH_PORT": str(free_port()),
-            "PYTHONPATH": str(_DNS),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_DNS), os.getenv("PYTHONPATH")])),
             "DASHBOARD_OF_TEST": dashboard.address,
         }
 
@@ -50,6 +52,20 @@ class OperatorProcess:
         return (
             f"http://127.0.0.1:{self._environment['BATCHINFERENCE_OPERATOR_HEALTH_PORT']}/healthz"
         )
+
+    def answers(self, path: str) -> int:
+        """The status of its own answer; 0 while it gives none."""
+        try:
+            return urllib3.request(
+                "GET", self.health.replace("/healthz", path), retries=False
+            ).status
+        except urllib3.exceptions.HTTPError:
+            return 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> None:
         with self.log.open("ab") as log:

@@ -41,6 +41,7 @@ class PlayedJob:
         self.namespace = namespace
         self.name = name
         self.dashboard = dashboard
+        self.attempt = 1
         self.service = f"{name}-head-svc"
 
     # --- what the operator makes ------------------------------------------------------------
@@ -52,8 +53,8 @@ class PlayedJob:
 
     @property
     def ray_job(self) -> Object:
-        """The RayJob, as soon as it is there."""
-        name = f"{self.name}-1"
+        """The RayJob of the attempt that is played, as soon as it is there."""
+        name = f"{self.name}-{self.attempt}"
         return soon(f"RayJob {name}", lambda: self.namespace.find("RayJob", name))
 
     @property
@@ -97,6 +98,9 @@ class PlayedJob:
             lambda: self.ray_job["spec"]["ttlSecondsAfterFinished"] == 0,
         )
 
+    def suspend(self, value: bool) -> None:
+        self.namespace.patch("BatchInference", self.name, {"spec": {"suspend": value}})
+
     # --- what KubeRay and the driver do -----------------------------------------------------
 
     def play(self, deployment: str, job: str = "", **fields: Any) -> None:
@@ -113,6 +117,15 @@ class PlayedJob:
         self.play("Running", rayClusterName=f"{self.name}-abcde", rayClusterStatus={"head": head})
         token = base64.b64decode(self.secret["data"][TOKEN_KEY]).decode()
         self.dashboard.tokens[self.host] = token
+
+    def play_pod(self, status: Object) -> str:
+        """A worker's pod that has come so far; returns its name."""
+        group = self.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+        name = f"{self.name}-worker-x"
+        pod = {**group["template"], "apiVersion": "v1", "kind": "Pod"}
+        self.namespace.create({**pod, "metadata": {"name": name, **pod["metadata"]}})
+        self.namespace.patch_status("Pod", name, status)
+        return name
 
     def play_driver(self) -> None:
         self.play("Running", "RUNNING", startTime=stamp())

@@ -70,11 +70,14 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(directory: Path) -> Iterator[S3Server]:
-    """A server that keeps its buckets in a directory. Skips where the program is missing."""
+def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
+    """A server that keeps its buckets in a directory, and tells of its requests in a file. Skips
+    where the program is missing."""
     port = _free_port()
     command = [program("versitygw", HOW_TO_GET_IT), "--quiet", "--port", f"127.0.0.1:{port}"]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+    if log is not None:
+        command += ["--access-log", str(log)]
     process = subprocess.Popen(
         [*command, "--health", "/health", "posix", str(directory)],
         env={**os.environ, **keys},

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from support.kubectl import Kubectl
+from support.kubectl import Kubectl, Object
 
 Status = dict[str, Any]
 
@@ -50,11 +50,15 @@ def recorded(kubectl: Kubectl, name: str) -> Iterator[Statuses]:
 
 
 def _read(stream: Any, statuses: Statuses) -> None:
-    decoder, text = json.JSONDecoder(), ""
+    for found in objects(stream):
+        statuses.append(found.get("status", {}))
+
+
+def objects(stream: Any) -> Iterator[Object]:
+    """What `kubectl get --watch --output json` prints, one after the other."""
+    text = ""
     for line in stream:
         text += line
-        if line.rstrip("\n") != "}":
-            continue  # objects are indented, so this line alone ends one
-        found, _ = decoder.raw_decode(text.strip())
-        statuses.append(found.get("status", {}))
-        text = ""
+        if line.rstrip("\n") == "}":  # objects are indented, so this line alone ends one
+            yield json.loads(text)
+            text = ""

@@ -15,13 +15,14 @@ from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Manifest
-from batchinference.pipeline.output import begin
+from batchinference.pipeline.output import look
+from batchinference.pipeline.pieces import Piece
 from batchinference.pipeline.sink import CommitSink
+from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.table_sink import sink_for
 from batchinference.pipeline.tables import Table, table_for
 from batchinference.spec import BatchInferenceSpec
-from batchinference.spec.report import JobState, Report
+from support.commits import cleaned, report_of
 from support.specs import spec_of
 
 Write = dict[str, Any]
@@ -45,18 +46,24 @@ class TableJob:
     def begin(self, table: pa.Table) -> None:
         self.sink.on_write_start(rows.with_ids(table, 0, 0).schema)
 
-    def check(self) -> list[Manifest]:
+    def check(self) -> list[Piece]:
         self._write(rows.end_of_file(0, self.written), 10_000)
-        return self.attempt.check_and_clean(files=1)
+        end = cleaned(self.attempt)
+        assert end.gaps(1, None) == {}
+        return end.pieces
 
-    def commit(self, manifests: list[Manifest] | None = None) -> None:
-        """All that makes the rows visible; `manifests` when they are checked already."""
-        checked = self.check() if manifests is None else manifests
-        self.attempt.commit(self.spec.write, checked)  # type: ignore[arg-type]
+    def commit(self, pieces: list[Piece] | None = None) -> list[Piece]:
+        """All that makes the rows visible; `pieces` when they are checked already."""
+        checked = self.check() if pieces is None else pieces
+        layout = self.attempt.layout
+        end = Snapshot(layout.key, "", checked, {0: self.written})
+        self.attempt.commit(self.spec.write, end, report_of(layout))  # type: ignore[arg-type]
+        return checked
 
     def complete(self) -> None:
-        self.commit()
-        self.attempt.complete(report())
+        layout = self.attempt.layout
+        end = Snapshot(layout.key, "", self.commit(), {0: self.written})
+        self.attempt.complete(end, report_of(layout))
 
     def _write(self, table: pa.Table, task: int | None) -> None:
         number = self.written if task is None else task
@@ -69,10 +76,12 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
     layout = Layout.of(spec)
-    attempt = begin(spec.write, layout)
-    if attempt is None:
+    standing = look(spec.write, layout)
+    if standing is None:
         return None
+    standing = standing.clear()
     layout.input.write(freeze_input([str(source)], []).serialized())
+    attempt = standing.open(Snapshot(layout.key, ""))
     return TableJob(spec, attempt, sink_for(spec.write, attempt, 1))
 
 
@@ -104,14 +113,8 @@ def together(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
     return list(concat(list(tables)).to_pylist())
 
 
-def report() -> Report:
-    now = "2026-01-01T00:00:00Z"
-    return Report(
-        name="job",
-        state=JobState.SUCCEEDED,
-        output="out",
-        startedAt=now,
-        updatedAt=now,
-        version="1",
-        seconds={},
-    )
+def without_x(row: dict[str, Any]) -> dict[str, Any]:
+    """A step that finds rows bad whose text has an x."""
+    if "x" in row["text"]:
+        raise ValueError("an x")
+    return row

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.reconcile import finished
-from batchinference_operator.runtime.cache import job_view
 from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.metrics import Metrics
+from batchinference_operator.runtime.recorder import Recorder
+from batchinference_operator.runtime.signals import Signals
 from support.fake_cluster import FakeCluster, FakeDriver, KubeRay, MemoryGateway, operated
 from support.operator_objects import RUNNING
-from support.virtual_time import clock, until
+from support.virtual_time import clock, until, wall_clock
 
 LAGS: list[dict[str, float]] = [{}, {"BatchInference": 3}, {"RayJob": 3}, {"RayJob": 0.2}]
 """Seconds by which the watches of a kind are late."""
@@ -30,6 +35,16 @@ class World:
     def called(self, call: str) -> None:
         self.calls.append((clock(), call))
 
+    def fails(self, call: str, fault: Exception) -> None:
+        """From now on a call of the API server raises."""
+
+        def fail(each: str) -> None:
+            self.called(each)
+            if each == call:
+                raise fault
+
+        self.gateway.before = fail
+
     def kuberay(self, name: str = "job") -> KubeRay:
         return KubeRay(self.cluster, self.driver, name)
 
@@ -41,7 +56,7 @@ class World:
 
     def over(self, name: str = "job") -> bool:
         body = self.cluster.get("BatchInference", name)
-        return body is not None and finished(job_view(body))
+        return body is not None and finished(JobView.of(body))
 
     def count(self, call: str) -> int:
         return sum(each == call for _, each in self.calls)
@@ -54,6 +69,17 @@ class World:
     def operated(self, **settings: Any) -> AbstractAsyncContextManager[Controller]:
         """The operator at work in it."""
         return operated(self.gateway, self.driver, **settings)
+
+    @asynccontextmanager
+    async def recorded(self, **settings: Any) -> AsyncIterator[Metrics]:
+        """The operator at work in it, with Events and metrics."""
+        metrics = Metrics()
+        recorder = Recorder(self.gateway, metrics, wall_clock)
+        async with self.operated(signals=Signals(metrics, recorder), **settings):
+            posting = asyncio.create_task(recorder.work())
+            yield metrics
+            await asyncio.sleep(1)
+            posting.cancel()
 
     # --- what a job goes through ---------------------------------------------------------
 

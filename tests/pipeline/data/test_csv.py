@@ -177,6 +177,27 @@ def test_the_wider_of_two_types_holds_for_all_files(tmp_path: Path) -> None:
     assert outcome.bad == {}
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "", " 9223372036854775808", "18446744073709551615"], "uint64"),
+        (["-1", "9223372036854775808"], "string"),
+        (["1", "18446744073709551616"], "string"),
+        (["9223372036854775808", "1.5", "1e20"], "double"),
+        (["9223372036854775807", "-1"], "int64"),
+    ],
+    ids=str,
+)
+def test_a_whole_number_is_never_rounded(tmp_path: Path, values: list[str], kind: str) -> None:
+    outcome = read(tmp_path, "n,t\n" + "".join(f"{value},x\n" for value in values))
+    assert str(outcome.schema.field("n").type) == kind
+    number = {"string": str, "double": float}.get(kind, int)
+    assert [row["n"] for row in outcome.good] == [
+        number(value) if value else None for value in values
+    ]
+    assert outcome.bad == {}
+
+
 def test_columns_are_told_by_their_names_in_each_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,t\n1,x\n")
     (tmp_path / "b.csv").write_text("t,n\ny,2\n")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.fates import apply_step, divide
-from batchinference.pipeline.manifest import whole_and_parts
 from batchinference.pipeline.steps import Changed
 
 CHILDREN = st.lists(st.integers(0, 4), min_size=1, max_size=8)
@@ -90,11 +89,3 @@ def test_a_share_is_divided_without_a_rest() -> None:
     divided = divide(np.array([7, 1]), np.array([0, 0, 0, 1, 1]), 2)
     assert divided is not None
     assert divided.tolist() == [3, 2, 2, 1, 0]
-
-
-def test_parts_in_one_place_make_a_row_whole() -> None:
-    ids = np.array([rows.pack(0, 1), rows.pack(0, 1), rows.pack(0, 2), rows.pack(1, 0)])
-    half = rows.WHOLE // 2
-    whole, parts = whole_and_parts(ids, np.array([half, half, half, rows.WHOLE]))
-    assert whole.tolist() == [rows.pack(0, 1), rows.pack(1, 0)]
-    assert parts == [(0, 2, half)]

@@ -171,6 +171,38 @@ def test_types_are_learned_from_all_samples(tmp_path: Path) -> None:
     assert kinds == {"n": "double", "s": "string", "l": "list<item: int64>"}
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "bad"),
+    [
+        ([1, 2**63, 2**64 - 1], "uint64", []),
+        ([2**63 - 1, -(2**63)], "int64", []),
+        ([-1, 2**63], "int64", [1]),
+        ([1, 2**64], "uint64", [1]),
+        ([0, -(2**63) - 1], "int64", [1]),
+        ([[1], [2**63]], "list<item: int64>", [1]),
+        ([1.5, 1e20, 2], "double", []),
+    ],
+    ids=str,
+)
+def test_a_whole_number_is_never_rounded(
+    tmp_path: Path, values: list[Any], kind: str, bad: list[int]
+) -> None:
+    rows = "".join(json.dumps({"a": value}) + "\n" for value in values)
+    outcome = read(tmp_path, rows.encode())
+    kept = [value for place, value in enumerate(values) if place not in bad]
+    assert [row["a"] for row in outcome.good] == kept
+    assert str(outcome.schema.field("a").type) == kind
+    assert [row for _, row in outcome.bad] == bad
+
+
+def test_numbers_that_only_one_file_needs_64_bits_for_are_so_in_all(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", b'{"a": 1}\n')
+    write(tmp_path / "b.json", b'{"a": 9223372036854775808}\n')
+    outcome = read_files("json", tmp_path)
+    assert [row["a"] for row in outcome.good] == [1, 2**63]
+    assert {str(table.schema.field("a").type) for table in outcome.tables[::2]} == {"uint64"}
+
+
 def test_a_broken_line_among_the_samples_costs_no_types(tmp_path: Path) -> None:
     write(tmp_path / "a.json", b'{"n": 1}\nbroken\n')
     write(tmp_path / "b.json", b'{"n": 1.5}\n')

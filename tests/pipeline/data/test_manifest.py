@@ -267,6 +267,6 @@ class TestParts:
 
     def test_rows_are_counted(self, directory: Path) -> None:
         opened = open_input("manifest", directory)
-        count = count_rows(opened.frozen, opened.file_rows.reader)
+        count = count_rows(opened.frozen, opened.file_rows.reader, {})
         assert count is not None
         assert (count.rows, count.estimated) == (130, False)

@@ -111,6 +111,26 @@ def _archive(**members: bytes) -> bytes:
     return content.getvalue()
 
 
+def _of_shape(shape: str) -> bytes:
+    """A file whose header says so, with three numbers behind it."""
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00\x76\x00" + header.encode() + bytes(24)
+
+
+@pytest.mark.parametrize(
+    "shape", ["(-1,)", "(3, -1)", f"({10**30},)", f"({10**15}, 0)", f"(1, {10**20})", "(1.5,)"]
+)
+def test_a_shape_that_no_array_has_makes_one_bad_row(tmp_path: Path, shape: str) -> None:
+    (tmp_path / "a.npy").write_bytes(_of_shape(shape))
+    (tmp_path / "b.npy").write_bytes(_of_shape("(3,)"))
+    outcome = read_files("numpy", tmp_path)
+    assert list(outcome.bad) == [(0, 0)]
+    assert "shape" in outcome.bad[0, 0]
+    assert shape.strip("(),").split(",")[0] in outcome.bad[0, 0]
+    assert outcome.column("data").tolist() == [0, 0, 0]
+    assert outcome.ends == {0: 1, 1: 3}
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"\x93NUMPY", b"no array at all", b"PK\x03\x04 no archive", _archive(a=b"no array")],

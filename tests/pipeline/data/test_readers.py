@@ -18,7 +18,7 @@ from support.reading import Input, open_input
 
 
 def counted(opened: Input) -> int | None:
-    count = count_rows(opened.frozen, opened.file_rows.reader)
+    count = count_rows(opened.frozen, opened.file_rows.reader, {})
     return None if count is None else count.rows
 
 

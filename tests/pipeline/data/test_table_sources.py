@@ -21,9 +21,9 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from batchinference.pipeline import table_sources
+from batchinference.pipeline.additions import targets_of
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.job_input import JobInput, open_input
-from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.storage import Address
@@ -125,7 +125,7 @@ class TestAnySource:
             )
         ).spec
         with pytest.raises(BadInput, match="did you mean 'score'"):
-            prepare(spec, Layout.of(spec))
+            prepare(spec, next(targets_of(spec)))
 
 
 class TestSql:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.owner import is_complete
 from batchinference.pipeline.sample import first_rows
-from support.tables import TableJob, in_order, open_job, run_job
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.tables import Fence, reaching_table
+from support.tables import TableJob, in_order, open_job, run_job, table_of
 
 Row = dict[str, Any]
 MOMENT = dt.datetime.fromisoformat("2026-01-02T03:04:05")
@@ -203,6 +206,58 @@ def test_a_driver_that_died_right_after_the_commit_has_done_it(target: Target, m
     assert not target.run(numbered(0, 1), mode=mode)
     assert is_complete(Layout.of(job.spec))
     assert target.rows() == expected(0, 1)
+
+
+def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Address]:
+    """The receipts of a job with rows 0 and 1, of a table that may have row 9."""
+    if filled:
+        target.run(numbered(9), mode="append", name="before")
+    job = target.open(mode=mode)
+    job.begin(numbered(0))
+    job.put(numbered(0, 1))
+    return [job.attempt.layout.data / file.name for one in job.check() for file in one.data]
+
+
+def nothing() -> None:
+    """A last look that sees nothing."""
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
+def test_a_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: str) -> None:
+    receipts = ready_to_commit(target, mode, filled=filled)
+    table = table_of(target.write(mode=mode))
+    rows = expected(0, 1, *([9] if filled and mode == "append" else []))
+
+    table.commit(receipts, Fence("first", "series", nothing))
+    assert target.rows() == rows
+    table.commit(receipts, Fence("first", "series", nothing))
+    with pytest.raises(BadOutput):
+        table.commit(receipts, Fence("second", "series", nothing))
+    assert (target.rows(), table.commits("second")) == (rows, 0)
+    assert (table.commits("first"), table.commits("series")) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
+def test_a_table_takes_one_commit_of_a_series_while_another_goes_on(
+    target: Target, filled: bool, mode: str
+) -> None:
+    # Lance adds rows to whatever there is by then, which `verify` tells by the commits
+    twice = target.format == "lance" and filled and mode == "append"
+    receipts = ready_to_commit(target, mode, filled=filled)
+
+    def meanwhile() -> None:
+        if not table_of(target.write(mode=mode)).commits("first"):
+            table_of(target.write(mode=mode)).commit(receipts, Fence("first", "series", nothing))
+
+    refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
+    with refused, reaching_table():
+        table_of(target.write(mode=mode)).commit(receipts, Fence("second", "series", meanwhile))
+    before = [9] if filled and mode == "append" else []
+    assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)
+    table = table_of(target.write(mode=mode))
+    assert (table.commits("second"), table.commits("series")) == (twice, 1 + twice)
 
 
 def test_a_job_whose_state_was_removed_is_another_run(target: Target) -> None:

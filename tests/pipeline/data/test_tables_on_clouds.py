@@ -8,10 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.utils.config import Config
 
 from batchinference.pipeline.stores import object_store
 from batchinference.pipeline.table_sources import open_table
+from batchinference.pipeline.tables.stores import iceberg_properties
 from batchinference.spec.read import ReadLance
+from batchinference.spec.storage import Storage
 from support.clouds import ACCOUNT, ACCOUNT_KEY, Cloud, served
 from support.reading import Outcome
 from support.tables import in_order, run_job, table_of
@@ -61,3 +64,36 @@ def test_rows_come_back_and_are_added_to_once(
         source = ReadLance.model_validate({"format": "lance", "path": path, "storage": reached})
         tasks = open_table(source).read_tasks(1)
         assert in_order(Outcome([table for task in tasks for table in task()]).good) == ROWS
+
+
+def test_iceberg_finds_the_service_of_its_warehouse(
+    clouds: dict[str, Cloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TOKEN": "t", "TOKEN_EXPIRES_AT": "32503680000000"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULT__GCS__OAUTH2__{name}", value)
+    # which is read when the module is imported, and other tests may have imported it
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog = {"properties": {"type": "sql", "uri": uri, "warehouse": "gs://iceberg/w"}}
+    reached = storage("gs", clouds, anonymous=True)
+    write = {"format": "iceberg", "path": "gs://iceberg/out", "storage": reached}
+    write |= {"table": "ns.rows", "catalog": catalog}
+    assert run_job(tmp_path / "in", write, [pa.Table.from_pylist(ROWS)])
+    assert in_order(table_of(write).first_rows(9)) == ROWS
+    assert any(name.startswith("iceberg/w/") for name in clouds["gs"].objects)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("s3://lake/w", {"s3.endpoint": "https://store", "s3.region": "here"}),
+        ("./out", {"s3.endpoint": "https://store", "s3.region": "here"}),
+        ("gs://lake/w", {"gcs.service.host": "https://store"}),
+        ("abfss://lake@account.dfs.core.windows.net/w", {}),
+        ("az://lake/out", {}),
+    ],
+)
+def test_iceberg_is_told_of_an_endpoint_in_the_words_of_its_store(
+    place: str, expected: dict[str, str]
+) -> None:
+    assert iceberg_properties(place, Storage(endpoint="https://store", region="here")) == expected

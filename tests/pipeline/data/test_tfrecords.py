@@ -165,7 +165,7 @@ def test_rows_are_estimated_from_the_beginning(
     write(tmp_path, *({"noise": random.bytes(200)} for _ in range(3000)), name=name)
     monkeypatch.setattr(streams, "SAMPLE_BYTES", 1 << 18)
     opened = open_input("tfrecords", tmp_path)
-    count = count_rows(opened.frozen, opened.file_rows.reader)
+    count = count_rows(opened.frozen, opened.file_rows.reader, {})
     assert count is not None
     assert count.estimated
     assert abs(count.rows - 3000) < 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import transformers as hf
 
 from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.runtimes.transformers import loading
 from support.transformers_runs import loaded, run
 
 Tiny = Callable[[str], str]
@@ -51,6 +53,29 @@ def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
     without = run(loaded("feature-extraction", body, ["text"]), {"text": TEXTS})
     assert np.abs(np.array(whole) - np.array(without)).max() < 1e-5
     assert loaded("image-feature-extraction", vit, ["image"])  # has no pooler of its own
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["alone", "beside its model"])
+@pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])
+def test_an_adapter_is_refused_in_words_that_name_its_model(
+    bert: str, task: str, whole: bool, tmp_path: Path
+) -> None:
+    if whole:
+        shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    config = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").touch()
+    with pytest.raises(ModelLoad, match=r"an adapter of peft for the model 'org/base': merge them"):
+        loaded(task, str(tmp_path), ["text"])
+
+
+def test_an_adapter_beside_its_model_is_left_to_peft_where_that_is(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    monkeypatch.setattr(loading, "is_peft_available", lambda: True)
+    assert loaded("feature-extraction", str(tmp_path), ["text"])
 
 
 def test_what_only_training_uses_may_be_missing(tiny: Tiny, tmp_path: Path) -> None:

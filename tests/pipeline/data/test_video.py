@@ -160,7 +160,7 @@ def test_rows_are_estimated_from_the_header(
 ) -> None:
     film(tmp_path / f"a.{ending}", frames=30, rate=10)
     opened = open_input("video", tmp_path, fps=fps)
-    count = count_rows(opened.frozen, opened.file_rows.reader)
+    count = count_rows(opened.frozen, opened.file_rows.reader, {})
     assert count is not None
     assert count.estimated
     assert abs(count.rows - rows) <= 1

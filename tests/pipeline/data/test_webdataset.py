@@ -12,6 +12,7 @@ import pytest
 import webdataset
 
 from batchinference.pipeline.blocks import to_batch
+from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers import streams
 from batchinference.pipeline.sizing import count_rows
 from support.inputs import add_member, pictures, png, write_webdataset
@@ -59,6 +60,18 @@ def test_only_some_suffixes_are_read(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
     outcome = read_files("webdataset", tmp_path, suffixes=["txt"])
     assert outcome.good == [{"__key__": "1", "txt": "a"}]
+
+
+def test_a_suffix_that_no_sample_has_is_refused(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
+    refusal = "suffixes: 'jpg': no sample that was looked at has it, only png, seg.png, txt"
+    with pytest.raises(BadInput, match=refusal):
+        open_input("webdataset", tmp_path, suffixes=["txt", "jpg"])
+
+
+def test_archives_in_which_nothing_is_found_refuse_no_suffix(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"no archive" * 100)
+    assert list(read_files("webdataset", tmp_path, suffixes=["txt"]).bad) == [(0, 0)]
 
 
 def test_a_suffix_is_what_follows_the_first_dot(tmp_path: Path) -> None:
@@ -189,7 +202,7 @@ def test_rows_are_estimated_from_the_beginning(
     shard(tmp_path / name, {f"{number}.bin": random.bytes(600) for number in range(2000)})
     monkeypatch.setattr(streams, "SAMPLE_BYTES", 1 << 18)
     opened = open_input("webdataset", tmp_path)
-    count = count_rows(opened.frozen, opened.file_rows.reader)
+    count = count_rows(opened.frozen, opened.file_rows.reader, {})
     assert count is not None
     assert count.estimated
     assert abs(count.rows - 2000) < 300

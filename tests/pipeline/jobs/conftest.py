@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from batchinference.pipeline import engine
+from support.crashes import Place, local_place, s3_place
+from support.documentation import code_of_pages
 from support.examples import directories_of_modules
 from support.s3 import S3Server, s3_server
 
@@ -26,13 +28,21 @@ def own_code() -> Path:
 
 
 @pytest.fixture(scope="session")
-def one_ray() -> Iterator[None]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the module `steps` of the documentation lies."""
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "steps.py").write_text(code_of_pages())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def one_ray(pages: Path) -> Iterator[None]:
     """Ray with three logical CPUs and two NPUs, whatever the machine has, so that plans run the
     same."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    for directory in (*directories_of_modules(), str(OWN_CODE.parent), str(FAKES)):
+    for directory in (*directories_of_modules(), str(OWN_CODE.parent), str(FAKES), str(pages)):
         engine.importable(directory)
     ray.init(
         num_cpus=3,
@@ -53,6 +63,14 @@ def ray(one_ray: None) -> Iterator[None]:
         if thread.name == "dataset":
             thread.join(60)
             assert not thread.is_alive(), "a job goes on although it has failed"
+
+
+@pytest.fixture(params=["posix", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where played jobs read and write."""
+    if request.param == "posix":
+        return local_place(tmp_path)
+    return s3_place(tmp_path, request.getfixturevalue("s3"))
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,11 @@ def leave(batch: Batch) -> Batch:
     sys.exit("enough")
 
 
+class Holding:
+    def __call__(self, batch: Batch, file: str) -> Batch:
+        return wait_for(batch, file)
+
+
 class DieOnce:
     def __call__(self, batch: Batch, file: str) -> Batch:
         return die_once(batch, file)
@@ -209,4 +214,27 @@ def uneven(batch: dict[str, Any]) -> dict[str, Any]:
     batch["half"] = n / 2 if many else n
     if bool((n >= 30).all()):
         batch["extra"] = n
+    return batch
+
+
+def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
+    """Fails on bad rows until a file is there."""
+    if "bad" in row["text"] and not Path(file).exists():
+        raise ValueError("bad")
+    return row
+
+
+def breaks_off(batch: Batch, directory: str, column: str, at: str) -> Batch:
+    """Notes each row that it is given. Once some of the others are committed it fails, as a device
+    does that breaks, at one of the rows, unless the file `mended` is there."""
+    place, texts = Path(directory), [str(value) for value in batch[column]]
+    with (place / "seen").open("a") as log:
+        log.write("".join(f"{text}\n" for text in texts))
+    if not (place / "mended").exists() and any(text.endswith(at) for text in texts):
+        deadline = time.monotonic() + 60
+        while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < 2:
+            if time.monotonic() > deadline:
+                raise RuntimeError("CUDA error: nobody else commits anything")
+            time.sleep(0.05)
+        raise RuntimeError("CUDA error: the device is gone")
     return batch

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 def job(directory: Path, name: str, mode: str, **write: Any) -> Document:
     """A job over one line, which differs from job to job."""
-    source = write_lines(directory / "in" / name, {"a.txt": [name]})
+    source = directory / "in" / name
+    if not source.exists():
+        write_lines(source, {"a.txt": [name]})
     write = {"format": "parquet", "mode": mode, **write}
     return job_document(name, source, directory / "out", write=write)
 
@@ -39,7 +41,8 @@ def test_jobs_add_to_an_output_and_each_does_so_once(tmp_path: Path) -> None:
         run = run_job(job(tmp_path, name, "append"))
         assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first", "second", "third"]
-    assert run.report.message == "the output was complete already"
+    words = "the output was complete already; there are no new files in its input"
+    assert run.report.message == words
 
 
 def test_what_was_there_before_may_be_anybodys(tmp_path: Path) -> None:
@@ -58,14 +61,18 @@ def test_overwrite_removes_what_was_added_as_well(tmp_path: Path) -> None:
     assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
 
 
-def test_an_added_job_that_broke_off_is_begun_anew(tmp_path: Path) -> None:
+def test_an_added_job_that_broke_off_goes_on_with_what_it_has(tmp_path: Path) -> None:
+    assert succeeded(run_job(job(tmp_path, "first", "error")))
     added = job(tmp_path, "added", "append")
     assert succeeded(run_job(added))
     layout = Layout.of(parse(added).spec)
     layout.success.delete()
+    files = data_files(tmp_path / "out")
     again = run_job(added)
-    assert again.report.attempt == 2
-    assert texts(tmp_path) == ["added"]
+    assert succeeded(again)
+    assert (again.report.attempt, again.counts) == (2, (1, 1, 0, 0))
+    assert data_files(tmp_path / "out") == files
+    assert texts(tmp_path) == ["added", "first"]
 
 
 @pytest.mark.parametrize("before", ["a job's", "a stranger's"])
@@ -112,14 +119,17 @@ def test_the_same_work_is_not_added_to_itself(tmp_path: Path) -> None:
     assert succeeded(run_job(job(tmp_path, "first", "error")))
     run = run_job(job(tmp_path, "first", "append"))
     assert succeeded(run)
-    assert run.report.message == "the output was complete already"
+    words = "the output was complete already; there are no new files in its input"
+    assert run.report.message == words
     assert texts(tmp_path) == ["first"]
 
 
 def test_unfinished_output_of_the_same_work_is_not_added_to(tmp_path: Path) -> None:
     begun = job(tmp_path, "first", "error")
     assert succeeded(run_job(begun))
-    Layout.of(parse(begun).spec).success.delete()
+    layout = Layout.of(parse(begun).spec)
+    for of_the_end in (layout.success, layout.end):
+        of_the_end.delete()
     run = run_job(job(tmp_path, "first", "append"))
     assert "holds unfinished output of the same work" in str(run.report.message)
     assert texts(tmp_path) == ["first"]

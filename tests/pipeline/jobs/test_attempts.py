@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from functools import partial
@@ -23,7 +24,7 @@ from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents import Document
-from support.job_runs import Run, errors_of, job_document, run_job, write_lines
+from support.job_runs import Run, data_files, errors_of, job_document, run_job, write_lines
 from support.outputs import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -56,17 +57,17 @@ def test_a_complete_output_is_left_as_it_is(source: Path, tmp_path: Path) -> Non
     assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 
-def test_an_unfinished_output_is_done_again_and_holds_each_row_once(
-    source: Path, tmp_path: Path
-) -> None:
+def test_an_output_that_lacks_nothing_but_its_end_is_ended(source: Path, tmp_path: Path) -> None:
     step = {"name": "own", "python": {"callable": "own_code:refuse_bad"}}
     write_lines(source, {"c.txt": ["bad row"]})
     errors = {"maxRows": 1}
     job = job_document("job", source, tmp_path / "out", steps=[step], errors=errors)
     assert run_job(job).report.attempt == 1
     (tmp_path / "out" / "_SUCCESS").unlink()
+    files = data_files(tmp_path / "out")
 
     run = run_job(job)
+    assert data_files(tmp_path / "out") == files
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
     assert run.counts == (41, 40, 1, 0)
     assert texts(tmp_path / "out") == sorted(TEXTS)
@@ -74,14 +75,37 @@ def test_an_unfinished_output_is_done_again_and_holds_each_row_once(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_a_failed_job_can_be_run_again_when_its_cause_is_gone(source: Path, tmp_path: Path) -> None:
-    (source / "c.txt").write_bytes(b"b\xffd\n")
-    job = job_document("job", source, tmp_path / "out")
-    assert run_job(job).report.reason == "TooManyErrors"
-    (source / "c.txt").write_text("good now\n")
-    run = run_job(job)
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
-    assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])
+class TestTooManyBadRows:
+    """A job that has failed, and how it comes to its end all the same."""
+
+    @pytest.fixture
+    def job(self, source: Path, tmp_path: Path) -> Document:
+        (source / "c.txt").write_bytes(b"b\xffd\n")
+        job = job_document("job", source, tmp_path / "out")
+        assert run_job(job).report.reason == "TooManyErrors"
+        return job
+
+    def test_more_may_be_bad(self, job: Document, tmp_path: Path) -> None:
+        job["spec"]["errors"] = {"maxRows": 1}
+        run = run_job(job)
+        assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+        assert run.counts == (41, 40, 1, 0)
+        assert texts(tmp_path / "out") == sorted(TEXTS)
+
+    def test_a_file_that_was_mended_makes_it_another_input(
+        self, job: Document, source: Path, tmp_path: Path
+    ) -> None:
+        (source / "c.txt").write_text("good now\n")
+        refused = run_job(job)
+        assert refused.report.reason == "BadInput"
+        assert re.search(
+            r"c\.txt' has changed .*\(4 bytes then, 9 now\).* begin anew with resume: false",
+            str(refused.report.message),
+        )
+        job["spec"]["resume"] = False
+        run = run_job(job)
+        assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (41, 41, 0, 0))
+        assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])
 
 
 def test_other_work_is_refused_unless_it_may_overwrite(source: Path, tmp_path: Path) -> None:

@@ -109,21 +109,23 @@ def test_a_job_that_failed_has_no_mark_of_completeness_and_says_why_beside_its_o
     assert kept == run.report
 
 
+@pytest.mark.parametrize("errors", [{"maxRows": 1}, {"maxPercent": 5.0}], ids=["rows", "percent"])
 def test_a_job_with_too_many_bad_rows_does_not_wait_for_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: dict[str, Any]
 ) -> None:
+    """Of text, whose number of rows is but an estimate."""
     monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
-    lines = {"a.txt": ["bad one", "bad two"], "b.txt": ["hold"], "c.txt": GOOD}
+    many = [f"good {n}" if n % 5 else f"bad {n}" for n in range(1200)]
     until = tmp_path / "until"
     held = {"callable": "own_code:wait_for", "callArgs": {"file": str(until)}}
-    source = write_lines(tmp_path / "in", lines)
-    steps = [REFUSE, {"name": "held", "python": held}]
-    run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 1}))
+    source = write_lines(tmp_path / "in", {"a.txt": many, "b.txt": ["hold"], "c.txt": GOOD})
+    steps = [{**REFUSE, "batchSize": 20}, {"name": "held", "python": held}]
+    run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors=errors))
     until.touch()  # a task that goes on would keep a CPU from the other tests
     assert run.report.reason == "TooManyErrors"
     assert run.report.counts is not None
-    assert run.report.counts.failed == 2
-    assert run.report.counts.read < 60
+    assert run.report.counts.failed > 1
+    assert run.report.counts.read < 1200 + 1 + len(GOOD)
 
 
 class TestUndecodable:

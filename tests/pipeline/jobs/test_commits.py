@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,39 +18,46 @@ import pytest
 from batchinference.pipeline import rows
 from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import BadOutput, Incomplete
-from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.coverage import Gaps
+from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Counts
+from batchinference.pipeline.pieces import Counts
+from batchinference.pipeline.sealed import SEAL
 from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.parquet import ParquetWriter
+from support.commits import begun, cleaned, ended, layout_of
 from support.job_runs import data_files, write_lines
 from support.outputs import rows_of
 
-KEY = "0123456789abcdef"
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "in", {"a.txt": ["x"], "b.txt": ["y"]})
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """An output whose input has two files."""
-    source = write_lines(tmp_path / "in", {"a.txt": ["x"], "b.txt": ["y"]})
-    output = Address(str(tmp_path / "out"))
-    state = output / "_batchinference"
-    layout = Layout(KEY, output, state, state / "errors")
-    layout.input.write(freeze_input([str(source)], []).serialized())
-    return layout
+    return layout_of(tmp_path / "out")
 
 
 @pytest.fixture
-def attempt(layout: Layout) -> Attempt:
-    return Attempt.open(layout, 1)
+def attempt(layout: Layout, source: Path) -> Attempt:
+    return begun(layout, source)
 
 
 @pytest.fixture
 def commit(attempt: Attempt) -> Commit:
+    return committing(attempt)
+
+
+def committing(attempt: Attempt) -> Commit:
     return Commit(attempt, ParquetWriter("snappy"), Cut())
+
+
+def missing(end: Snapshot, files: int = 1) -> Gaps:
+    return end.gaps(files, None)
 
 
 def good(file: int, first: int, *values: int) -> pa.Table:
@@ -78,14 +86,21 @@ def errors_of(layout: Layout) -> list[dict[str, object]]:
     return rows_of(directory) if directory.exists() else []
 
 
-def manifest_of(layout: Layout, name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((layout.manifests(1) / name).read())
+def manifest_files(attempt: Attempt) -> list[Path]:
+    return sorted(Path(attempt.place.path).glob("0*.json"))
+
+
+def manifest_names(attempt: Attempt) -> list[str]:
+    """Without the letters that make each of them another one's."""
+    return [file.name.rsplit(".", 2)[0] for file in manifest_files(attempt)]
+
+
+def manifest_of(attempt: Attempt) -> dict[str, Any]:
+    """The only one, without its checksum."""
+    (file,) = manifest_files(attempt)
+    content: dict[str, Any] = json.loads(file.read_bytes())
+    del content[SEAL]
     return content
-
-
-def manifest_names(layout: Layout) -> list[str]:
-    names = (Path(info.path).name for info in layout.manifests(1).files())
-    return sorted(name for name in names if name.endswith(".json"))
 
 
 def test_good_rows_become_a_data_file_with_the_columns_of_the_user_alone(commit: Commit) -> None:
@@ -118,24 +133,27 @@ def test_an_error_file_has_the_same_schema_whatever_failed(commit: Commit, layou
 
 def test_the_manifest_tells_rows_ends_counts_and_files(commit: Commit, layout: Layout) -> None:
     commit.put(MIXED, task=3)
-    assert manifest_names(layout) == ["00000003.6.3.1.2.json"]
-    manifest = manifest_of(layout, "00000003.6.3.1.2.json")
+    assert manifest_names(commit.attempt) == ["00000003.6.3.1.2"]
+    manifest = manifest_of(commit.attempt)
     (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
-    assert manifest == {
-        "attempt": 1,
-        "task": 3,
+    piece = {
         "counts": {"read": 6, "written": 3, "failed": 1, "skipped": 2},
         "ranges": [[0, 0, 5], [1, 7, 8]],
         "shares": [],
-        "ends": [[0, 5]],
-        "data": [{"name": data.name, "bytes": data.stat().st_size}],
+        "data": [described(data)],
         "columns": [["value", "int64"]],
-        "errors": {"name": errors.name, "bytes": errors.stat().st_size},
-        "notes": manifest["notes"],
+        "errors": described(errors),
     }
+    notes = manifest["notes"]
+    assert manifest == {"task": 3, "pieces": [piece], "ends": [[0, 5]], "notes": notes}
     ((step, note),) = manifest["notes"]
     assert step == "write"
     assert json.loads(note)["peak_bytes"] > 1 << 20
+
+
+def described(file: Path) -> dict[str, object]:
+    content = file.read_bytes()
+    return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
 def test_data_is_put_first_then_errors_and_last_the_manifest(
@@ -144,7 +162,7 @@ def test_data_is_put_first_then_errors_and_last_the_manifest(
     commit.put(MIXED, task=3)
     (data,) = data_files(Path(layout.output.path))
     (errors,) = data_files(Path(layout.errors.path))
-    manifest = Path(layout.manifests(1).path) / "00000003.6.3.1.2.json"
+    (manifest,) = manifest_files(commit.attempt)
     written = [file.stat().st_mtime_ns for file in (data, errors, manifest)]
     assert written == sorted(written)
 
@@ -156,28 +174,37 @@ class FullDisk:
         raise OSError("no space left")
 
 
-def test_data_that_cannot_be_put_leaves_nothing(layout: Layout) -> None:
+def test_the_manifest_tells_the_types_that_the_files_have(commit: Commit, layout: Layout) -> None:
+    halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
+    commit.put(rows.with_ids(halves, 0, 0), task=0)
+    ((piece,),) = (manifest.pieces for manifest in commit.attempt.manifests())
+    (file,) = piece.data
+    schema = pq.read_schema(f"{layout.output.path}/{file.name}")
+    assert piece.columns == [(field.name, str(field.type)) for field in schema]
+    assert piece.columns[0] == ("half", "float")
+
+
+def test_data_that_cannot_be_put_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
-        Commit(Attempt.open(layout, 1), FullDisk(), Cut()).put(MIXED, task=0)
+        Commit(attempt, FullDisk(), Cut()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
-    assert manifest_names(layout) == []
+    assert manifest_names(attempt) == []
 
 
-def test_errors_that_cannot_be_put_leave_no_manifest(layout: Layout, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("where a directory should be")
-    blocked = Layout(KEY, layout.output, layout.state, Address(str(tmp_path / "file")))
-    with pytest.raises(OSError, match="file"):
-        Commit(Attempt.open(blocked, 1), ParquetWriter("snappy"), Cut()).put(MIXED, task=0)
+def test_errors_that_cannot_be_put_leave_no_manifest(commit: Commit, layout: Layout) -> None:
+    Path(layout.errors.path).write_text("where a directory should be")
+    with pytest.raises(OSError, match="errors"):
+        commit.put(MIXED, task=0)
     assert len(data_files(Path(layout.output.path))) == 1
-    assert manifest_names(layout) == []
+    assert manifest_names(commit.attempt) == []
 
 
 @pytest.mark.parametrize(
     ("table", "name"),
     [
-        (failed(0, 0), "00000000.1.0.1.0.json"),
-        (skipped(0, 0, 1), "00000000.2.0.0.2.json"),
-        (rows.end_of_file(0, 0), "00000000.0.0.0.0.json"),
+        (failed(0, 0), "00000000.1.0.1.0"),
+        (skipped(0, 0, 1), "00000000.2.0.0.2"),
+        (rows.end_of_file(0, 0), "00000000.0.0.0.0"),
     ],
     ids=["all failed", "all left out", "an empty file"],
 )
@@ -186,21 +213,23 @@ def test_a_task_without_good_rows_commits_no_data_file(
 ) -> None:
     commit.put(table, task=0)
     assert data_files(Path(layout.output.path)) == []
-    assert manifest_names(layout) == [name]
-    assert manifest_of(layout, name)["data"] == []
+    assert manifest_names(commit.attempt) == [name]
+    assert [piece["data"] for piece in manifest_of(commit.attempt)["pieces"]] in ([], [[]])
 
 
 def test_a_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
     commit.put(good(0, 0, 1, 2), task=0)
     assert errors_of(layout) == []
-    assert manifest_of(layout, "00000000.2.2.0.0.json")["errors"] is None
+    (piece,) = manifest_of(commit.attempt)["pieces"]
+    assert piece["errors"] is None
 
 
-def test_rows_may_come_in_any_order(commit: Commit, layout: Layout) -> None:
+def test_rows_may_come_in_any_order(commit: Commit) -> None:
     table = concat([good(0, 0, *range(9)), good(1, 0, *range(9))])
     shuffled = table.take(np.random.default_rng(7).permutation(table.num_rows))
     commit.put(shuffled, task=0)
-    assert manifest_of(layout, "00000000.18.18.0.0.json")["ranges"] == [[0, 0, 9], [1, 0, 9]]
+    (piece,) = manifest_of(commit.attempt)["pieces"]
+    assert piece["ranges"] == [[0, 0, 9], [1, 0, 9]]
 
 
 def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None:
@@ -210,7 +239,7 @@ def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None
     attempt = commit.attempt
     assert attempt.counts() == Counts(read=5, written=3, failed=1, skipped=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
-    attempt.check_and_clean(files=2)
+    assert missing(cleaned(attempt), files=2) == {}
     assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
 
 
@@ -223,18 +252,18 @@ def test_a_retried_task_counts_once_and_its_first_file_is_removed(
     output = Path(layout.output.path)
     assert len(data_files(output)) == 2
 
-    attempt = commit.attempt
-    attempt.check_and_clean(files=1)
+    end = cleaned(commit.attempt)
+    assert missing(end) == {}
     assert [row["value"] for row in rows_of(output)] == [10, 11]
     assert len(errors_of(layout)) == 1
-    assert attempt.counts().read == 3
+    assert commit.attempt.counts().read == end.counts.read == 3
 
 
 def test_a_file_that_was_put_without_a_commit_is_removed(commit: Commit, layout: Layout) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     for place in (layout.output, layout.errors):
         (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
-    commit.attempt.check_and_clean(files=1)
+    cleaned(commit.attempt)
     assert rows_of(Path(layout.output.path)) == [{"value": 10}]
     assert errors_of(layout) == []
 
@@ -245,9 +274,8 @@ def test_a_task_that_is_tried_again_with_other_counts_counts_once(
     end = rows.end_of_file(0, 2)
     commit.put(concat([good(0, 0, 10, 11), end]), task=0)
     commit.put(concat([good(0, 0, 10), failed(0, 1), end]), task=0)
-    attempt = commit.attempt
-    attempt.check_and_clean(files=1)
-    counts = attempt.counts()
+    counts = cleaned(commit.attempt).counts
+    assert counts == commit.attempt.counts()
     assert counts.read == 2
     assert counts.written == len(rows_of(Path(layout.output.path)))
     assert counts.failed == len(errors_of(layout))
@@ -255,35 +283,51 @@ def test_a_task_that_is_tried_again_with_other_counts_counts_once(
 
 @pytest.mark.parametrize("place", ["output", "errors"])
 @pytest.mark.parametrize("damage", [Path.unlink, Path.write_bytes], ids=["gone", "cut"])
-def test_a_committed_file_that_is_not_as_it_was_is_named(
+def test_rows_are_missing_whose_file_is_not_as_it_was(
     commit: Commit, layout: Layout, place: str, damage: Callable[..., object]
 ) -> None:
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
-    (file,) = data_files(Path(getattr(layout, place).path))
+    commit.put(concat([good(1, 0, 20), rows.end_of_file(1, 1)]), task=1)
+    file = min(data_files(Path(getattr(layout, place).path)))
     damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
-    with pytest.raises(Incomplete, match=f"{file.name}' is gone, or not as it was written"):
-        commit.attempt.check_and_clean(files=1)
+    end = cleaned(commit.attempt)
+    assert missing(end, files=2) == {0: [(0, 2)]}
+    assert rows_of(Path(layout.output.path)) == [{"value": 20}]
+    assert errors_of(layout) == [], "what is left of a piece goes with it"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\0\0"], ids=["emptied", "cut", "rubbish"])
+def test_rows_are_missing_whose_manifest_is_damaged(
+    commit: Commit, layout: Layout, damage: bytes
+) -> None:
+    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    commit.put(concat([good(1, 0, 20), rows.end_of_file(1, 1)]), task=1)
+    manifest_files(commit.attempt)[0].write_bytes(damage)
+    assert missing(cleaned(commit.attempt), files=2) == {0: [(0, None)]}
+    assert rows_of(Path(layout.output.path)) == [{"value": 20}]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_an_output_that_another_run_has_taken_over_is_left_alone(
-    commit: Commit, layout: Layout, number: int
+    commit: Commit, layout: Layout, source: Path, number: int
 ) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
-    theirs = layout.output / (layout.part_name(2, 0, "deadbeef") + ".parquet")
-    theirs.write(b"theirs")
-    Attempt.open(layout, number)
+    other = begun(layout, source, number)
+    committing(other).put(good(0, 0, 77), task=0)
     with pytest.raises(BadOutput, match="another run has taken over"):
-        commit.attempt.check_and_clean(files=1)
-    assert theirs.exists()
+        ended(commit.attempt)
+    assert rows_of(Path(layout.output.path)) == [{"value": 77}]
+    assert not commit.attempt.closed.exists()
 
 
-def test_nothing_is_put_once_another_run_has_taken_over(commit: Commit, layout: Layout) -> None:
-    Attempt.open(layout, 2)
+def test_nothing_is_put_once_another_run_has_taken_over(
+    commit: Commit, layout: Layout, source: Path
+) -> None:
+    begun(layout, source, 2)
     with pytest.raises(BadOutput, match="another run has taken over"):
         commit.put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
-    assert manifest_names(layout) == []
+    assert manifest_names(commit.attempt) == []
 
 
 class Slow:
@@ -293,7 +337,7 @@ class Slow:
         self.attempt = attempt
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        self.attempt.check_and_clean(files=1)
+        cleaned(self.attempt)
         yield from ParquetWriter("snappy").files(table)
 
 
@@ -305,20 +349,36 @@ def test_a_task_that_is_late_adds_nothing_to_a_finished_output(
     commit.put(table, task=0)
     late = replace(commit, writer=Slow(commit.attempt)) if begun else commit
     if not begun:
-        commit.attempt.check_and_clean(files=1)
-    before = [manifest_names(layout), data_files(Path(layout.errors.path))]
+        cleaned(commit.attempt)
+    before = [manifest_files(commit.attempt), data_files(Path(layout.errors.path))]
     with pytest.raises(BadOutput, match="is finished"):
         late.put(table, task=0)
     assert rows_of(Path(layout.output.path)) == [{"value": 10}]
-    assert [manifest_names(layout), data_files(Path(layout.errors.path))] == before
+    assert [manifest_files(commit.attempt), data_files(Path(layout.errors.path))] == before
 
 
-def test_an_output_that_was_closed_can_be_tried_again(commit: Commit, layout: Layout) -> None:
-    with pytest.raises(Incomplete):
-        commit.attempt.check_and_clean(files=1)
-    again = replace(commit, attempt=Attempt.open(layout, 2))
-    again.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
-    assert again.attempt.check_and_clean(files=1)
+def test_what_a_closed_attempt_lacks_is_done_by_another_one(commit: Commit, layout: Layout) -> None:
+    commit.put(good(0, 0, 10), task=0)
+    end = ended(commit.attempt)
+    assert missing(end) == {0: [(1, None)]}
+    again = Attempt.open(layout, 2, end)
+    committing(again).put(concat([good(0, 1, 11), rows.end_of_file(0, 2)]), task=0)
+    assert missing(ended(again, end)) == {}
+    assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11]
+
+
+def test_an_attempt_begins_without_what_does_not_count(commit: Commit, layout: Layout) -> None:
+    commit.put(concat([good(0, 0, 10), failed(0, 1)]), task=0)
+    orphans = [
+        place / (layout.part_name(1, 9, "deadbeef") + ".parquet")
+        for place in (layout.output, layout.errors)
+    ]
+    for orphan in orphans:
+        orphan.write(b"a task that was killed before its commit")
+    Attempt.open(layout, 2, ended(commit.attempt))
+    assert not any(orphan.exists() for orphan in orphans)
+    assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+    assert len(errors_of(layout)) == 1
 
 
 def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
@@ -330,26 +390,61 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
     ]
     for other in others:
         other.write(b"theirs")
-    commit.attempt.check_and_clean(files=1)
+    cleaned(commit.attempt)
     assert [other.read() for other in others] == [b"theirs"] * 3
 
 
-def test_nothing_is_removed_when_rows_are_missing(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 2)]), task=0)
-    orphan = layout.output / (layout.part_name(1, 9, "deadbeef") + ".parquet")
-    orphan.write(b"perhaps the missing row")
-    with pytest.raises(Incomplete, match="file 0 has 2 rows and 1 were written"):
-        commit.attempt.check_and_clean(files=1)
-    assert orphan.exists()
-
-
-def test_data_and_errors_may_share_a_directory(layout: Layout) -> None:
+def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> None:
     """It is refused at the beginning; were it not, no row would be lost."""
-    shared = Layout(KEY, layout.output, layout.state, layout.output)
-    commit = Commit(Attempt.open(shared, 1), ParquetWriter("snappy"), Cut())
+    commit = committing(begun(layout_of(tmp_path / "out", errors=tmp_path / "out"), source))
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
-    commit.attempt.check_and_clean(files=1)
-    assert len(data_files(Path(layout.output.path))) == 2
+    assert missing(cleaned(commit.attempt)) == {}
+    assert len(data_files(tmp_path / "out")) == 2
+
+
+class TestRowsThatAreDividedUp:
+    """What has come of a row may lie in several tasks, and a part of it may have failed."""
+
+    HALF = rows.WHOLE // 2
+
+    def half(self, row: int, value: int) -> pa.Table:
+        ids, shares = pa.array([rows.pack(0, row)]), np.array([self.HALF])
+        return rows.with_own_columns(pa.table({"value": [value]}), ids, shares)
+
+    def half_failed(self, row: int) -> pa.Table:
+        return rows.failed_row(rows.pack(0, row), "own", ValueError("no"), share=self.HALF)
+
+    def pieces(self, attempt: Attempt) -> list[tuple[object, object, int]]:
+        """Ranges, shares and the number of files of each."""
+        (manifest,) = attempt.manifests()
+        return [(piece.ranges, piece.shares, len(piece.files)) for piece in manifest.pieces]
+
+    def test_a_row_that_is_here_in_part_has_files_of_its_own(self, commit: Commit) -> None:
+        commit.put(concat([good(0, 0, 10, 11), self.half(2, 12), self.half(3, 13)]), task=0)
+        expected = [
+            ([(0, 0, 2)], [], 1),
+            ([], [(0, 2, self.HALF)], 1),
+            ([], [(0, 3, self.HALF)], 1),
+        ]
+        assert self.pieces(commit.attempt) == expected
+
+    def test_a_row_of_which_a_part_has_failed_has_files_of_its_own(self, commit: Commit) -> None:
+        commit.put(concat([good(0, 0, 10), self.half(1, 11), self.half_failed(1)]), task=0)
+        assert self.pieces(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
+
+    def test_half_a_row_does_not_count_and_is_done_again(
+        self, commit: Commit, layout: Layout
+    ) -> None:
+        commit.put(concat([good(0, 0, 10), self.half(1, 11), rows.end_of_file(0, 2)]), task=0)
+        assert missing(cleaned(commit.attempt)) == {0: [(1, 2)]}
+        assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+
+    def test_halves_of_two_tasks_are_a_row(self, commit: Commit, layout: Layout) -> None:
+        commit.put(concat([good(0, 0, 10), self.half(1, 11), rows.end_of_file(0, 2)]), task=0)
+        commit.put(self.half(1, 111), task=1)
+        end = cleaned(commit.attempt)
+        assert (missing(end), end.counts) == ({}, Counts(2, 3))
+        assert len(rows_of(Path(layout.output.path))) == 3
 
 
 class TestSink:
@@ -360,7 +455,7 @@ class TestSink:
     def test_blocks_of_a_task_become_one_file(self, commit: Commit, layout: Layout) -> None:
         blocks = [good(0, 0, 1), failed(0, 1), rows.end_of_file(0, 2)]
         CommitSink(commit, 10).write(blocks, self.context)
-        assert manifest_names(layout) == ["00000005.2.1.1.0.json"]
+        assert manifest_names(commit.attempt) == ["00000005.2.1.1.0"]
         assert rows_of(Path(layout.output.path)) == [{"value": 1}]
 
     @pytest.mark.parametrize(
@@ -370,7 +465,7 @@ class TestSink:
         self, commit: Commit, layout: Layout, blocks: list[pa.Table]
     ) -> None:
         CommitSink(commit, 10).write(blocks, self.context)
-        assert manifest_names(layout) == []
+        assert manifest_names(commit.attempt) == []
 
     def test_types_of_blocks_are_widened(self, commit: Commit, layout: Layout) -> None:
         real = rows.with_ids(pa.table({"value": [0.5]}), 0, 1)

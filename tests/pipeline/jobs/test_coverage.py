@@ -1,158 +1,325 @@
-"""Whether the commits hold each row of the input exactly once."""
+"""What counts of all that was committed, and what is missing: each row once, whatever came.
+
+The rules are those of sets, which the tests compute with; the code works with ranges.
+"""
 
 from __future__ import annotations
 
-import itertools
-import re
+from collections import Counter
 from collections.abc import Iterable
+from fractions import Fraction
 
+import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.coverage import SHOWN, check_coverage, rows_covered
+from batchinference.pipeline import rows
+from batchinference.pipeline.coverage import SHOWN, Gaps, Held, in_words, taken
 from batchinference.pipeline.failures import Incomplete
-from batchinference.pipeline.manifest import Counts, Manifest
-from batchinference.pipeline.rows import WHOLE
+from batchinference.pipeline.manifest import Manifest, ranges_of
+from batchinference.pipeline.pieces import Counts, Piece, Range, Share
+from batchinference.pipeline.snapshot import Snapshot
+from support.commits import OURS, piece
 
-Range = tuple[int, int, int]
-End = tuple[int, int]
+Row = tuple[int, int]
+"""The number of a file and of a row in it."""
+QUARTER = rows.WHOLE // 4
+MOST_FILES, MOST_ROWS = 3, 8
+ROW = st.tuples(st.integers(0, MOST_FILES - 1), st.integers(0, MOST_ROWS - 1))
+SETS = st.sets(ROW, max_size=8)
+PARTS = st.dictionaries(ROW, st.integers(1, 3), max_size=3)
 
 
-def manifest(ranges: Iterable[Range], ends: Iterable[End] = (), task: int = 0) -> Manifest:
-    ranges = list(ranges)
-    written = sum(after - first for _, first, after in ranges)
-    return Manifest(1, task, Counts(written, written), ranges, [], list(ends), [], [], None, [])
+def ranges(of: Iterable[Row]) -> list[Range]:
+    return ranges_of(np.array([rows.pack(*row) for row in of], dtype=np.int64))
+
+
+def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> Piece:
+    """A piece with these rows, and so many quarters of others."""
+    shares = [(*row, quarters * QUARTER) for row, quarters in (parts or {}).items()]
+    return piece(ranges(whole), shares)
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> tuple[list[int], list[Range]]:
-    """The rows of some files, and the same rows cut into ranges."""
-    sizes = draw(st.lists(st.integers(0, 20), min_size=1, max_size=5))
-    pieces = []
-    for file, size in enumerate(sizes):
-        cuts = draw(st.sets(st.integers(1, size - 1))) if size > 1 else set()
-        edges = [0, *sorted(cuts), size] if size else []
-        pieces += [(file, *pair) for pair in itertools.pairwise(edges)]
-    return sizes, draw(st.permutations(pieces))
+def pieces(draw: st.DrawFn) -> list[Piece]:
+    """What tasks may have committed: whole rows or parts of rows, many of them twice."""
+    whole = st.builds(holding, SETS)
+    parted = st.builds(holding, st.just(()), PARTS)
+    return draw(st.lists(whole | parted, max_size=7))
 
 
-def dealt(sizes: list[int], pieces: list[Range], tasks: int) -> list[Manifest]:
-    """Ranges and ends of files, dealt out to tasks."""
-    ends = list(enumerate(sizes))
-    return [manifest(pieces[n::tasks], ends[n::tasks], n) for n in range(tasks)]
+def whole_of(one: Piece) -> list[Row]:
+    return [(file, row) for file, first, after in one.ranges for row in range(first, after)]
 
 
-@given(partitions(), st.integers(1, 4))
-def test_any_partition_of_the_input_covers_it(
-    partition: tuple[list[int], list[Range]], tasks: int
+def held_by(chosen: Iterable[Piece]) -> dict[Row, Fraction]:
+    """How much of each row there is."""
+    held: Counter[Row] = Counter()
+    for one in chosen:
+        held.update(dict.fromkeys(whole_of(one), rows.WHOLE))
+        held.update({(file, row): share for file, row, share in one.shares})
+    return {row: Fraction(share, rows.WHOLE) for row, share in held.items()}
+
+
+def touched_by(one: Piece) -> set[Row]:
+    return {*whole_of(one), *((file, row) for file, row, _ in one.shares)}
+
+
+@given(pieces())
+@settings(max_examples=400)
+def test_of_every_row_there_is_all_or_nothing_and_never_more(given_: list[Piece]) -> None:
+    assert set(held_by(taken(given_)).values()) <= {Fraction(1)}
+
+
+@given(pieces(), st.data())
+def test_that_holds_in_whatever_order_the_commits_come(
+    given_: list[Piece], data: st.DataObject
 ) -> None:
-    sizes, pieces = partition
-    check_coverage(dealt(sizes, pieces, tasks), len(sizes))
+    in_order = data.draw(st.permutations(given_))
+    assert set(held_by(taken(in_order)).values()) <= {Fraction(1)}
 
 
-@given(partitions(), st.data())
-def test_a_range_that_is_missing_is_named(
-    partition: tuple[list[int], list[Range]], data: st.DataObject
+@given(pieces())
+def test_nothing_counts_that_was_not_committed_and_nothing_twice(given_: list[Piece]) -> None:
+    numbers = [next(n for n, one in enumerate(given_) if one is chosen) for chosen in taken(given_)]
+    assert len(numbers) == len(set(numbers))
+
+
+@given(pieces())
+def test_what_counts_counts_when_it_is_asked_for_again(given_: list[Piece]) -> None:
+    once = taken(given_)
+    assert taken(once) == once
+
+
+@given(pieces())
+def test_a_piece_counts_whose_rows_no_other_holds(given_: list[Piece]) -> None:
+    counting = taken(given_)
+    for number, one in enumerate(given_):
+        others = (touched_by(other) for place, other in enumerate(given_) if place != number)
+        if not one.shares and touched_by(one).isdisjoint(set().union(*others)):
+            assert any(one is chosen for chosen in counting)
+
+
+@given(SETS, pieces())
+def test_of_two_that_hold_the_same_row_the_first_counts(
+    first: set[Row], after: list[Piece]
 ) -> None:
-    sizes, pieces = partition
-    assume(pieces)
-    lost = data.draw(st.sampled_from(pieces))
-    left = [piece for piece in pieces if piece != lost]
-    with pytest.raises(Incomplete) as raised:
-        check_coverage(dealt(sizes, left, 2), len(sizes))
-    file, first, after = lost
-    at_the_end = f"file {file} has {sizes[file]} rows and {first} were written"
-    within = f"rows {first} to {after - 1} of file {file} are missing"
-    assert (at_the_end if after == sizes[file] else within) in raised.value.message
+    one = holding(first)
+    assert any(one is chosen for chosen in taken([one, *after]))
 
 
-@given(partitions(), st.data())
-def test_rows_that_are_there_twice_are_named(
-    partition: tuple[list[int], list[Range]], data: st.DataObject
+@given(pieces(), pieces())
+def test_whole_rows_that_count_are_not_undone_by_later_commits(
+    before: list[Piece], after: list[Piece]
 ) -> None:
-    sizes, pieces = partition
-    assume(pieces)
-    file, first, after = data.draw(st.sampled_from(pieces))
-    start = data.draw(st.integers(first, after - 1))
-    stop = data.draw(st.integers(start + 1, after))
-    twice = [*pieces, (file, start, stop)]
-    with pytest.raises(Incomplete) as raised:
-        check_coverage(dealt(sizes, twice, 2), len(sizes))
-    assert f"rows {start} to {stop - 1} of file {file} are there twice" in raised.value.message
+    """Their files are read by then."""
+    counting = [one for one in taken(before) if not one.shares]
+    later = taken([*taken(before), *after])
+    assert all(any(one is other for other in later) for one in counting)
 
 
-@given(partitions(), st.data())
-def test_a_file_whose_end_nobody_has_seen_is_named(
-    partition: tuple[list[int], list[Range]], data: st.DataObject
+def test_parts_of_a_row_count_once_all_are_there() -> None:
+    one, other = holding(parts={(0, 1): 1}), holding(parts={(0, 1): 3})
+    assert taken([one]) == taken([other]) == []
+    assert taken([one, other]) == [one, other]
+
+
+def test_a_part_that_is_there_twice_takes_the_row_with_it() -> None:
+    one, other = holding(parts={(0, 1): 1}), holding(parts={(0, 1): 3})
+    assert taken([one, other, one]) == []
+
+
+def test_a_row_that_is_there_as_a_whole_does_not_count_in_part() -> None:
+    whole = holding({(0, 1)})
+    parts = [holding(parts={(0, 1): 2}), holding(parts={(0, 1): 2})]
+    assert taken([*parts, whole]) == [whole]
+
+
+def test_parts_that_do_not_count_take_with_them_those_that_share_a_piece() -> None:
+    """The row 2 is whole, but a piece counts as a whole or not at all."""
+    both = holding(parts={(0, 1): 1, (0, 2): 1})
+    rest = holding(parts={(0, 2): 3})
+    assert taken([both, rest]) == []
+    missing = holding(parts={(0, 1): 3})
+    assert taken([both, rest, missing]) == [both, rest, missing]
+
+
+def test_pieces_are_told_apart_by_the_thousand() -> None:
+    """As a node that is lost and found leaves them: all twice, and one more across each edge."""
+    cut = [piece([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
+    across = [piece([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
+    assert taken([*cut, *cut, *across]) == cut
+
+
+def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
+    """The rows that are missing, by file; None stands for what follows where no end is known."""
+    found: dict[int, set[int | None]] = {}
+    for file in range(files):
+        there = {row for number, row in held if number == file}
+        end = ends.get(file, max(there, default=-1) + 1)
+        missing: set[int | None] = set(range(end)) - there
+        if file not in ends:
+            missing.add(None)
+        if missing:
+            found[file] = missing
+    return found
+
+
+def spelt_out(gaps: Gaps) -> dict[int, set[int | None]]:
+    """Each row of each gap; the last one has None behind it where the end is not known."""
+    found: dict[int, set[int | None]] = {}
+    for file, each in gaps.items():
+        numbers: list[int | None] = []
+        for first, after in each:
+            numbers += [None] if after is None else range(first, after)
+        assert len(numbers) == len(set(numbers)), "a row is missing once"
+        found[file] = set(numbers)
+    return found
+
+
+@st.composite
+def held_rows(draw: st.DrawFn) -> tuple[list[Piece], dict[int, int]]:
+    """Rows that count, in some pieces, and where some of the files end."""
+    there = sorted(draw(SETS))
+    cut = draw(st.integers(1, 4))
+    parted = {row for row in there if draw(st.booleans())}
+    whole = [holding(row for row in there[n::cut] if row not in parted) for n in range(cut)]
+    parts = [holding(parts=dict.fromkeys(parted, quarters)) for quarters in (1, 3)]
+    ends = {}
+    for file in draw(st.sets(st.integers(0, MOST_FILES - 1))):
+        last = max((row for number, row in there if number == file), default=-1)
+        ends[file] = last + 1 + draw(st.integers(0, 3))
+    return draw(st.permutations([*whole, *parts])), ends
+
+
+@given(held_rows())
+@settings(max_examples=400)
+def test_gaps_are_exactly_the_rows_that_nobody_holds(
+    given_: tuple[list[Piece], dict[int, int]],
 ) -> None:
-    sizes, pieces = partition
-    file = data.draw(st.integers(0, len(sizes) - 1))
-    ends = [end for end in enumerate(sizes) if end[0] != file]
-    with pytest.raises(Incomplete, match=f"the end of file {file} was not written"):
-        check_coverage([manifest(pieces, ends)], len(sizes))
+    chosen, ends = given_
+    gaps = Held.of(chosen).gaps(MOST_FILES, ends)
+    assert spelt_out(gaps) == brute_gaps(set(held_by(chosen)), ends, MOST_FILES)
+    for each in gaps.values():
+        assert each == sorted(each), "in the order of the file"
+        starts, stops = [first for first, _ in each][1:], [after for _, after in each][:-1]
+        assert all(
+            stop is not None and start > stop for start, stop in zip(starts, stops, strict=True)
+        )
 
 
-def test_files_of_one_row_each_need_not_tell_where_they_end() -> None:
-    check_coverage([manifest([(0, 0, 1), (1, 0, 1)], [])], files=2, rows_each=1)
-    assert rows_covered([], files=2, rows_each=1) == 2
-    with pytest.raises(Incomplete, match="file 1 has 1 rows and 0 were written"):
-        check_coverage([manifest([(0, 0, 1)], [])], files=2, rows_each=1)
+@given(held_rows())
+def test_an_open_gap_begins_behind_the_last_row_that_is_held(
+    given_: tuple[list[Piece], dict[int, int]],
+) -> None:
+    chosen, ends = given_
+    held = held_by(chosen)
+    for file, each in Held.of(chosen).gaps(MOST_FILES, ends).items():
+        first, after = each[-1]
+        if after is None:
+            assert first == max((row for number, row in held if number == file), default=-1) + 1
+
+
+@given(st.sets(st.integers(0, 9)), st.integers(1, 3))
+def test_files_of_so_many_rows_each_need_not_tell_where_they_end(
+    there: set[int], each: int
+) -> None:
+    held = Held.of([holding((file, row) for file in there for row in range(each))])
+    assert held.gaps(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
+
+
+@given(SETS, ROW)
+def test_a_row_is_held_or_not(there: set[Row], row: Row) -> None:
+    assert Held.of([holding(there)]).has(rows.pack(*row)) == (row in there)
+
+
+def manifest(chosen: list[Piece], ends: Iterable[tuple[int, int]] = ()) -> Manifest:
+    return Manifest(0, chosen, list(ends), [])
+
+
+@st.composite
+def commits(draw: st.DrawFn) -> tuple[list[int], list[Manifest]]:
+    """Files of so many rows, and what some attempts have committed of them."""
+    sizes = draw(st.lists(st.integers(0, MOST_ROWS), min_size=1, max_size=MOST_FILES))
+    there = [(file, row) for file, size in enumerate(sizes) for row in range(size)]
+    row = st.sampled_from(there) if there else st.nothing()
+    whole = st.builds(holding, st.sets(row))
+    parted = st.builds(holding, st.just(()), st.dictionaries(row, st.integers(1, 3)))
+    found = draw(st.lists(whole | parted, max_size=6))
+    ends = draw(st.lists(st.sampled_from(list(enumerate(sizes))), max_size=3))
+    return sizes, [manifest(found[n::2], ends[n::2]) for n in range(2)]
+
+
+def done_again(gaps: Gaps, sizes: list[int]) -> Manifest:
+    """The commit of a task that does what is missing, and nothing else."""
+    missing = [
+        (file, first, sizes[file] if after is None else after)
+        for file, each in gaps.items()
+        for first, after in each
+    ]
+    seen = [(file, sizes[file]) for file, each in gaps.items() if each[-1][1] is None]
+    return manifest([piece([edges]) for edges in missing if edges[1] < edges[2]], seen)
+
+
+@given(commits())
+@settings(max_examples=400)
+def test_whatever_was_committed_doing_what_is_missing_completes_the_output(
+    given_: tuple[list[int], list[Manifest]],
+) -> None:
+    sizes, made = given_
+    begun = Snapshot(OURS, "").with_commits(made)
+    gaps = begun.gaps(len(sizes), None)
+    done = begun.with_commits([done_again(gaps, sizes)])
+    assert done.gaps(len(sizes), None) == {}
+    everything = {(file, row) for file, size in enumerate(sizes) for row in range(size)}
+    assert held_by(done.pieces) == dict.fromkeys(everything, Fraction(1))
+    assert done.rows(len(sizes), None) == done.counts.read == len(everything)
+
+
+@given(commits())
+def test_nothing_is_done_again_that_counts(given_: tuple[list[int], list[Manifest]]) -> None:
+    sizes, made = given_
+    begun = Snapshot(OURS, "").with_commits(made)
+    again = done_again(begun.gaps(len(sizes), None), sizes)
+    assert set(held_by(begun.pieces)).isdisjoint(held_by(again.pieces))
 
 
 @pytest.mark.parametrize(
-    ("ranges", "rows", "words"),
+    ("held", "end", "words"),
     [
-        ([(0, 1, 5)], 5, "rows 0 to 0 of file 0 are missing"),
-        ([(0, 0, 3), (0, 4, 5)], 5, "rows 3 to 3 of file 0 are missing"),
-        ([(0, 0, 3)], 5, "file 0 has 5 rows and 3 were written"),
-        ([(0, 0, 6)], 5, "file 0 has 5 rows and 6 were written"),
-        ([(0, 0, 3), (0, 2, 5)], 5, "rows 2 to 2 of file 0 are there twice"),
-        ([(0, 0, 5), (0, 1, 3)], 5, "rows 1 to 2 of file 0 are there twice"),
-        ([], 5, "file 0 has 5 rows and 0 were written"),
+        ([(1, 5)], 5, "rows 0 to 0 of file 0"),
+        ([(0, 3), (4, 5)], 5, "rows 3 to 3 of file 0"),
+        ([(0, 3)], 5, "rows 3 to 4 of file 0"),
+        ([(0, 3)], None, "rows of file 0 from 3 on, as far as is known"),
+        ([], 5, "rows 0 to 4 of file 0"),
+        ([], None, "rows of file 0 from 0 on, as far as is known"),
+        ([(0, 1), (2, 3)], 4, "rows 1 to 1 of file 0; rows 3 to 3 of file 0"),
     ],
-    ids=["beginning", "gap", "rest", "too many", "overlap", "within another", "nothing"],
 )
-def test_faults_in_words(ranges: list[Range], rows: int, words: str) -> None:
-    with pytest.raises(Incomplete, match=re.escape(words)):
-        check_coverage([manifest(ranges, [(0, rows)])], files=1)
+def test_what_is_missing_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
+    ends = {} if end is None else {0: end}
+    found = Held.of([piece((0, *edges) for edges in held)]).gaps(1, ends)
+    assert in_words(found) == words
 
 
-def test_an_input_of_which_nothing_was_written_is_not_covered() -> None:
-    with pytest.raises(Incomplete, match="the end of file 0"):
-        check_coverage([], files=1)
+def test_the_first_gaps_are_named_and_the_others_counted() -> None:
+    words = in_words(Held.of([]).gaps(SHOWN + 4, {}))
+    assert words.count("rows of file") == SHOWN
+    assert words.endswith(" and 4 more")
 
 
-def test_the_first_faults_are_named_and_the_others_counted() -> None:
-    with pytest.raises(Incomplete) as raised:
-        check_coverage([], files=SHOWN + 4)
-    assert raised.value.message.count("was not written") == SHOWN
-    assert raised.value.message.endswith("and 4 more")
+def test_shares_of_the_last_row_of_the_last_file_are_told_from_others() -> None:
+    last: Share = (rows.MAX_FILES - 1, (1 << rows.ROW_BITS) - 2, QUARTER)
+    one = piece(shares=[last])
+    rest = piece(shares=[(*last[:2], 3 * QUARTER)])
+    assert taken([one, rest]) == [one, rest]
+    assert Held.of([one, rest]).has(rows.pack(*last[:2]))
 
 
-def parts(*shares: Range, task: int = 0) -> Manifest:
-    """A task that holds parts of rows: file, row and how many quarters of it."""
-    quarter = WHOLE // 4
-    given = [(file, row, quarters * quarter) for file, row, quarters in shares]
-    return Manifest(1, task, Counts(), [], given, [], [], [], None, [])
-
-
-def test_parts_of_a_row_make_it_whole_wherever_they_are() -> None:
-    whole = manifest([(0, 0, 1), (0, 2, 3)], [(0, 3)])
-    check_coverage([whole, parts((0, 1, 1), task=1), parts((0, 1, 3), task=2)], files=1)
-    assert rows_covered([whole], files=1) == 3
-
-
-@pytest.mark.parametrize(
-    ("quarters", "words"), [(3, "rows 0 to 0 of file 0 are missing|0 were"), (5, "there twice")]
-)
-def test_a_part_too_few_or_too_many_is_noticed(quarters: int, words: str) -> None:
-    ends = manifest([], [(0, 1)])
-    with pytest.raises(Incomplete, match=words):
-        check_coverage([ends, parts((0, 0, quarters))], files=1)
-
-
-def test_a_row_that_is_there_as_a_whole_and_in_part_is_noticed() -> None:
-    whole = manifest([(0, 0, 2)], [(0, 2)])
-    with pytest.raises(Incomplete, match="row 1 of file 0 is there as a whole and in part"):
-        check_coverage([whole, parts((0, 1, 2), task=1)], files=1)
+def test_rows_behind_the_end_of_a_file_are_no_rows_of_it() -> None:
+    held = Held.of([Piece(Counts(12, 12), [(0, 0, 12)], [], [], [], None)])
+    with pytest.raises(Incomplete, match="rows 10 to 11 of file 0 lie behind its end"):
+        held.check_ends({0: 10})
+    held.check_ends({0: 12})
+    held.check_ends({})

@@ -10,6 +10,7 @@ from batchinference.pipeline import dataset
 from batchinference.spec.report import JobState
 from support.job_runs import job_document, run_job, write_lines
 from support.outputs import rows_of
+from support.verified import verified
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -29,6 +30,7 @@ def test_a_process_that_dies_is_replaced_and_each_row_is_there_once(
     assert died.exists()
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 30, 0, 0))
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == TEXTS
+    assert verified(tmp_path / "out").result == "proven"
 
 
 @pytest.mark.parametrize(

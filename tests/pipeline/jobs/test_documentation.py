@@ -5,22 +5,20 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 import torch
 import torchvision
-import yaml
 from onnx import TensorProto, helper
 from PIL import Image
 from skimage import data
 
 from support import tiny_models
-from support.documentation import blocks, jobs, name_of
+from support.documentation import jobs, name_of
 from support.documents import Document
+from support.examples import run_here
 from support.outputs import rows_of
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
@@ -28,6 +26,7 @@ EXPECTED = {
     "docs/jobs.md": {"reading": 3, "torch-model": 3, "steps": 2, "bad-rows": 2},
     "docs/models.md": {"generation": 4, "photos": 3, "quality": 3},
     "docs/steps.md": {"rows": 28, "legacy": 3},
+    "docs/exactly-once.md": {"nightly": 3},
 }
 """Rows that each job writes."""
 JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
@@ -61,6 +60,8 @@ def directory(tmp_path: Path, models: Path) -> Path:
     }.items():
         (tmp_path / "texts" / topic).mkdir(parents=True)
         (tmp_path / "texts" / topic / "notes.txt").write_text(lines)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "monday.txt").write_text("one\ntwo\nthree\n")
     (tmp_path / "events.jsonl").write_text('{"id": 1}\n{"id": \n{"id": 3}\n')
     (tmp_path / "models").symlink_to(models)
     return tmp_path
@@ -71,16 +72,10 @@ def test_a_page_has_the_jobs_that_are_expected(page: str) -> None:
     assert [name_of(job) for job in jobs(page)] == list(EXPECTED[page])
 
 
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(("page", "job"), JOBS)
 def test_a_job_of_a_page_runs(page: str, job: Document, directory: Path) -> None:
-    (directory / "steps.py").write_text("\n".join(blocks(page, "python")))
-    file = directory / "job.yaml"
-    file.write_text(yaml.safe_dump(job))
-    program = Path(sys.executable).parent / "batchinference"
-    done = subprocess.run(
-        [program, "run", file], capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert run_here(directory, job).report.message is None
     found = written(directory / job["spec"]["write"]["path"])
     assert len(found) == EXPECTED[page][name_of(job)]
 

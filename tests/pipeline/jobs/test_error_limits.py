@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batchinference.pipeline import rows
-from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.failures import TooManyErrors
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Counts
-from batchinference.pipeline.sink import Commit
+from batchinference.pipeline.pieces import Counts
 from batchinference.pipeline.sizing import RowCount
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.supervise import check_errors
-from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.pipeline.supervise import bad_row, check_errors
 from batchinference.spec.error_policy import ErrorPolicy
+from support.commits import begun, commit, ended, layout_of
 from support.job_runs import write_lines
+
+Example = Callable[[], str]
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
-    """An attempt that has committed one bad row."""
-    source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
-    output = Address(str(tmp_path / "out"))
-    layout = Layout("0" * 64, output, output / "_batchinference", output / "errors")
-    layout.input.write(freeze_input([str(source)], []).serialized())
-    attempt = Attempt.open(layout, 1)
-    bad = rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long"))
-    Commit(attempt, ParquetWriter("snappy"), Cut()).put(bad, task=0)
-    return attempt
+def example(tmp_path: Path) -> Example:
+    """What tells of the one bad row that is committed."""
+    layout = layout_of(tmp_path / "out")
+    attempt = begun(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
+    commit(attempt, rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long")))
+    return partial(bad_row, layout, ended(attempt).pieces)
 
 
-def judge(attempt: Attempt, policy: dict[str, Any], failed: int, total: int | None) -> None:
+def judge(example: Example, policy: dict[str, Any], failed: int, total: int | None) -> None:
     known = None if total is None else RowCount(total, estimated=False)
-    check_errors(ErrorPolicy.model_validate(policy), Counts(failed, 0, failed, 0), known, attempt)
+    check_errors(ErrorPolicy.model_validate(policy), Counts(failed, 0, failed, 0), known, example)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +54,9 @@ def judge(attempt: Attempt, policy: dict[str, Any], failed: int, total: int | No
     ids=str,
 )
 def test_within_the_limit_a_job_goes_on(
-    attempt: Attempt, policy: dict[str, Any], failed: int, total: int | None
+    example: Example, policy: dict[str, Any], failed: int, total: int | None
 ) -> None:
-    judge(attempt, policy, failed, total)
+    judge(example, policy, failed, total)
 
 
 @pytest.mark.parametrize(
@@ -82,21 +76,55 @@ def test_within_the_limit_a_job_goes_on(
     ids=str,
 )
 def test_beyond_it_the_job_fails_and_says_which_limit(
-    attempt: Attempt, policy: dict[str, Any], failed: int, total: int | None, limit: str
+    example: Example, policy: dict[str, Any], failed: int, total: int | None, limit: str
 ) -> None:
     with pytest.raises(TooManyErrors, match=re.escape(f"{failed} row(s) failed, limit: {limit}.")):
-        judge(attempt, policy, failed, total)
+        judge(example, policy, failed, total)
 
 
-def test_one_bad_row_is_told_as_an_example(attempt: Attempt, tmp_path: Path) -> None:
+ABOUT_2000 = RowCount(2000, estimated=True)
+
+
+@pytest.mark.parametrize(
+    ("failed", "read", "percent"),
+    [
+        pytest.param(999, 999, 5.0, id="little is done"),
+        pytest.param(150, 1500, 5.0, id="not beyond the margin"),
+        pytest.param(300, 4000, 5.0, id="more rows than was thought"),
+        pytest.param(2000, 2000, 100.0, id="all may fail"),
+    ],
+)
+def test_an_estimate_of_the_rows_ends_no_job_that_may_yet_be_within_the_limit(
+    example: Example, failed: int, read: int, percent: float
+) -> None:
+    policy = ErrorPolicy.model_validate({"maxPercent": percent})
+    check_errors(policy, Counts(read, read - failed, failed, 0), ABOUT_2000, example)
+
+
+@pytest.mark.parametrize(
+    ("failed", "read", "rows"),
+    [
+        pytest.param(151, 1000, 2000, id="beyond the margin"),
+        pytest.param(301, 4000, 4000, id="beyond that of the rows there are"),
+    ],
+)
+def test_far_beyond_the_limit_an_estimate_is_enough_to_end_a_job_early(
+    example: Example, failed: int, read: int, rows: int
+) -> None:
+    policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
+    words = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
+    with pytest.raises(TooManyErrors, match=re.escape(words)):
+        check_errors(policy, Counts(read, read - failed, failed, 0), ABOUT_2000, example)
+
+
+def test_one_bad_row_is_told_as_an_example(example: Example, tmp_path: Path) -> None:
     with pytest.raises(TooManyErrors) as raised:
-        judge(attempt, {}, 1, 100)
+        judge(example, {}, 1, 100)
     expected = f"row 41 of {tmp_path / 'in' / 'a.txt'}, step 'embed': ValueError: too long"
     assert raised.value.message.endswith(f"One of them: {expected}")
 
 
 def test_an_example_that_is_not_to_be_found_is_no_failure_of_its_own(tmp_path: Path) -> None:
-    address = Address(str(tmp_path / "out"))
-    layout = Layout("0" * 64, address, address / "_batchinference", address / "errors")
+    nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
-        judge(Attempt.open(layout, 1), {}, 1, 100)
+        judge(nothing, {}, 1, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 
 import pytest
@@ -13,6 +14,7 @@ from batchinference.pipeline.failures import (
     BadInput,
     JobFailure,
     ModelLoad,
+    StorageAway,
     cause_of,
 )
 
@@ -47,6 +49,29 @@ def test_a_failure_is_found_wherever_it_is(error: BaseException) -> None:
     found = cause_of(error)
     assert isinstance(found, ModelLoad)
     assert (found.reason, found.message) == ("ModelLoad", "no weights")
+
+
+AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(AWAY),
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+        in_a_task(OSError(AWAY)),
+        BadInput(f"read.paths[0] cannot be listed: {AWAY}"),
+        in_a_task(JobFailure(f"s3://in/a cannot be read: {AWAY}")),
+    ],
+    ids=["itself", "number", "task", "input", "failure in a task"],
+)
+def test_storage_that_is_away_is_no_fault_of_the_job(error: BaseException) -> None:
+    assert isinstance(cause_of(error), StorageAway)
+
+
+def test_storage_that_refuses_is_not_away() -> None:
+    refused = "read.paths[0] cannot be listed: AWS Error ACCESS_DENIED during HeadObject"
+    assert isinstance(cause_of(BadInput(refused)), BadInput)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from aiohttp import web
 from batchinference.spec.report import JobState
 from support.documents import Document
 from support.endpoints import chat
-from support.faulty import Faults, spoiling
+from support.faulty import Faults, Upstream, spoiling
 from support.http_servers import Answer, Server, served
 from support.job_runs import errors_of, job_document, run_job, write_lines
 from support.outputs import rows_of
@@ -60,7 +60,7 @@ def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Docume
 
 def test_each_row_has_its_own_answer_or_error_whatever_goes_wrong(tmp_path: Path) -> None:
     faults = Faults(share=0.3, in_a_row=1)
-    with serving(shout) as server, serving(spoiling(server.url, faults)) as proxy:
+    with serving(shout) as server, serving(spoiling(Upstream(server.url), faults)) as proxy:
         run = run_job(asking(tmp_path, proxy.url, timeoutSeconds=1))
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (200, 199, 1, 0)

@@ -14,12 +14,12 @@ import yaml
 
 from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.owner import owner_of
 from batchinference.spec import parse
 from batchinference.spec.report import REPORT_FILE, JobState, Report
 from support.commands import Command, wait_until
 from support.documents import Document
-from support.job_runs import job_document, run_job, write_lines
+from support.job_runs import data_files, job_document, run_job, write_lines
 from support.outputs import rows_of
 
 TEXTS = [f"text {n}" for n in range(39)]
@@ -45,7 +45,8 @@ class Held:
 
     def committed(self) -> int:
         layout = Layout.of(parse(self.job).spec)
-        return Attempt(layout, Owner(layout.key, 1, "any")).counts().read
+        owner = owner_of(layout)
+        return Attempt(layout, owner).counts().read if owner is not None else 0
 
     def end(self) -> str:
         """Wait for the end. What was printed comes back."""
@@ -102,9 +103,11 @@ def test_a_running_job_that_is_stopped(held: Held, ray: None, stop: Stop, name: 
     wait_until(lambda: not held.command.processes(), "the job's processes to end")
 
     held.gate.touch()
+    files = set(data_files(held.output))
     run = run_job(held.job)
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
     assert run.counts == (40, 40, 0, 0)
+    assert files < set(data_files(held.output)), "what was written is not done again"
     assert sorted(row["text"] for row in rows_of(held.output)) == sorted([*TEXTS, "hold"])
 
 

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline import rows
-from batchinference.pipeline.manifest import (
-    Counts,
-    Manifest,
-    WrittenFile,
-    counts_of_name,
-    ends_of,
-    ranges_of,
-)
+from batchinference.pipeline.manifest import Manifest, counts_of_name, ends_of, ranges_of
+from batchinference.pipeline.pieces import Counts, Piece, WrittenFile, counts_of
+from support.commits import piece
 
 FILES = st.integers(0, 3) | st.integers(0, rows.MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << rows.ROW_BITS) - 2)
 COUNTS = st.builds(Counts, *[st.integers(0, 10**12)] * 4)
-FILE = st.builds(WrittenFile, st.text(max_size=20), st.integers(0, 2**50))
-RANGES = st.lists(st.tuples(FILES, ROWS, ROWS), max_size=5)
+TEXT = st.text(max_size=9)
+PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
+FILE = st.builds(WrittenFile, TEXT, st.integers(0, 2**50), st.integers(0, 2**32 - 1))
+PIECES = st.builds(
+    Piece,
+    counts=COUNTS,
+    ranges=st.lists(st.tuples(FILES, ROWS, ROWS), max_size=5),
+    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, rows.WHOLE - 1)), max_size=5),
+    data=st.lists(FILE, max_size=3),
+    columns=PAIRS_OF_TEXT,
+    errors=st.none() | FILE,
+)
 MANIFESTS = st.builds(
     Manifest,
-    attempt=st.integers(1, 9999),
     task=st.integers(0, 99_999_999),
-    counts=COUNTS,
-    ranges=RANGES,
-    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, rows.WHOLE - 1)), max_size=5),
+    pieces=st.lists(PIECES, max_size=3),
     ends=st.lists(st.tuples(FILES, ROWS), max_size=5),
-    data=st.lists(FILE, max_size=3),
-    columns=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3),
-    errors=st.none() | FILE,
-    notes=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3),
+    notes=PAIRS_OF_TEXT,
 )
 
 
@@ -72,9 +73,33 @@ def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
     assert Manifest.parse(manifest.serialized()) == manifest
 
 
+@given(MANIFESTS, st.data())
+def test_a_manifest_that_is_cut_off_is_none(manifest: Manifest, data: st.DataObject) -> None:
+    content = manifest.serialized()
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
+        Manifest.parse(content[: data.draw(st.integers(0, len(content) - 1))])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 40, b"null", b"[]", b'"text"', b"{}", b'{"task": 1, "pieces": 3}',
+     b'{"task": 1, "pieces": [{}], "ends": [], "notes": []}', b"\xff\xfe{}"],
+)  # fmt: skip
+def test_rubbish_is_no_manifest(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
+        Manifest.parse(content)
+
+
 @given(MANIFESTS)
 def test_the_name_tells_the_task_and_its_counts(manifest: Manifest) -> None:
-    assert counts_of_name(manifest.name) == (manifest.task, manifest.counts)
+    counts = counts_of(manifest.pieces)
+    assert counts_of_name(manifest.new_name()) == (manifest.task, counts)
+
+
+def test_no_two_manifests_have_the_same_name() -> None:
+    """Not even those of a task that was tried again: so none is ever written over."""
+    manifest = Manifest(3, [piece([(0, 0, 5)])], [], [])
+    assert manifest.new_name() != manifest.new_name()
 
 
 @pytest.mark.parametrize(
@@ -82,13 +107,17 @@ def test_the_name_tells_the_task_and_its_counts(manifest: Manifest) -> None:
     [
         "",
         "report.json",
-        "00000001.1.2.json",
-        "00000001.1.2.3",
-        "1.1.2.3.json",
-        ".00000001.1.2.3.json.tmp",
-        "00000001.1.2.3.json.tmp",
-        "0000000a.1.2.3.json",
-        "00000001.-1.2.3.json",
+        "start.json",
+        "closed",
+        "00000001.1.2.3.4.json",
+        "00000001.1.2.3.deadbeef.json",
+        "00000001.1.2.3.4.deadbeef",
+        "1.1.2.3.4.deadbeef.json",
+        ".00000001.1.2.3.4.deadbeef.json.tmp",
+        "00000001.1.2.3.4.deadbeef.json.tmp",
+        "0000000a.1.2.3.4.deadbeef.json",
+        "00000001.-1.2.3.4.deadbeef.json",
+        "00000001.1.2.3.4.deadbee.json",
     ],
 )
 def test_other_names_are_no_manifests(name: str) -> None:
@@ -100,3 +129,24 @@ def test_counts_add_up(one: Counts, other: Counts) -> None:
     together = one + other
     assert together.read == one.read + other.read
     assert together.written == one.written + other.written
+    assert together.failed == one.failed + other.failed
+    assert together.skipped == one.skipped + other.skipped
+
+
+def test_parts_of_rows_count_as_the_rows_that_they_are_together() -> None:
+    half = rows.WHOLE // 2
+    parts = [piece(shares=[(0, 1, half)]), piece(shares=[(0, 1, half), (0, 2, half)])]
+    assert counts_of([piece([(0, 3, 5)]), *parts]).read == 3
+
+
+def test_a_manifest_is_plain_json() -> None:
+    """So that whoever wants to know what became of a row can look it up."""
+    stored = json.loads(Manifest(3, [piece([(0, 0, 5)])], [(0, 5)], []).serialized())
+    assert (stored["task"], stored["ends"]) == (3, [[0, 5]])
+    assert stored["pieces"][0]["ranges"] == [[0, 0, 5]]
+
+
+def test_ranges_are_stored_without_a_copy_of_each() -> None:
+    """There may be millions, where failed rows were tried again."""
+    given = piece([(0, row, row + 1) for row in range(0, 99, 2)])
+    assert given.as_json()["ranges"] is given.ranges

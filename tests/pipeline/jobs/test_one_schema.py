@@ -12,8 +12,13 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline import dataset
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.pieces import WrittenFile
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.documents import document, python_step
+from support.documents import Document, document, python_step
 from support.job_runs import data_files, run_job
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -27,14 +32,17 @@ def lines(directory: Path, files: list[list[dict[str, Any]]]) -> Path:
     return directory
 
 
-def run(source: Path, output: Path, **write: Any) -> JobState:
-    job = document(
+def uneven(source: Path, output: Path, **write: Any) -> Document:
+    return document(
         "uneven",
         read={"format": "json", "paths": [str(source)]},
         steps=[python_step("own", "own_code:uneven")],
         write={"format": "parquet", "path": str(output), **write},
     )
-    return run_job(job).report.state
+
+
+def run(source: Path, output: Path) -> JobState:
+    return run_job(uneven(source, output)).report.state
 
 
 def test_columns_without_a_value_in_some_files_have_their_type_in_all(tmp_path: Path) -> None:
@@ -53,6 +61,19 @@ def test_columns_without_a_value_in_some_files_have_their_type_in_all(tmp_path: 
     assert duckdb.sql(query).fetchall() == [(6, 3)]
 
 
+def test_the_end_of_an_output_names_its_files_as_they_are_then(tmp_path: Path) -> None:
+    job = uneven(lines(tmp_path / "in", [[{"n": 10 * n}] for n in range(4)]), tmp_path / "out")
+    assert run_job(job).report.state == JobState.SUCCEEDED
+    layout = Layout.of(parse(job).spec)
+    end = Snapshot.read(layout.end, layout.key)
+    contents = {file.name: file.read_bytes() for file in data_files(tmp_path / "out")}
+    named = {file.name: file for piece in end.pieces for file in piece.data}
+    assert named == {name: WrittenFile.of(name, content) for name, content in contents.items()}
+    schema = pads.dataset(data_files(tmp_path / "out")).schema
+    columns = {(field.name, str(field.type)) for field in schema}
+    assert all(set(piece.columns) == columns for piece in end.pieces if piece.data)
+
+
 def test_a_column_without_a_value_anywhere_stays_as_it_is(tmp_path: Path) -> None:
     files = [[{"n": file}] for file in range(2)]
     assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
@@ -61,10 +82,9 @@ def test_a_column_without_a_value_anywhere_stays_as_it_is(tmp_path: Path) -> Non
 
 
 def test_even_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from batchinference.pipeline.attempt import Attempt
+    def refuse(rewrite: object) -> None:
+        raise AssertionError("a file is written anew")
 
-    replaced: list[object] = []
-    monkeypatch.setattr(Attempt, "replace_manifest", lambda self, one: replaced.append(one))
+    monkeypatch.setattr(dataset, "_run", refuse)
     files = [[{"n": 20 + file}] for file in range(3)]
     assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
-    assert replaced == []

@@ -2,57 +2,72 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt, start_of
+from batchinference.pipeline.blocks import concat
 from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.frozen import digest
+from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import begin
+from batchinference.pipeline.output import look
+from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.storage import Address
-from batchinference.spec.report import JobState, Report
-from batchinference.spec.write import WriteParquet
-
-OURS, THEIRS = "a" * 64, "b" * 64
-
-
-def layout_of(output: Path, key: str = OURS, errors: Path | None = None) -> Layout:
-    address = Address(str(output))
-    chosen = Address(str(errors)) if errors else address / "_batchinference" / "errors"
-    return Layout(key, address, address / "_batchinference", chosen)
+from batchinference.spec.report import Report
+from support.commits import OURS, THEIRS, commit, ended, layout_of, report_of
+from support.job_runs import data_files, write_lines
+from support.writing import write_of
 
 
-def open_output(layout: Layout, mode: str = "error") -> Attempt | None:
-    write = WriteParquet.model_validate(
-        {"format": "parquet", "path": layout.output.uri, "mode": mode}
-    )
-    return begin(write, layout)
+def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
+    """Begin or go on with an output, as a job does."""
+    standing = look(write_of("parquet", layout.output.uri, mode=mode), layout, resume=resume)
+    if standing is None:
+        return None
+    start = standing.before()
+    if start is None:
+        standing = standing.clear()
+        source = write_lines(Path(layout.output.path).parent / "in", {"a.txt": ["x"]})
+        content = freeze_input([str(source)], []).serialized()
+        layout.input.write(content)
+        start = Snapshot(layout.key, digest(content))
+    return standing.open(start)
 
 
-def number_of(attempt: Attempt | None) -> int:
+def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt:
+    attempt = open_output(layout, mode, resume=resume)
     assert attempt is not None
-    return attempt.number
+    return attempt
 
 
-def a_run(layout: Layout, attempt: int = 1, *, complete: bool) -> list[Path]:
-    """What a job leaves: a data file, an error file, a manifest and more. Its parts come back."""
-    run = Attempt.open(layout, attempt)
-    layout.input.write(b"list")
-    (layout.manifests(attempt) / "00000000.1.1.0.json").write(b"{}")
-    name = layout.part_name(attempt, 0, "deadbeef") + ".parquet"
-    for place in (layout.output, layout.errors):
-        (place / name).write(b"rows")
+def start_in(attempt: Attempt) -> Snapshot:
+    """What counted when it began."""
+    return Snapshot.read(start_of(attempt.layout, attempt.owner), attempt.layout.key)
+
+
+def a_run(layout: Layout, *, complete: bool) -> list[Path]:
+    """What a job leaves: a data file, an error file, a commit and more. Its parts come back."""
+    attempt = opened(layout, "overwrite")
+    good = rows.with_ids(pa.table({"value": [10]}), 0, attempt.number)
+    commit(attempt, concat([good, rows.failed_row(rows.pack(0, 0), "own", ValueError("no"))]))
     if complete:
-        run.complete(_report(layout))
-    return [Path(place.path) / name for place in (layout.output, layout.errors)]
+        attempt.complete(ended(attempt, start_in(attempt)), report_of(layout))
+    return parts_of(layout)
 
 
-def _report(layout: Layout) -> Report:
-    now = "2026-01-01T00:00:00Z"
-    return Report(name="job", state=JobState.SUCCEEDED, output=layout.output.uri, startedAt=now,
-                  updatedAt=now, version="0")  # fmt: skip
+def parts_of(layout: Layout) -> list[Path]:
+    """The data and error files that are there."""
+    return [
+        file for place in (layout.output, layout.errors) for file in data_files(Path(place.path))
+    ]
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
@@ -74,28 +89,127 @@ def test_a_fresh_path_begins_with_the_first_attempt(
     layout = layout_of(tmp_path / "out")
     if exists:
         (tmp_path / "out").mkdir()
-    assert number_of(open_output(layout, mode)) == 1
+    attempt = opened(layout, mode)
+    assert (attempt.number, start_in(attempt).pieces) == (1, [])
     stored = json.loads(layout.job.read())
-    assert (stored["work"], stored["attempt"]) == (OURS, 1)
+    assert (stored["work"], stored["attempt"], stored["begun"]) == (OURS, 1, True)
 
 
-def test_unfinished_work_goes_on_with_the_next_attempt_and_without_old_files(
-    tmp_path: Path,
+@MODES
+def test_unfinished_work_goes_on_with_the_next_attempt_and_what_is_committed(
+    tmp_path: Path, mode: str
 ) -> None:
     layout = layout_of(tmp_path / "out")
-    parts = a_run(layout, attempt=3, complete=False)
-    assert number_of(open_output(layout)) == 4
-    assert not any(part.exists() for part in parts)
-    assert json.loads(layout.job.read())["attempt"] == 4
+    parts = a_run(layout, complete=False)
+    attempt = opened(layout, mode)
+    assert (attempt.number, json.loads(layout.job.read())["attempt"]) == (2, 2)
+    assert parts_of(layout) == parts
+    assert start_in(attempt).counts.read == 2
 
 
-def test_commits_of_earlier_attempts_do_not_count(tmp_path: Path) -> None:
+def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
-    a_run(layout, attempt=1, complete=False)
-    attempt = open_output(layout)
-    assert attempt is not None
-    assert attempt.counts().read == 0
-    assert attempt.manifests() == []
+    for number in range(1, 4):
+        attempt = opened(layout)
+        commit(attempt, rows.with_ids(pa.table({"value": [number]}), 0, number))
+    attempt = opened(layout)
+    start = start_in(attempt)
+    assert [piece.ranges for piece in start.pieces] == [[(0, n, n + 1)] for n in (1, 2, 3)]
+    assert (attempt.counts().read, start.counts.read) == (0, 3)
+
+
+def test_files_without_a_commit_are_removed_as_an_attempt_begins(tmp_path: Path) -> None:
+    layout = layout_of(tmp_path / "out")
+    parts = a_run(layout, complete=False)
+    for place in (layout.output, layout.errors):
+        (place / (layout.part_name(1, 7, "deadbeef") + ".parquet")).write(b"killed before it")
+    opened(layout)
+    assert parts_of(layout) == parts
+
+
+def test_what_an_earlier_attempt_commits_late_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task looked whether the output is open right before another run took it over."""
+    layout = layout_of(tmp_path / "out")
+    earlier = opened(layout)
+    opened(layout)
+    with monkeypatch.context() as patch:
+        patch.setattr(Attempt, "check_open", lambda self: None)
+        commit(earlier, rows.with_ids(pa.table({"value": [10]}), 0, 0))
+    assert len(parts_of(layout)) == 1
+    assert start_in(opened(layout)).pieces == []
+    assert parts_of(layout) == []
+
+
+def test_an_attempt_that_broke_off_as_it_began_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of(tmp_path / "out")
+    parts = a_run(layout, complete=False)
+
+    def break_off(self: Owner, layout: Layout) -> None:
+        raise OSError("killed between the snapshot and the takeover")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Owner, "write", break_off)
+        with pytest.raises(OSError, match="takeover"):
+            open_output(layout)
+    attempt = opened(layout)
+    assert (attempt.number, parts_of(layout)) == (2, parts)
+    assert start_in(attempt).counts.read == 2
+
+
+@MODES
+def test_without_resume_unfinished_work_is_begun_anew(tmp_path: Path, mode: str) -> None:
+    layout = layout_of(tmp_path / "out")
+    a_run(layout, complete=False)
+    attempt = opened(layout, mode, resume=False)
+    assert (attempt.number, start_in(attempt).pieces) == (2, [])
+    assert parts_of(layout) == []
+
+
+def test_without_resume_complete_work_is_left_as_it_is_all_the_same(tmp_path: Path) -> None:
+    a_run(layout_of(tmp_path / "out"), complete=True)
+    before = files_below(tmp_path)
+    assert open_output(layout_of(tmp_path / "out"), resume=False) is None
+    assert files_below(tmp_path) == before
+
+
+def test_work_that_was_only_claimed_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+    """A run that died before its input was frozen."""
+    layout = layout_of(tmp_path / "out")
+    Owner.new(layout, 0, begun=False).write(layout)
+    attempt = opened(layout)
+    assert (attempt.number, start_in(attempt).pieces) == (1, [])
+
+
+DAMAGE = {
+    "gone": None,
+    "emptied": b"",
+    "cut": b'{"format": 1, "version": "0", "work"',
+    "rubbish": b"\0\xff" * 40,
+    "another kind": b"[]",
+    "another shape": b'{"format": 1}',
+}
+
+
+@MODES
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_done_cannot_be_told_without_the_snapshot_and_nothing_is_touched(
+    tmp_path: Path, mode: str, content: bytes | None
+) -> None:
+    layout = layout_of(tmp_path / "out")
+    a_run(layout, complete=False)
+    (place,) = layout.attempts.directories()
+    (place / "start.json").delete()
+    if content is not None:
+        (place / "start.json").write(content)
+    before = files_below(tmp_path)
+    with pytest.raises(BadOutput, match=r"start\.json' is gone, damaged.*with resume: false"):
+        open_output(layout, mode)
+    assert files_below(tmp_path) == before
+    assert start_in(opened(layout, mode, resume=False)).pieces == []
 
 
 def test_complete_work_is_left_as_it_is(tmp_path: Path) -> None:
@@ -117,31 +231,45 @@ def test_an_output_of_other_work_is_refused_and_left_as_it_is(
     assert files_below(tmp_path) == before
 
 
-@pytest.mark.parametrize("key", [OURS, THEIRS], ids=["same work", "other work"])
-@pytest.mark.parametrize("complete", [False, True], ids=["unfinished", "complete"])
+@pytest.mark.parametrize(
+    ("key", "complete"),
+    [(OURS, True), (THEIRS, True), (THEIRS, False)],
+    ids=["the same work", "other work", "other work, unfinished"],
+)
 def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, complete: bool) -> None:
-    a_run(layout_of(tmp_path / "out", key), attempt=2, complete=complete)
+    a_run(layout_of(tmp_path / "out", key), complete=complete)
     layout = layout_of(tmp_path / "out")
-    assert number_of(open_output(layout, "overwrite")) == 3
-    assert list(files_below(tmp_path)) == ["out/_batchinference/job.json"]
+    attempt = opened(layout, "overwrite")
+    assert attempt.number == 2
+    begun = f"attempts/{Path(attempt.place.path).name}"
+    left = {"job.json", "input.parquet", f"{begun}/start.json", f"{begun}/pulse"}
+    assert set(files_below(tmp_path / "out")) == {f"_batchinference/{name}" for name in left}
     assert json.loads(layout.job.read())["work"] == OURS
 
 
-def test_overwrite_that_broke_off_can_be_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("key", [OURS, THEIRS], ids=["same work", "other work"])
+@pytest.mark.parametrize("done", range(4))
+def test_overwrite_that_broke_off_is_taken_up_again_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, done: int
 ) -> None:
-    theirs = layout_of(tmp_path / "out", THEIRS)
+    """After so many of the things that it deletes."""
+    theirs = layout_of(tmp_path / "out", key)
     a_run(theirs, complete=True)
+    deleted = itertools.count()
+    delete = Address.delete
 
     def break_off(self: Address) -> None:
-        raise OSError("storage is gone")
+        if next(deleted) == done:
+            raise OSError("storage is gone")
+        delete(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Address, "delete_directory", break_off)
-        with pytest.raises(BadOutput, match="storage is gone"):
+        patch.setattr(Address, "delete", break_off)
+        with pytest.raises(OSError, match="storage is gone"):
             open_output(layout_of(tmp_path / "out"), "overwrite")
-    assert not theirs.success.exists()
-    assert open_output(layout_of(tmp_path / "out"), "overwrite") is not None
+    assert theirs.success.exists() == (done == 0), "half an output never looks whole"
+    attempt = opened(layout_of(tmp_path / "out"), "overwrite")
+    assert start_in(attempt).pieces == parts_of(attempt.layout) == []
 
 
 @MODES
@@ -222,13 +350,15 @@ def test_errors_may_go_beside_the_output_and_where_readers_do_not_look(
     tmp_path: Path, place: str
 ) -> None:
     layout = layout_of(tmp_path / "out", errors=tmp_path / place)
-    assert number_of(open_output(layout)) == 1
+    assert opened(layout).number == 1
 
 
-def test_the_mark_of_completeness_is_put_after_the_report(tmp_path: Path) -> None:
+def test_the_mark_of_completeness_is_put_after_the_end_and_the_report(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
-    layout.report.write(b"")
+    attempt = opened(layout)
     (tmp_path / "out" / "_SUCCESS").mkdir()  # so that the mark cannot be put
+    end = ended(attempt)
     with pytest.raises(OSError, match="_SUCCESS"):
-        Attempt.open(layout, 1).complete(_report(layout))
-    assert Report.parse(layout.report.read()).state == JobState.SUCCEEDED
+        attempt.complete(end, report_of(layout))
+    assert Report.parse(layout.report.read()) == report_of(layout)
+    assert Snapshot.read(layout.end, OURS) == replace(end, attempt=1)

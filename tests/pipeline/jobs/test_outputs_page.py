@@ -21,6 +21,7 @@ from batchinference.pipeline.sample import first_rows
 from batchinference.spec import parse
 from support.documentation import jobs
 from support.job_runs import job_document, run_job
+from support.verified import verified
 
 PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
 WRITES = {job["write"]["format"]: job["write"] for job in jobs("docs/outputs.md")}
@@ -68,6 +69,7 @@ def test_the_rows_come_back(format_: str, photos: Path, tmp_path: Path) -> None:
     assert sorted(READ[format_](tmp_path)) == [f"{name}.png" for name in PHOTOGRAPHS]
     assert len(first_rows(job.spec.write, 2)) == 2
     assert run_job(job).report.message == "the output was complete already"
+    assert verified(job.spec.write.path).result == "proven"
 
 
 def parquet(place: Path) -> list[str]:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.additions import targets_of
 from batchinference.pipeline.failures import BadInput, BadOutput, JobFailure, ModelLoad
-from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec import parse
@@ -26,7 +26,7 @@ def source(tmp_path: Path) -> Path:
 
 def prepare_job(job: Document) -> Prepared | NothingToDo:
     spec = parse(job).spec
-    return prepare(spec, Layout.of(spec))
+    return prepare(spec, next(targets_of(spec)))
 
 
 def local_model(folder: Path) -> Document:
@@ -44,24 +44,28 @@ def test_a_job_that_can_begin_has_its_input_frozen_beside_the_output(
     assert prepared.count == RowCount(3, estimated=True)
     frozen = pq.read_table(tmp_path / "out" / "_batchinference" / "input.parquet")
     assert frozen.to_pylist() == [
-        {"path": str(source / "a.txt"), "size": 8},
-        {"path": str(source / "b.txt"), "size": 4},
+        {"path": str(file), "size": size, "modified": file.stat().st_mtime_ns}
+        for file, size in ((source / "a.txt", 8), (source / "b.txt", 4))
     ]
 
 
 def test_a_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
-    prepare_job(job)
-    (tmp_path / "out" / "_SUCCESS").touch()
-    assert prepare_job(job) == NothingToDo()
+    prepared = prepare_job(job)
+    assert isinstance(prepared, Prepared)
+    prepared.attempt.owner.complete(prepared.attempt.layout)
+    found = prepare_job(job)
+    assert isinstance(found, NothingToDo)
+    assert (found.done is not None, found.since) == (True, "")
 
 
 def test_a_complete_output_of_less_input_is_not_passed_over_in_silence(
     source: Path, tmp_path: Path
 ) -> None:
     job = job_document("job", source, tmp_path / "out")
-    prepare_job(job)
-    (tmp_path / "out" / "_SUCCESS").touch()
+    prepared = prepare_job(job)
+    assert isinstance(prepared, Prepared)
+    prepared.attempt.owner.complete(prepared.attempt.layout)
     write_lines(source, {"c.txt": ["new"]})
     found = prepare_job(job)
     assert isinstance(found, NothingToDo)
@@ -174,15 +178,21 @@ class TestInputThatIsOutput:
         shutil.copy(tmp_path / "in" / "a.txt", tmp_path / "data" / "a.txt")
         return tmp_path / "data"
 
-    @pytest.mark.parametrize("mode", ["error", "overwrite"])
+    @pytest.mark.parametrize(
+        ("mode", "words"),
+        [("append", r"holds a file of the input, .*a\.txt"),
+         ("overwrite", r"holds a file of the input, .*a\.txt"),
+         ("error", "holds the output of another job")],
+        ids=["append", "overwrite", "error"],
+    )  # fmt: skip
     @pytest.mark.parametrize("below", ["", "deeper"])
-    def test_it_is_refused_and_stays(self, data: Path, mode: str, below: str) -> None:
+    def test_it_is_refused_and_stays(self, data: Path, mode: str, words: str, below: str) -> None:
         job = job_document("in-place", data / "a.txt", data, write={"mode": mode})
         if below:
             (data / below).mkdir()
             (data / "a.txt").rename(data / below / "a.txt")
             job["spec"]["read"]["paths"] = [str(data)]
-        with pytest.raises(BadOutput, match=r"holds a file of the input, .*a\.txt"):
+        with pytest.raises(BadOutput, match=words):
             prepare_job(job)
         assert (data / below / "a.txt").exists()
 

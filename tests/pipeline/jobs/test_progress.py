@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.manifest import Counts
+from batchinference.pipeline.pieces import Counts
 from batchinference.pipeline.progress import Meter, duration
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec.status import Progress
@@ -84,6 +84,16 @@ def test_speed_counts_from_the_first_rows_and_not_from_the_start() -> None:
     progress = shown_at(RowCount(300, estimated=False), (0, 0), (0, 100), (100, 10))
     assert progress.rows_per_second == 10.0
     assert progress.eta == "20s"
+
+
+def test_rows_of_earlier_attempts_count_as_done_and_not_for_the_speed() -> None:
+    meter = Meter(RowCount(300, estimated=False), before=200)
+    shown = readings(
+        meter, [(Counts(200, 200), 0), (Counts(200, 200), 100), (Counts(250, 250), 10)]
+    )
+    assert [progress.percent for progress in shown] == [66, 66, 83]
+    assert [progress.rows_per_second for progress in shown] == [None, None, 5.0]
+    assert shown[-1].eta == "10s"
 
 
 def test_before_the_first_rows_there_is_neither_speed_nor_eta() -> None:

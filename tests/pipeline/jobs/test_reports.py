@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -11,6 +12,7 @@ import pytest
 
 from batchinference import __version__
 from batchinference.pipeline import job as job_module
+from batchinference.pipeline.manifest import Manifest
 from batchinference.pipeline.supervise import supervise
 from batchinference.spec.report import JobState, Report
 from support.documents import Document, python_step
@@ -87,6 +89,17 @@ def test_a_report_tells_what_it_is_about(run: Run, directory: Path) -> None:
     assert report.seconds["running"] > 1
     assert report.progress is not None
     assert report.progress.rows_per_second is not None
+
+
+def test_the_memory_is_that_of_all_processes_that_read_ran_steps_or_wrote(
+    run: Run, directory: Path
+) -> None:
+    files = (directory / "out" / "_batchinference" / "attempts").rglob("0*.json")
+    notes = [note for file in files for note in Manifest.parse(file.read_bytes()).notes]
+    assert {step for step, _ in notes} == {"read", "few", "write"}
+    assert run.report.memory is not None
+    peaks = [json.loads(text)["peak_bytes"] for _, text in notes]
+    assert run.report.memory.peak_worker_bytes == max(peaks)
 
 
 def test_a_place_for_reports_that_takes_none_fails_the_job_before_it_begins(

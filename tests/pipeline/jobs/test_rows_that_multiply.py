@@ -10,6 +10,7 @@ import pytest
 from support.documents import Document
 from support.job_runs import errors_of, job_document, run_job, write_lines
 from support.outputs import rows_of
+from support.verified import verified
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -47,6 +48,7 @@ def test_what_comes_of_each_row_is_written_and_every_row_counts_once(tmp_path: P
     errors = errors_of(tmp_path / "out")
     assert {error["row"] % 20 for error in errors} == {3}
     assert {error["step"] for error in errors} == {"step-1"}
+    assert verified(tmp_path / "out").result == "proven"
 
 
 def test_a_limit_in_percent_is_of_the_rows_of_the_input(tmp_path: Path) -> None:
@@ -62,3 +64,4 @@ def test_a_limit_in_percent_is_of_the_rows_of_the_input(tmp_path: Path) -> None:
     run = run_job(job)
     assert run.report.message is None
     assert run.counts == (50, 50 * 41 - 1, 1, 0)
+    assert verified(tmp_path / "out").result == "proven"

@@ -15,10 +15,9 @@ import pytest
 import yaml
 
 from batchinference.pipeline import retries, rows
+from batchinference.pipeline.additions import targets_of
 from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import begin
+from batchinference.pipeline.failures import BadInput, BadOutput
 from batchinference.pipeline.prepare import Prepared, prepare
 from batchinference.pipeline.sink import Commit
 from batchinference.pipeline.stores import object_store
@@ -27,6 +26,7 @@ from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.commands import Command
+from support.commits import report_of
 from support.documents import Document
 from support.job_runs import job_document, run_job, write_lines
 from support.outputs import Row
@@ -90,7 +90,8 @@ class TestJobs:
         ]
         (error,) = parquet_rows(found, "out/_batchinference/errors/part-")
         assert (error["row"], error["path"]) == (2, f"s3://{bucket}/in/a.txt")
-        assert found["out/_SUCCESS"] == b""
+        run = json.loads(found["out/_batchinference/job.json"])["run"]
+        assert found["out/_SUCCESS"].decode() == run
 
         report = Report.parse(found["out/_batchinference/report.json"])
         assert (report.state, report.output) == (JobState.SUCCEEDED, f"s3://{bucket}/out/")
@@ -135,39 +136,61 @@ class TestOutputStates:
     def job(self, bucket: str, **fields: Any) -> Document:
         return job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", **fields)
 
-    def a_run(self, job: Document, *, complete: bool) -> None:
-        """What a job with one row leaves."""
+    def begin(self, job: Document) -> Prepared:
         spec = parse(job).spec
-        layout = Layout.of(spec)
-        prepared = prepare(spec, layout)
+        prepared = prepare(spec, next(targets_of(spec)))
         assert isinstance(prepared, Prepared)
-        commit = Commit(prepared.attempt, JsonWriter("none"), Cut())
+        return prepared
+
+    def put(self, prepared: Prepared, *tables: pa.Table) -> None:
+        Commit(prepared.attempt, JsonWriter("none"), Cut()).put(concat(list(tables)), task=0)
+
+    def a_run(self, job: Document) -> Prepared:
+        """What a job with one row leaves that died before its end."""
+        prepared = self.begin(job)
         failed = rows.failed_row(rows.pack(1, 0), "own", ValueError("no"))
         ends = [rows.end_of_file(number, 1 - number // 2) for number in range(3)]
-        commit.put(
-            concat([rows.with_ids(pa.table({"text": ["one"]}), 0, 0), failed, *ends]), task=0
-        )
-        if complete:
-            prepared.attempt.check_and_clean(files=3)
-            prepared.attempt.complete(_report(spec.write.path))
+        self.put(prepared, rows.with_ids(pa.table({"text": ["one"]}), 0, 0), failed, *ends)
+        return prepared
 
-    def test_a_commit_is_counted_and_checked(
+    def a_whole_run(self, job: Document) -> None:
+        prepared = self.a_run(job)
+        end = prepared.end()
+        assert prepared.missing(end) == {}
+        prepared.attempt.remove_all_but(end.pieces)
+        prepared.attempt.complete(end, report_of(prepared.attempt.layout))
+
+    def test_a_commit_is_counted_and_gone_on_with(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
-        self.a_run(self.job(bucket), complete=False)
+        self.a_run(self.job(bucket))
         s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
-        layout = Layout.of(parse(self.job(bucket)).spec)
-        attempt = begin(parse(self.job(bucket)).spec.write, layout)
-        assert attempt is not None
-        self.a_run(self.job(bucket), complete=True)
+        again = self.begin(self.job(bucket))
+        assert (again.attempt.number, again.gaps, again.start.counts.read) == (2, {}, 2)
         found = s3.objects(bucket, "out/")
         assert json_rows(found, "out/part-") == [{"text": "one"}]
         assert found["out/notes"] == b"theirs"
 
+    def test_an_object_that_is_gone_is_missing(
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    ) -> None:
+        self.a_run(self.job(bucket))
+        (part,) = s3.objects(bucket, "out/part-")
+        s3.client().delete_object(Bucket=bucket, Key=part)
+        assert self.begin(self.job(bucket)).gaps == {0: [(0, 1)], 1: [(0, 1)]}
+
+    def test_an_object_that_was_replaced_since_is_named(
+        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+    ) -> None:
+        self.a_run(self.job(bucket))
+        s3.put(bucket, {"in/a.txt": b"another one\n"})
+        with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
+            self.begin(self.job(bucket))
+
     def test_complete_work_is_left_as_it_is(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
-        self.a_run(self.job(bucket), complete=True)
+        self.a_whole_run(self.job(bucket))
         before = s3.objects(bucket)
         run = run_job(self.job(bucket))
         assert run.report.message == "the output was complete already"
@@ -176,17 +199,19 @@ class TestOutputStates:
     def test_other_work_is_refused_unless_it_may_overwrite(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
-        self.a_run(self.job(bucket), complete=True)
+        self.a_whole_run(self.job(bucket))
         before = s3.objects(bucket)
         other = self.job(bucket, steps=[{"name": "f", "filter": "text == 'one'"}])
         with pytest.raises(BadOutput, match="output of another job"):
-            self.a_run(other, complete=False)
+            self.a_run(other)
         assert s3.objects(bucket) == before
 
         other["spec"]["write"]["mode"] = "overwrite"
-        spec = parse(other).spec
-        assert begin(spec.write, Layout.of(spec)) is not None
-        assert list(s3.objects(bucket, "out/")) == ["out/_batchinference/job.json"]
+        assert self.begin(other).gaps is None
+        state = ("attempts/", "input.parquet", "job.json", "spec.json")
+        left = [key.removeprefix("out/_batchinference/") for key in s3.objects(bucket, "out/")]
+        assert [key for key in left if not key.startswith(state)] == []
+        assert len([key for key in left if not key.endswith("/pulse")]) == len(state)
 
     def test_objects_of_others_are_refused_and_stay(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
@@ -194,17 +219,11 @@ class TestOutputStates:
         s3.put(bucket, {"out/deep/table": b"theirs", "out-2/part": b"a neighbour"})
         for mode in ("error", "overwrite"):
             with pytest.raises(BadOutput, match="no output of a BatchInference"):
-                self.a_run(self.job(bucket, write={"mode": mode}), complete=False)
+                self.a_run(self.job(bucket, write={"mode": mode}))
         assert s3.objects(bucket, "out") == {
             "out/deep/table": b"theirs",
             "out-2/part": b"a neighbour",
         }
-
-
-def _report(output: str) -> Report:
-    now = "2026-01-01T00:00:00Z"
-    times = {"startedAt": now, "updatedAt": now}
-    return Report(name="s3", state=JobState.SUCCEEDED, output=output, version="0", **times)
 
 
 def orphan_beside(s3: S3Server, bucket: str) -> str:
@@ -263,9 +282,9 @@ class TestTrouble:
     ) -> None:
         here.setattr(retries, "FIRST_WAIT", 0)
         here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        message = self.message("BadInput", "s3://bucket/in", str(tmp_path / "out"))
+        message = self.message("StorageAway", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message
-        message = self.message("BadOutput", local, "s3://bucket/out")
+        message = self.message("StorageAway", local, "s3://bucket/out")
         assert "'s3://bucket/out' cannot be used" in message
 
     def test_a_model_in_a_missing_bucket(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -190,9 +192,11 @@ def test_a_sample_is_spread_evenly_and_never_larger_than_asked(files: int, most:
 class TestCounting:
     """Rows of an input before it is read."""
 
-    def count(self, directory: Path, read: Read) -> RowCount | None:
+    def count(
+        self, directory: Path, read: Read, ends: Mapping[int, int] = MappingProxyType({})
+    ) -> RowCount | None:
         reader = reader_for(read)
-        return count_rows(freeze_input([str(directory)], list(reader.extensions)), reader)
+        return count_rows(freeze_input([str(directory)], list(reader.extensions)), reader, ends)
 
     def test_where_a_file_is_a_row_files_are_counted(self, tmp_path: Path) -> None:
         for number in range(12):
@@ -208,6 +212,13 @@ class TestCounting:
     def test_lines_of_small_files_are_estimated_by_their_beginning(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
         assert self.count(tmp_path, TEXT) == RowCount(30, estimated=True)
+
+    def test_files_whose_rows_are_known_are_not_looked_into(self, tmp_path: Path) -> None:
+        write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
+        listed = freeze_input([str(tmp_path)], ["txt"])
+        (tmp_path / "1.txt").unlink()
+        found = count_rows(listed, reader_for(TEXT), {1: 7})
+        assert found == RowCount(27, estimated=True)
 
     def test_an_empty_file_has_no_rows(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {"a.txt": ["same length"] * 10, "b.txt": []})

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-STORE = 100 << 20
+STORE = 80 << 20
 SIDE = 512
 IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
 """So many that their pixels are more than four times what the store holds."""
@@ -33,9 +33,10 @@ print(report.serialized().decode())
 def images(directory: Path) -> Path:
     """Small files with large pictures in them."""
     directory.mkdir()
-    for number in range(IMAGES):
-        colour = (number % 256, number // 256, 128)
-        Image.new("RGB", (SIDE, SIDE), colour).save(directory / f"{number:04d}.jpg")
+    first = directory / "0000.jpg"
+    Image.new("RGB", (SIDE, SIDE), (255, 0, 128)).save(first)
+    for number in range(1, IMAGES):
+        (directory / f"{number:04d}.jpg").hardlink_to(first)
     return directory
 
 

@@ -26,6 +26,9 @@ class Done:
         if self._error:
             raise self._error
 
+    def drain(self) -> None:
+        pass
+
     def give_up(self) -> None:
         pass
 
@@ -35,7 +38,7 @@ class Long:
 
     def __init__(self) -> None:
         self.released = threading.Event()
-        self.given_up = False
+        self.drained = self.given_up = False
         self.ended = False
 
     def run(self) -> None:
@@ -43,6 +46,9 @@ class Long:
         self.ended = True
         if self.given_up:
             raise RuntimeError("given up")
+
+    def drain(self) -> None:
+        self.drained = True
 
     def give_up(self) -> None:
         self.given_up = True
@@ -121,12 +127,34 @@ def test_work_that_does_not_end_in_time_is_left_behind(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_interrupts_the_work(long: Long, number: signal.Signals) -> None:
+def test_a_signal_interrupts_work_that_does_not_end_by_itself(
+    long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise_module, "DRAIN_SECONDS", QUICK)
     with stop_on_signals() as stop:
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
             supervise(long, nothing, stop)
-    assert (long.given_up, long.ended) == (True, True)
+    assert (long.drained, long.given_up, long.ended) == (True, True, True)
+
+
+def test_work_that_ends_when_it_is_asked_to_is_not_given_up(
+    long: Long, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long, "drain", long.released.set)
+    stop = StopRequest()
+    stop.ask(signal.SIGTERM)
+    supervise(long, nothing, stop)
+    assert (long.given_up, long.ended) == (False, True)
+
+
+def test_who_asks_twice_waits_for_nothing(long: Long) -> None:
+    stop = StopRequest()
+    for _ in range(2):
+        stop.ask(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        supervise(long, nothing, stop)
+    assert long.given_up
 
 
 def test_work_that_a_signal_broke_was_interrupted_and_did_not_fail() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.layout import Layout, part_prefix, work_key
+from batchinference.pipeline.owner import Owner
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents import document, model_step, python_step
@@ -34,6 +35,7 @@ SAME = {
     "replicas of own code": with_python(replicas={"max": 3}),
     "cluster": {"cluster": {"image": "other", "workers": {"max": 50}}},
     "mode": {"write": {"format": "parquet", "path": "s3://out/result/", "mode": "overwrite"}},
+    "resume": {"resume": False},
     "limits of errors": {"errors": {"maxRows": 3, "maxPercent": 2}},
     "a default that is spelt out": {
         "write": {"format": "parquet", "path": "s3://out/result/", "compression": "snappy"}
@@ -93,7 +95,9 @@ def test_everything_lies_under_the_output() -> None:
         "s3://out/result/_batchinference/job.json",
         "s3://out/result/_batchinference/report.json",
     ]
-    assert layout.manifests(12).uri == "s3://out/result/_batchinference/manifests/0012"
+    assert Owner(layout.key, 12, "0a1b2c3d4e5f").place(layout).uri == (
+        "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
+    )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"
 
 

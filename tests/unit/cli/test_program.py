@@ -20,7 +20,7 @@ from support.specs import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-COMMANDS = ["run", "validate", "plan", "render", "search"]
+COMMANDS = ["run", "retry-errors", "validate", "plan", "render", "search", "verify"]
 SECONDS = 0.5
 HEAVY = {"ray", "torch", "transformers", "pyarrow", "numpy", "PIL", "huggingface_hub"}
 
@@ -37,18 +37,18 @@ def test_help_names_every_command(invoke: Invoke) -> None:
 
 
 def test_every_command_is_in_these_tests() -> None:
-    named = [command.name or command.callback.__name__ for command in app.registered_commands]
-    assert named == COMMANDS
+    functions = [command.callback.__name__ for command in app.registered_commands]
+    assert [name.replace("_", "-") for name in functions] == COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
-    assert "FILE" in result.stdout
+    assert "FILE" in result.stdout or "OUTPUT" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "search"])
+@pytest.mark.parametrize("command", ["run", "validate", "search", "verify"])
 def test_help_says_what_the_exit_codes_mean(invoke: Invoke, command: str) -> None:
     assert "Exit codes: 0" in invoke(command, "--help").stdout
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import BatchInferenceStatus, Counts, Phase
+from batchinference.spec.status import BatchInferenceStatus, Counts, Progress
 from batchinference_operator.status.conditions import Verdict
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.status import Finding, Status, build_status
@@ -48,15 +49,14 @@ def test_a_status_is_one_that_the_specification_knows() -> None:
     assert known.counts == COUNTS
 
 
-def test_the_ray_job_gives_names_and_the_start() -> None:
+def test_the_ray_job_gives_the_clusters_name_and_the_start() -> None:
     status = built(running(None))
-    assert status["rayJobName"] == "job-1"
     assert status["rayClusterName"] == "job-1-raycluster-x"
     assert status["startTime"] == "2026-03-01T12:00:00Z"
 
 
 def test_a_ray_job_without_a_cluster_yet_names_none() -> None:
-    finding = Finding(Phase.STARTING, ACTIVE, RayJobView.of(ray_job_body()))
+    finding = Finding(Phase.STARTING, ACTIVE, RayJobView.of(ray_job_body(rayClusterName=None)))
     assert "rayClusterName" not in built(finding)
 
 
@@ -70,7 +70,7 @@ def test_the_report_gives_progress_counts_and_output() -> None:
 def test_what_cannot_be_seen_any_more_stays() -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
     after = built(Finding(Phase.FAILED, Verdict("RayJobDeleted", "gone", failed=True)), before)
-    for field in ("rayJobName", "rayClusterName", "startTime", "progress", "counts", "output"):
+    for field in ("rayClusterName", "startTime", "progress", "counts", "output"):
         assert after[field] == before[field]
 
 
@@ -152,8 +152,22 @@ def test_a_job_ended_when_its_driver_or_kuberay_or_nobody_says_so(
         assert built(Finding(Phase.FAILED, verdict, view, told))["completionTime"] == expected
 
 
+def test_no_job_ended_later_than_now_by_whatever_clock() -> None:
+    told = report(JobState.SUCCEEDED, updatedAt="2026-03-01T18:00:00+01:00")
+    assert built(Finding(Phase.SUCCEEDED, DONE, None, told))["completionTime"] == NOW
+
+
 def test_a_job_under_way_has_no_completion_time() -> None:
     assert "completionTime" not in built(running(report(rows=1)))
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in AT_WORK])
+def test_a_job_of_which_no_row_is_under_way_has_no_time_that_is_left(phase: Phase) -> None:
+    told = report().model_copy(update={"progress": Progress(rows=1, total=9, eta="20s")})
+    before = built(running(told))
+    assert before["progress"]["eta"] == "20s"
+    after = built(Finding(phase, Verdict("Some", "words")), before)
+    assert after["progress"] == {k: v for k, v in before["progress"].items() if k != "eta"}
 
 
 def test_the_completion_time_is_set_once() -> None:

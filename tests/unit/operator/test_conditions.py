@@ -17,10 +17,12 @@ from batchinference_operator.status.conditions import (
     holds,
     truncated,
 )
+from support.kstatus import kstatus
 
 ACTIVE = Verdict("Running", "rows are being processed")
 COMPLETE = Verdict("Succeeded", "100 rows written", complete=True)
 FAILED = Verdict("ErrorThreshold", "3 % of the rows failed", failed=True)
+SUSPENDED = Verdict("Suspended", "suspend is set; false goes on", suspended=True)
 NOON, LATER, LAST = "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T14:00:00Z"
 
 
@@ -33,14 +35,26 @@ def statuses(found: list[dict[str, Any]]) -> dict[str, str]:
     [
         (
             ACTIVE,
-            {"Ready": "False", "Complete": "False", "Failed": "False", "Reconciling": "True"},
+            {"Ready": "False", "Complete": "False", "Failed": "False", "Suspended": "False",
+             "Reconciling": "True"},
         ),
-        (COMPLETE, {"Ready": "True", "Complete": "True", "Failed": "False"}),
-        (FAILED, {"Ready": "False", "Complete": "False", "Failed": "True", "Stalled": "True"}),
+        (
+            COMPLETE,
+            {"Ready": "True", "Complete": "True", "Failed": "False", "Suspended": "False"},
+        ),
+        (
+            FAILED,
+            {"Ready": "False", "Complete": "False", "Failed": "True", "Suspended": "False",
+             "Stalled": "True"},
+        ),
+        (
+            SUSPENDED,
+            {"Ready": "True", "Complete": "False", "Failed": "False", "Suspended": "True"},
+        ),
     ],
-    ids=["active", "complete", "failed"],
-)
-def test_three_stand_always_and_the_abnormal_ones_only_while_true(
+    ids=["active", "complete", "failed", "suspended"],
+)  # fmt: skip
+def test_four_stand_always_and_the_abnormal_ones_only_while_true(
     verdict: Verdict, expected: dict[str, str]
 ) -> None:
     assert statuses(conditions(verdict, [], 1, NOON)) == expected
@@ -63,7 +77,7 @@ def test_a_time_stays_while_the_status_stays() -> None:
 def test_a_time_changes_with_the_status_and_only_there() -> None:
     first = conditions(ACTIVE, [], 1, NOON)
     times = {c["type"]: c["lastTransitionTime"] for c in conditions(COMPLETE, first, 1, LATER)}
-    assert times == {"Ready": LATER, "Complete": LATER, "Failed": NOON}
+    assert times == {"Ready": LATER, "Complete": LATER, "Failed": NOON, "Suspended": NOON}
 
 
 def test_a_condition_that_comes_back_has_a_new_time() -> None:
@@ -109,21 +123,13 @@ def test_a_condition_holds_only_with_status_true(status: dict[str, Any], expecte
     assert holds(status, "Complete") is expected
 
 
-def kstatus(found: list[dict[str, Any]]) -> str:
-    """The rules of cli-utils' kstatus for an object with conditions."""
-    by_type = statuses(found)
-    if by_type.get("Reconciling") == "True":
-        return "InProgress"
-    if by_type.get("Stalled") == "True":
-        return "Failed"
-    return "Current" if by_type.get("Ready", "True") == "True" else "InProgress"
-
-
 VERDICTS = st.builds(
-    lambda reason, message, end: Verdict(reason, message, end == "complete", end == "failed"),
+    lambda reason, message, end: Verdict(
+        reason, message, end == "complete", end == "failed", end == "suspended"
+    ),
     st.text(max_size=2_000),
     st.text(max_size=6_000),
-    st.sampled_from(["active", "complete", "failed"]),
+    st.sampled_from(["active", "complete", "failed", "suspended"]),
 )
 TIMES = st.sampled_from([NOON, LATER])
 PREVIOUS = st.one_of(
@@ -149,13 +155,18 @@ def test_any_verdict_after_any_past_keeps_the_rules(
     found = conditions(verdict, previous, generation, LAST)
     by_type = {condition["type"]: condition for condition in found}
     assert len(by_type) == len(found) <= 8
-    assert {"Ready", "Complete", "Failed"} <= set(by_type)
+    assert {"Ready", "Complete", "Failed", "Suspended"} <= set(by_type)
     for abnormal in ("Reconciling", "Stalled"):
         assert by_type.get(abnormal, {"status": "True"})["status"] == "True"
-    ends = {"Complete": "Current", "Failed": "Failed"}
+    ends = {"Complete": "Current", "Failed": "Failed", "Suspended": "Current"}
     true = [kind for kind in ends if by_type[kind]["status"] == "True"]
-    assert kstatus(found) == (ends[true[0]] if true else "InProgress")
-    assert true == ["Complete"] * verdict.complete + ["Failed"] * verdict.failed
+    body = {"metadata": {"generation": generation}, "status": {"conditions": found}}
+    assert kstatus(body) == (ends[true[0]] if true else "InProgress")
+    assert true == [
+        *["Complete"] * verdict.complete,
+        *["Failed"] * verdict.failed,
+        *["Suspended"] * verdict.suspended,
+    ]
     for condition in found:
         Condition.model_validate(condition)
 

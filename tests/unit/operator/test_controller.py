@@ -36,8 +36,8 @@ async def test_a_job_goes_from_creation_to_complete(lag: dict[str, float]) -> No
     status = world.cluster.status()
     assert status["phase"] == "Succeeded"
     assert status["progress"] == {"rows": 100, "total": 100}
-    assert status["completionTime"] == "2026-03-01T12:02:00Z"
-    assert (status["rayJobName"], status["rayClusterName"]) == ("job-1", "a-raycluster")
+    assert status["completionTime"] == "2026-03-01T12:01:00Z"
+    assert (status["rayJobName"], status["rayClusterName"]) == ("job-1", "job-1-cluster")
     ray_job = world.cluster.get("RayJob", "job-1")
     assert ray_job is not None
     assert ray_job["spec"]["ttlSecondsAfterFinished"] == 0, "its cluster has been released"
@@ -51,7 +51,7 @@ async def test_the_phases_come_in_their_order_and_progress_only_grows(
     world = World()
     async with world.operated(lag=lag):
         await world.a_job_ends()
-    assert world.phases == ["Pending", "Starting", "Running", "Finalizing", "Succeeded"]
+    assert world.phases == ["Starting", "Running", "Finalizing", "Succeeded"]
     rows = [status["progress"]["rows"] for status in world.cluster.history if "progress" in status]
     assert rows == sorted(rows)
 
@@ -114,7 +114,7 @@ async def test_a_pod_that_cannot_start_shows_in_the_status_and_goes_when_it_star
     world = World()
     async with world.operated():
         world.cluster.apply()
-        await until(lambda: world.cluster.get("RayJob", "job-1"))
+        await world.kuberay().start()
         world.cluster.put(pod_body(**waiting("ImagePullBackOff", "no such image")))
         await until(lambda: world.reason() == "ImagePull")
         world.cluster.put(pod_body(phase="Running", containerStatuses=[]))
@@ -145,7 +145,7 @@ async def test_an_operator_that_was_away_when_the_job_ended_writes_its_end() -> 
     async with world.operated():
         await until(world.over)
     assert world.phase() == "Succeeded"
-    assert world.cluster.status()["completionTime"] == "2026-03-01T12:02:00Z"
+    assert world.cluster.status()["completionTime"] == "2026-03-01T12:01:00Z"
 
 
 @in_leaping_time

@@ -6,9 +6,18 @@ import asyncio
 
 import pytest
 
-from batchinference_operator.runtime.cache import DOUBT_SECONDS
-from support.operator_objects import NAMESPACE, OTHER_UID, RUNNING, ray_job_body
-from support.virtual_time import clock, in_leaping_time, until
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.reconcile.looks import REST_SECONDS
+from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
+from support.operator_objects import (
+    NAMESPACE,
+    OTHER_UID,
+    RUNNING,
+    placed,
+    pod_body,
+    ray_job_body,
+)
+from support.virtual_time import clock, in_leaping_time, until, wall_clock
 from support.world import LAGS, World
 
 
@@ -32,7 +41,7 @@ async def test_a_deleted_job_is_forgotten_even_if_no_watch_has_seen_it_go() -> N
         await world.a_job_starts()
         world.cluster.delete("BatchInference", "job", unseen=True)
         world.cluster.delete("RayJob", "job-1", unseen=True)
-        await asyncio.sleep(DOUBT_SECONDS + 100)
+        await asyncio.sleep(REST_SECONDS + 100)
         assert controller.cache.observe((NAMESPACE, "job")) is None
         calls = len(world.calls)
         await asyncio.sleep(10_000)
@@ -47,8 +56,8 @@ async def test_a_job_whose_ray_job_is_deleted_fails(unseen: bool) -> None:
         await world.a_job_starts()
         began = clock()
         world.cluster.delete("RayJob", "job-1", unseen=unseen)
-        await until(world.over)
-        assert clock() - began < (DOUBT_SECONDS + 60 if unseen else 2)
+        await until(world.over, 2 * REST_SECONDS)
+        assert clock() - began < (REST_SECONDS + 60 if unseen else 2)
         await asyncio.sleep(1000)
     assert (world.phase(), world.reason()) == ("Failed", "RayJobDeleted")
     assert world.count("create RayJob") == 1
@@ -64,7 +73,7 @@ async def test_a_ray_job_is_not_taken_for_deleted_because_the_watch_is_late(
         world.cluster.apply()
         await asyncio.sleep(100)
     assert world.phase() == "Starting"
-    assert world.phases == ["Pending", "Starting"]
+    assert world.phases == ["Starting"]
 
 
 @in_leaping_time
@@ -117,3 +126,17 @@ async def test_a_job_that_is_being_deleted_gets_no_new_ray_job() -> None:
         await asyncio.sleep(1000)
     assert world.cluster.get("RayJob", "job-1") is None
     assert world.cluster.status() == status
+
+
+@in_leaping_time
+async def test_a_pod_that_goes_unheard_costs_nothing_after_a_while() -> None:
+    world = World()
+    async with world.operated():
+        world.cluster.apply()
+        await world.kuberay().start()
+        world.cluster.put(pod_body("worker", gpus=1, **placed(stamp(wall_clock()))))
+        await asyncio.sleep(1000)
+        world.cluster.delete("Pod", "worker", unseen=True)
+        await asyncio.sleep(10_000)
+    assert 1000 <= world.cluster.status()["gpuSeconds"] <= 1000 + 2 * DOUBT_SECONDS
+    assert world.count("list Pods") <= 1000 / DOUBT_SECONDS + 1

@@ -77,6 +77,27 @@ async def test_it_is_asked_for_with_the_token_at_the_heads_service(serve: Serve)
     assert request.headers["Authorization"] == f"Bearer {TOKEN}"
 
 
+async def test_a_driver_is_asked_to_stop_by_rays_name_of_its_run(serve: Serve) -> None:
+    server = await serve(answering(200, '{"stopped": true}'))
+    async with dashboard_at(server.port) as (dashboard, _):
+        await dashboard.stop(NAMESPACE, replace(SEEN, job_id="job-1-abcde"), TOKEN)
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", "/api/jobs/job-1-abcde/stop")
+    assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+
+
+async def test_a_driver_that_cannot_be_asked_to_stop_is_no_error(serve: Serve) -> None:
+    server = await serve(answering(500, "no"))
+    async with dashboard_at(server.port) as (dashboard, _):
+        await dashboard.stop(NAMESPACE, replace(SEEN, job_id="job-1-abcde"), TOKEN)
+        await dashboard.stop(NAMESPACE, replace(SEEN, job_id=""), TOKEN)
+    assert len(server.requests) == 1
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        async with dashboard_at(taken.getsockname()[1]) as (dashboard, _):
+            await dashboard.stop(NAMESPACE, replace(SEEN, job_id="job-1-abcde"), TOKEN)
+
+
 async def test_a_head_without_the_file_was_reached_but_has_no_report(serve: Serve) -> None:
     server = await serve(answering(500, "File batchinference-report.json not found at /tmp/ray"))
     assert await asked(server) == Answer(reached=True)

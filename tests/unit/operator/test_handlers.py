@@ -10,7 +10,10 @@ import pytest
 
 from batchinference.rendering import NAME_LABEL
 from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.gateway import PAGE
 from batchinference_operator.runtime.handlers import configure, register
+from batchinference_operator.runtime.metrics import Metrics
+from batchinference_operator.runtime.watches import Login, Watches
 from batchinference_operator.status.observations import Object
 from support.fake_cluster import FakeCluster, FakeDriver, MemoryGateway
 from support.operator_objects import (
@@ -32,7 +35,7 @@ def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     """kopf's handlers by their ids."""
     controller = Controller(MemoryGateway(FakeCluster()), FakeDriver(), SETTINGS)
     registry = kopf.OperatorRegistry()
-    register(registry, controller)
+    register(registry, controller, Login(Watches([], 60), Metrics()))
     handlers = {str(found.id): found for found in registry._watching.get_all_handlers()}
     return handlers, controller, registry
 
@@ -64,12 +67,6 @@ def test_nothing_is_registered_that_leaves_a_trace_on_the_object() -> None:
         assert list(others.get_all_handlers()) == []
 
 
-def test_credentials_come_from_the_pod_or_a_kubeconfig() -> None:
-    *_, registry = registered()
-    ids = {str(handler.id) for handler in registry._activities.get_all_handlers()}
-    assert {"pod", "kubeconfig"} <= ids
-
-
 async def take(handler: Any, kind: str | None, body: Object) -> None:
     """What kopf does with an event."""
     result = handler.fn(event={"type": kind, "object": body}, name="", body=body, logger=None)
@@ -94,13 +91,13 @@ async def test_events_keep_the_cache_true() -> None:
         await take(handlers[watch], None, body)
     observed = controller.cache.observe((NAMESPACE, "job"))
     assert observed is not None
-    assert observed.ray_job is not None
+    assert set(observed.ray_jobs) == {"job-1"}
     assert len(observed.pods) == 1
     await take(handlers["pods"], "DELETED", BODIES["pods"])
     await take(handlers["ray-jobs"], "DELETED", BODIES["ray-jobs"])
     observed = controller.cache.observe((NAMESPACE, "job"))
     assert observed is not None
-    assert (observed.ray_job, observed.pods) == (None, ())
+    assert (observed.ray_jobs, observed.pods) == ({}, ())
     await take(handlers["jobs"], "DELETED", BODIES["jobs"])
     assert controller.cache.observe((NAMESPACE, "job")) is None
 
@@ -121,6 +118,12 @@ def test_kopf_only_watches() -> None:
     assert settings.posting.enabled is False, "it may not create Events"
     assert settings.peering.standalone is True, "another kopf operator must not pause it"
     assert settings.queueing.worker_limit is None, "the queue limits the work; this limits news"
+
+
+def test_kopf_lists_in_pages() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings, clusterwide=True)
+    assert settings.watching.chunk_size == PAGE, "kopf would ask for everything at once"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.status.observations import PodView, Trouble, trouble_of
+from batchinference.spec.causes import Cause
+from batchinference_operator.status.pods import Trouble, trouble_of
 from support.operator_objects import pod_body, waiting
 
 UNSCHEDULABLE = {
@@ -18,24 +19,24 @@ UNSCHEDULABLE = {
 
 
 @pytest.mark.parametrize(
-    ("reason", "word"),
+    ("reason", "cause"),
     [
-        ("ErrImagePull", "ImagePull"),
-        ("ImagePullBackOff", "ImagePull"),
-        ("InvalidImageName", "ImagePull"),
-        ("ErrImageNeverPull", "ImagePull"),
-        ("CreateContainerConfigError", "ContainerConfig"),
-        ("CreateContainerError", "ContainerConfig"),
-        ("RunContainerError", "ContainerConfig"),
-        ("CrashLoopBackOff", "CrashLoop"),
+        ("ErrImagePull", Cause.IMAGE_PULL),
+        ("ImagePullBackOff", Cause.IMAGE_PULL),
+        ("InvalidImageName", Cause.IMAGE_PULL),
+        ("ErrImageNeverPull", Cause.IMAGE_PULL),
+        ("CreateContainerConfigError", Cause.CONTAINER_CONFIG),
+        ("CreateContainerError", Cause.CONTAINER_CONFIG),
+        ("RunContainerError", Cause.CONTAINER_CONFIG),
+        ("CrashLoopBackOff", Cause.CRASH_LOOP),
     ],
 )
 def test_a_container_that_waits_for_what_time_does_not_heal_is_trouble(
-    reason: str, word: str
+    reason: str, cause: Cause
 ) -> None:
     pod = pod_body(**waiting(reason, "in its own words"))
-    assert trouble_of(pod) == Trouble(word, "in its own words")
-    assert trouble_of(pod_body(**waiting(reason))) == Trouble(word, reason)
+    assert trouble_of(pod) == Trouble(cause, "in its own words")
+    assert trouble_of(pod_body(**waiting(reason))) == Trouble(cause, reason)
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing", "SomethingNew"])
@@ -45,21 +46,12 @@ def test_a_container_that_waits_for_its_turn_is_no_trouble(reason: str) -> None:
 
 def test_an_unschedulable_pod_gives_the_schedulers_words() -> None:
     trouble = trouble_of(pod_body(conditions=[{"type": "Ready", "status": "False"}, UNSCHEDULABLE]))
-    assert trouble == Trouble("Unschedulable", UNSCHEDULABLE["message"])
+    assert trouble == Trouble(Cause.UNSCHEDULABLE, UNSCHEDULABLE["message"])
 
 
 def test_a_pod_that_has_found_its_node_is_no_trouble() -> None:
     scheduled = {"type": "PodScheduled", "status": "True"}
     assert trouble_of(pod_body(conditions=[scheduled])) is None
-
-
-def test_a_killed_container_names_itself_and_the_cause() -> None:
-    killed = {"name": "ray-worker", "state": {"terminated": {"reason": "OOMKilled"}}}
-    trouble = trouble_of(pod_body(containerStatuses=[killed]))
-    assert trouble is not None
-    assert trouble.reason == "OutOfMemory"
-    assert "ray-worker" in trouble.message
-    assert "memory" in trouble.message
 
 
 @pytest.mark.parametrize(
@@ -77,19 +69,41 @@ def test_other_states_of_a_container_are_no_trouble(state: Any) -> None:
     assert trouble_of(pod_body(containerStatuses=[{"name": "ray", "state": state}])) is None
 
 
+KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"state": KILLED},
+        {**waiting("CrashLoopBackOff")["containerStatuses"][0], "lastState": KILLED},
+    ],
+    ids=["killed", "again-and-again"],
+)
+def test_a_container_that_was_killed_for_its_memory_says_so(states: dict[str, Any]) -> None:
+    trouble = trouble_of(pod_body(containerStatuses=[{**states, "name": "ray"}]))
+    words = "container ray was killed: it used more memory than its pod's limit"
+    assert trouble == Trouble(Cause.OUT_OF_MEMORY, words)
+
+
+def test_it_is_healed_when_the_container_runs_again() -> None:
+    again = {"name": "ray", "state": {"running": {}}, "lastState": KILLED}
+    assert trouble_of(pod_body(containerStatuses=[again])) is None
+
+
 def test_init_containers_count_and_come_first() -> None:
     status = {
         "initContainerStatuses": waiting("ImagePullBackOff", "first")["containerStatuses"],
         "containerStatuses": waiting("CrashLoopBackOff", "second")["containerStatuses"],
     }
-    assert trouble_of(pod_body(**status)) == Trouble("ImagePull", "first")
+    assert trouble_of(pod_body(**status)) == Trouble(Cause.IMAGE_PULL, "first")
 
 
 def test_a_later_container_may_be_the_one_in_trouble() -> None:
     healthy = {"name": "ray", "state": {"running": {}}}
     sidecar = waiting("CrashLoopBackOff", "autoscaler")["containerStatuses"][0]
     pod = pod_body(containerStatuses=[healthy, sidecar])
-    assert trouble_of(pod) == Trouble("CrashLoop", "autoscaler")
+    assert trouble_of(pod) == Trouble(Cause.CRASH_LOOP, "autoscaler")
 
 
 @pytest.mark.parametrize("status", [None, {}], ids=["null", "empty"])
@@ -106,7 +120,3 @@ def test_a_pod_that_is_being_deleted_is_no_trouble(status: Any) -> None:
     pod = pod_body(**status)
     pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
     assert trouble_of(pod) is None
-
-
-def test_a_pod_view_names_the_pod_and_its_job() -> None:
-    assert PodView.of(pod_body("worker-x", job="doggos")) == PodView("worker-x", "doggos", None)

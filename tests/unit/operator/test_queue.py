@@ -183,6 +183,48 @@ async def test_a_key_that_is_forgotten_does_not_come_back_and_leaves_nothing() -
     assert [len(value) for value in kept] == [0] * len(kept)
 
 
+@in_leaping_time
+async def test_lanes_have_their_turns() -> None:
+    queue: KeyedQueue[str] = KeyedQueue(lane=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "b1", "c1", "b2"):
+        queue.add(key)
+    keys = [key for _, key in await handed_out(queue, 1)]
+    assert keys == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+@given(
+    steps=st.lists(st.none() | st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=120)
+)
+@settings(max_examples=200, deadline=None)
+def test_a_lane_that_waits_is_never_passed_over_twice(
+    steps: list[tuple[str, int] | None],
+) -> None:
+    """Whatever is added and taken (None): while a key of a lane waits, each other lane hands out
+    one key at most before that lane does."""
+
+    async def body() -> None:
+        queue: KeyedQueue[tuple[str, int]] = KeyedQueue(lane=lambda key: key[0])
+        waiting: set[tuple[str, int]] = set()
+        passed: dict[str, list[str]] = {}
+        for step in steps:
+            if step is not None:
+                queue.add(step)
+                waiting.add(step)
+                passed.setdefault(step[0], [])
+            elif waiting:
+                key = await queue.get()
+                queue.done(key)
+                waiting.remove(key)
+                passed.pop(key[0])
+                for others in passed.values():
+                    assert key[0] not in others
+                    others.append(key[0])
+                if any(lane == key[0] for lane, _ in waiting):
+                    passed[key[0]] = []
+
+    run(body())
+
+
 @given(
     added=st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0, 5)), max_size=60),
     workers=st.integers(1, 4),

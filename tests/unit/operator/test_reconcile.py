@@ -12,25 +12,23 @@ import yaml
 from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
-from batchinference_operator.reconcile.model import Actions, JobView, Observed
-from batchinference_operator.reconcile.reconcile import (
+from batchinference_operator.reconcile.beginning import names_of, refused, render
+from batchinference_operator.reconcile.ending import POLL_SECONDS
+from batchinference_operator.reconcile.following import REPORT_GRACE_SECONDS, wants_report
+from batchinference_operator.reconcile.looks import (
     IDLE_SECONDS,
-    POLL_SECONDS,
-    REPORT_GRACE_SECONDS,
+    NO_PODS_SECONDS,
+    REST_SECONDS,
     SILENT_SECONDS,
-    Settings,
-    finished,
-    names_of,
-    reconcile,
-    refused,
-    render,
-    settled,
-    wants_report,
 )
-from batchinference_operator.runtime.cache import job_view
-from batchinference_operator.status.observations import PodView, RayJobView, Trouble
+from batchinference_operator.reconcile.model import Actions, JobView, Observed
+from batchinference_operator.reconcile.reconcile import finished, reconcile, settled
+from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.pods import PodView
 from support.documents import model_step
 from support.operator_objects import (
+    FAILED,
     INITIALIZING,
     NAMESPACE,
     OTHER_UID,
@@ -39,8 +37,10 @@ from support.operator_objects import (
     SUCCEEDED,
     UID,
     job_body,
+    pod_body,
     ray_job_body,
     report,
+    waiting,
 )
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, tzinfo=UTC)
@@ -48,7 +48,7 @@ ENDED = datetime(2026, 3, 1, 12, 10, 0, tzinfo=UTC)
 
 
 def job(status: dict[str, Any] | None = None, **metadata: Any) -> JobView:
-    return job_view(job_body(status=status, **metadata))
+    return JobView.of(job_body(status=status, **metadata))
 
 
 def view(owner_uid: str | None = UID, **status: Any) -> RayJobView:
@@ -56,12 +56,31 @@ def view(owner_uid: str | None = UID, **status: Any) -> RayJobView:
 
 
 def ended(kind: str) -> dict[str, Any]:
-    """A status that says the job is at its end."""
-    return {"phase": "Succeeded", "conditions": [{"type": kind, "status": "True"}]}
+    """A status that says the job is at its end, for some time now."""
+    over = {"phase": "Succeeded", "completionTime": "2026-03-01T12:10:00Z"}
+    condition = {"type": kind, "status": "True", "lastTransitionTime": over["completionTime"]}
+    return {**over, "conditions": [condition]}
 
 
 def done(observed: Observed, now: datetime = NOW) -> Actions:
     return reconcile(observed, SETTINGS, now)
+
+
+def begun(status: dict[str, Any] | None = None, **metadata: Any) -> JobView:
+    """A job whose first RayJob was made."""
+    planned = done(Observed(job())).status
+    return job({**(planned or {}), **(status or {})}, **metadata)
+
+
+def followed(ray_job: RayJobView | None = None, **seen: Any) -> Observed:
+    """A job whose RayJob was made, and what is seen of it. Its token was made already."""
+    return looked_at(Observed(begun(), {"job-1": view()}), ray_job, **seen)
+
+
+def looked_at(before: Observed, ray_job: RayJobView | None, **seen: Any) -> Observed:
+    """What is seen at the next look."""
+    known = replace(before.job, status=done(before).status or before.job.status)
+    return Observed(known, {} if ray_job is None else {ray_job.name: ray_job}, **seen)
 
 
 def reason(actions: Actions) -> str:
@@ -88,9 +107,9 @@ def phase(actions: Actions) -> str:
 def test_a_new_job_gets_config_map_and_ray_job_in_this_order() -> None:
     actions = done(Observed(job()))
     assert [body["kind"] for body in actions.create] == ["ConfigMap", "RayJob"]
-    assert (phase(actions), reason(actions)) == ("Pending", "Pending")
+    assert (phase(actions), reason(actions)) == ("Planning", "Planning")
     assert actions.again_after == POLL_SECONDS
-    assert actions.release is None
+    assert (actions.remove, actions.release) == ((), ())
 
 
 def test_its_objects_are_in_its_namespace_and_die_with_it() -> None:
@@ -101,19 +120,27 @@ def test_its_objects_are_in_its_namespace_and_die_with_it() -> None:
 
 
 def test_the_operators_defaults_reach_the_ray_job() -> None:
-    *_, ray_job = render(job(), SETTINGS)
+    *_, ray_job = render(job(), names_of(job(), 1), SETTINGS)
     assert "registry/pipeline:1" in yaml.safe_dump(ray_job)
 
 
 def test_a_job_whose_ray_job_was_never_seen_is_started_again() -> None:
-    pending = done(Observed(job())).status
-    actions = done(Observed(job(pending)))
-    assert len(actions.create) == 2
-    assert actions.status == pending
+    first = done(Observed(job()))
+    actions = done(Observed(begun()))
+    assert actions.create == first.create
+    assert actions.status is None
+
+
+def test_a_job_that_was_stopped_before_its_status_was_written_comes_to_the_same() -> None:
+    """By now a quota may refuse to take its RayJob again."""
+    first = done(Observed(begun(), {"job-1": view(**INITIALIZING)}))
+    again = done(Observed(job(), {"job-1": view(**INITIALIZING)}))
+    assert [body["kind"] for body in again.create] == ["Secret"]
+    assert (again.create, again.status) == (first.create, first.status)
 
 
 def test_its_ray_job_gets_the_token_as_soon_as_it_is_seen() -> None:
-    actions = done(Observed(job(), view(**INITIALIZING)))
+    actions = done(Observed(begun(), {"job-1": view(**INITIALIZING)}))
     (secret,) = actions.create
     (owner,) = secret["metadata"]["ownerReferences"]
     seen = view(**INITIALIZING)
@@ -124,15 +151,21 @@ def test_its_ray_job_gets_the_token_as_soon_as_it_is_seen() -> None:
 
 
 def test_the_token_is_made_under_the_name_that_the_ray_job_asks_for() -> None:
-    (secret,) = done(Observed(job(), view(**INITIALIZING))).create
+    (secret,) = done(Observed(begun(), {"job-1": view(**INITIALIZING)})).create
     *_, ray_job = done(Observed(job())).create
     asked = ray_job["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
     assert secret["metadata"]["name"] == asked
 
 
 def test_the_token_is_made_once_the_status_says_so() -> None:
-    first = done(Observed(job(), view(**INITIALIZING))).status
-    assert done(Observed(job(first), view(**INITIALIZING))).create == ()
+    assert done(followed(view(**INITIALIZING))).create == ()
+
+
+def test_it_is_made_again_while_a_pod_misses_a_secret() -> None:
+    """The one that was made may have gone with a RayJob that somebody has deleted."""
+    pod = PodView.of(pod_body("job-1-head", **waiting("CreateContainerConfigError", "not found")))
+    actions = done(followed(view(**INITIALIZING), pods=(pod,)))
+    assert [body["kind"] for body in actions.create] == ["Secret"]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +183,14 @@ def test_an_invalid_spec_creates_nothing_and_fails_in_the_parsers_words(
     spec: dict[str, Any],
 ) -> None:
     body = job_body()
-    view_of_it = job_view({**body, "spec": {**body["spec"], **spec} if spec else {}})
+    view_of_it = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        render(view_of_it, SETTINGS)
+        render(view_of_it, names_of(view_of_it, 1), SETTINGS)
     actions = done(Observed(view_of_it))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
     assert message(actions) == str(refusal.value)
-    assert actions.again_after is None
+    assert actions.again_after == 0
 
 
 def test_a_job_without_any_image_is_invalid_and_says_what_to_set() -> None:
@@ -171,24 +204,25 @@ def test_a_job_without_any_image_is_invalid_and_says_what_to_set() -> None:
 
 
 def token_in(job: JobView, settings: Settings = SETTINGS) -> str:
-    (secret,) = reconcile(Observed(job, view(job.uid)), settings, NOW).create
+    (secret,) = reconcile(Observed(job, {"job-1": view(job.uid)}), settings, NOW).create
     (token,) = secret["stringData"].values()
     return str(token)
 
 
 def test_the_token_is_the_same_for_the_same_job_whenever_it_is_asked_for() -> None:
-    assert token_in(job()) == token_in(job(resourceVersion="99")) == SETTINGS.token(UID)
+    assert token_in(begun()) == token_in(begun(resourceVersion="99")) == SETTINGS.token(UID)
 
 
 def test_the_token_is_another_for_another_job_and_for_another_key() -> None:
     other_key = Settings(SETTINGS.defaults, b"another key of sixteen bytes")
-    tokens = {token_in(job()), token_in(job(uid=OTHER_UID)), token_in(job(), other_key)}
+    tokens = {token_in(begun()), token_in(begun(uid=OTHER_UID)), token_in(begun(), other_key)}
     assert len(tokens) == 3
 
 
 def test_the_token_stands_in_the_secret_alone() -> None:
     token = SETTINGS.token(UID)
-    made = [*done(Observed(job())).create, *done(Observed(job(), view(**INITIALIZING))).create]
+    first, second = Observed(job()), Observed(begun(), {"job-1": view(**INITIALIZING)})
+    made = [*done(first).create, *done(second).create]
     assert [body["kind"] for body in made if token in repr(body)] == ["Secret"]
 
 
@@ -196,11 +230,23 @@ def test_the_token_stands_in_the_secret_alone() -> None:
 
 
 def test_a_ray_job_that_is_getting_ready_is_looked_at_now_and_then() -> None:
-    actions = done(Observed(job(), view(**INITIALIZING)))
+    actions = done(followed(view(**INITIALIZING)))
     assert (phase(actions), reason(actions)) == ("Starting", "Starting")
     assert actions.status is not None
     assert actions.status["rayJobName"] == "job-1"
     assert actions.again_after == IDLE_SECONDS
+
+
+def test_a_ray_job_that_waits_for_kuberay_is_looked_at_seldom() -> None:
+    seen = replace(followed(view(**{**INITIALIZING, "rayClusterName": ""})), watched=True)
+    assert done(seen).again_after == REST_SECONDS
+
+
+def test_a_ray_job_whose_cluster_has_no_pods_is_looked_at_until_it_is_known_why() -> None:
+    seen = replace(followed(view(**INITIALIZING)), watched=True)
+    assert done(seen).again_after == NO_PODS_SECONDS
+    with_pod = replace(seen, pods=(PodView.of(pod_body()),))
+    assert done(with_pod).again_after == IDLE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -214,43 +260,49 @@ def test_a_ray_job_that_is_getting_ready_is_looked_at_now_and_then() -> None:
     ids=["no-report-yet", "preparing", "running", "finalizing"],
 )
 def test_a_driver_that_answers_is_asked_often(told: Report | None, expected: str) -> None:
-    actions = done(Observed(job(), view(**RUNNING), report=told, driver_reached=True))
+    actions = done(followed(view(**RUNNING), report=told, driver_reached=True))
     assert phase(actions) == expected
     assert actions.again_after == POLL_SECONDS
 
 
 def test_a_driver_that_does_not_answer_is_asked_less_often_and_its_job_goes_on() -> None:
-    running = done(
-        Observed(job(), view(**RUNNING), report=report(rows=3), driver_reached=True)
-    ).status
-    actions = done(Observed(job(running), view(**RUNNING)))
+    running = followed(view(**RUNNING), report=report(rows=3), driver_reached=True)
+    actions = done(looked_at(running, view(**RUNNING)))
     assert (phase(actions), reason(actions)) == ("Running", "DriverSilent")
     assert actions.again_after == SILENT_SECONDS
 
 
 def test_a_pod_in_trouble_shows_in_the_status() -> None:
-    pod = PodView("job-1-worker", "job", Trouble("Unschedulable", "0/3 nodes are available"))
-    actions = done(Observed(job(), view(**INITIALIZING), (pod,)))
-    assert (phase(actions), reason(actions)) == ("Pending", "Unschedulable")
-    assert message(actions) == "pod job-1-worker: 0/3 nodes are available"
+    pod = PodView.of(pod_body("job-1-worker", **waiting("ImagePullBackOff", "no such image")))
+    actions = done(followed(view(**INITIALIZING), pods=(pod,)))
+    assert (phase(actions), reason(actions)) == ("Pending", "ImagePull")
+    assert message(actions) == "pod job-1-worker: no such image"
+
+
+def test_what_events_say_of_a_pod_shows_in_the_status() -> None:
+    pod = PodView.of(pod_body("job-1-worker", **waiting("ContainerCreating")))
+    words = {"job-1-worker": "secret not found"}
+    actions = done(followed(view(**INITIALIZING), pods=(pod,), words=words))
+    assert message(actions) == "pod job-1-worker: secret not found"
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
 @pytest.mark.parametrize("ray_job", [RUNNING, SUCCEEDED], ids=["still-running", "ended"])
 def test_the_drivers_last_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> None:
     last = report(state, rows=9)
-    actions = done(Observed(job(), view(**ray_job), report=last, driver_reached=True))
+    actions = done(followed(view(**ray_job), report=last, driver_reached=True))
     assert actions.status is not None
     assert finished(replace(job(), status=actions.status))
     assert actions.status["completionTime"] == "2026-03-01T12:09:00Z"
-    assert actions.again_after is None
+    assert actions.again_after == 0
 
 
 def test_a_ray_job_that_kuberay_refuses_fails_the_job_at_once() -> None:
     refused_one = view(jobDeploymentStatus="ValidationFailed", message="spec is invalid")
-    actions = done(Observed(job(), refused_one))
-    assert (phase(actions), reason(actions)) == ("Failed", "ValidationFailed")
-    assert actions.again_after is None
+    actions = done(followed(refused_one))
+    assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
+    assert message(actions) == "spec is invalid"
+    assert actions.again_after == 0
 
 
 # --- the report of a RayJob that has ended ----------------------------------------------
@@ -258,17 +310,17 @@ def test_a_ray_job_that_kuberay_refuses_fails_the_job_at_once() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 1, REPORT_GRACE_SECONDS - 1])
 def test_the_last_report_is_asked_for_again_within_the_grace(seconds: float) -> None:
-    actions = done(Observed(job(), view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
+    actions = done(followed(view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
     assert (phase(actions), reason(actions)) == ("Finalizing", "Finalizing")
     assert actions.again_after == POLL_SECONDS
 
 
 @pytest.mark.parametrize("seconds", [REPORT_GRACE_SECONDS, REPORT_GRACE_SECONDS + 1, 86_400])
 def test_after_the_grace_the_job_ends_without_the_report(seconds: float) -> None:
-    actions = done(Observed(job(), view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
+    actions = done(followed(view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
     assert phase(actions) == "Succeeded"
     assert "could not be read" in message(actions)
-    assert actions.again_after is None
+    assert actions.again_after == 0
 
 
 def test_the_grace_counts_in_any_time_zone() -> None:
@@ -276,8 +328,8 @@ def test_the_grace_counts_in_any_time_zone() -> None:
     east = timezone(timedelta(hours=9))
     within = (ENDED + timedelta(seconds=30)).astimezone(east)
     beyond = (ENDED + timedelta(seconds=90)).astimezone(east)
-    assert phase(done(Observed(job(), ray_job), within)) == "Finalizing"
-    assert phase(done(Observed(job(), ray_job), beyond)) == "Succeeded"
+    assert phase(done(followed(ray_job), within)) == "Finalizing"
+    assert phase(done(followed(ray_job), beyond)) == "Succeeded"
 
 
 def test_times_are_written_in_utc() -> None:
@@ -289,7 +341,7 @@ def test_times_are_written_in_utc() -> None:
 
 
 def test_a_clock_behind_kuberays_only_lengthens_the_grace() -> None:
-    actions = done(Observed(job(), view(**SUCCEEDED)), ENDED - timedelta(seconds=30))
+    actions = done(followed(view(**SUCCEEDED)), ENDED - timedelta(seconds=30))
     assert phase(actions) == "Finalizing"
 
 
@@ -298,14 +350,14 @@ def test_a_clock_behind_kuberays_only_lengthens_the_grace() -> None:
     [
         (SUCCEEDED, True),
         ({**SUCCEEDED, "endTime": None}, False),
-        ({**SUCCEEDED, "jobStatus": "", "jobDeploymentStatus": "Failed"}, False),
+        ({**FAILED, "jobStatus": ""}, False),
     ],
     ids=["the-driver-left-none", "kuberay-gives-no-end", "no-driver-ever"],
 )
 def test_there_is_no_grace_where_nothing_can_be_waited_for(
     ray_job: dict[str, Any], reached: bool
 ) -> None:
-    actions = done(Observed(job(), view(**ray_job), driver_reached=reached), ENDED)
+    actions = done(followed(view(**ray_job), driver_reached=reached), ENDED)
     assert phase(actions) in {"Succeeded", "Failed"}
 
 
@@ -313,10 +365,8 @@ def test_there_is_no_grace_where_nothing_can_be_waited_for(
 
 
 def test_a_ray_job_that_was_deleted_fails_the_job_and_is_not_made_again() -> None:
-    running = done(
-        Observed(job(), view(**RUNNING), report=report(rows=3), driver_reached=True)
-    ).status
-    actions = done(Observed(job(running)))
+    running = followed(view(**RUNNING), report=report(rows=3), driver_reached=True)
+    actions = done(looked_at(running, None))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "RayJobDeleted")
     assert "job-1" in message(actions)
@@ -330,50 +380,31 @@ def test_a_ray_job_that_was_deleted_fails_the_job_and_is_not_made_again() -> Non
     ids=["a-former-jobs", "nobodys"],
 )
 @pytest.mark.parametrize("status", [INITIALIZING, RUNNING, SUCCEEDED])
+@pytest.mark.parametrize("planned", [False, True], ids=["seen-before", "seen-after"])
 def test_a_foreign_ray_job_is_waited_out(
-    owner_uid: str | None, words: str, status: dict[str, Any]
+    owner_uid: str | None, words: str, status: dict[str, Any], planned: bool
 ) -> None:
-    actions = done(Observed(job(), view(owner_uid, **status)))
-    assert (actions.create, actions.release) == ((), None)
+    actions = done(Observed(begun() if planned else job(), {"job-1": view(owner_uid, **status)}))
+    assert (actions.remove, actions.create, actions.release) == ((), (), ())
     assert (phase(actions), reason(actions)) == ("Pending", "NameTaken")
     assert words in message(actions)
     assert actions.again_after == POLL_SECONDS
 
 
 def test_the_job_starts_when_the_foreign_ray_job_is_gone() -> None:
-    waiting = done(Observed(job(), view(OTHER_UID))).status
-    assert len(done(Observed(job(waiting))).create) == 2
+    held_up = done(Observed(job(), {"job-1": view(OTHER_UID)})).status
+    assert len(done(Observed(job(held_up))).create) == 2
 
 
 # --- a job at its end -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Complete", "Failed"])
-def test_the_cluster_of_a_finished_job_is_released(kind: str) -> None:
-    actions = done(Observed(job(ended(kind)), view(**SUCCEEDED)))
-    assert actions == Actions(release="job-1")
-
-
-def test_it_is_released_once() -> None:
-    body = ray_job_body(**SUCCEEDED)
-    body["spec"]["ttlSecondsAfterFinished"] = 0
-    assert done(Observed(job(ended("Complete")), RayJobView.of(body))) == Actions()
-
-
-def test_a_ray_job_that_goes_or_is_not_the_jobs_is_left_alone() -> None:
-    going = ray_job_body(**SUCCEEDED)
-    going["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
-    over = job(ended("Complete"))
-    assert done(Observed(over, RayJobView.of(going))) == Actions()
-    assert done(Observed(over, view(OTHER_UID, **SUCCEEDED))) == Actions()
-    assert done(Observed(over)) == Actions()
-
-
 def test_nothing_is_done_for_a_job_that_is_being_deleted() -> None:
     going = job(deletionTimestamp="2026-03-01T12:30:00Z")
-    for ray_job in (None, view(**RUNNING), view(OTHER_UID), view(**SUCCEEDED)):
-        assert done(Observed(going, ray_job)) == Actions()
-        assert not wants_report(Observed(going, ray_job))
+    for ray_job in (view(**RUNNING), view(OTHER_UID), view(**SUCCEEDED)):
+        observed = Observed(going, {"job-1": ray_job})
+        assert done(observed) == Actions()
+        assert not wants_report(observed)
 
 
 @pytest.mark.parametrize(
@@ -395,14 +426,15 @@ def test_conditions_and_not_the_phase_tell_that_a_job_is_finished(
 @pytest.mark.parametrize(
     ("observed", "wanted"),
     [
-        (Observed(job()), False),
-        (Observed(job(), view(**INITIALIZING)), False),
-        (Observed(job(), view(**RUNNING)), True),
-        (Observed(job(), view(**SUCCEEDED)), True),
-        (Observed(job(), view(OTHER_UID, **RUNNING)), False),
-        (Observed(job(ended("Failed")), view(**RUNNING)), False),
+        (Observed(begun()), False),
+        (Observed(begun(), {"job-1": view(**INITIALIZING)}), False),
+        (Observed(begun(), {"job-1": view(**RUNNING)}), True),
+        (Observed(begun(), {"job-1": view(**SUCCEEDED)}), True),
+        (Observed(begun(), {"job-1": view(OTHER_UID, **RUNNING)}), False),
+        (Observed(job(), {"job-1": view(**RUNNING)}), False),
+        (Observed(job(ended("Failed")), {"job-1": view(**RUNNING)}), False),
     ],
-    ids=["no-ray-job", "no-driver", "running", "ended", "foreign", "finished"],
+    ids=["no-ray-job", "no-driver", "running", "ended", "foreign", "no-attempt", "finished"],
 )
 def test_the_driver_is_asked_where_it_has_something_to_say(
     observed: Observed, wanted: bool
@@ -428,9 +460,9 @@ def test_a_job_is_taken_as_the_api_server_has_it() -> None:
 def test_a_job_may_use_any_step_that_the_specification_knows() -> None:
     body = job_body()
     body["spec"]["steps"] = [model_step()]
-    assert len(done(Observed(job_view(body))).create) == 2
+    assert len(done(Observed(JobView.of(body))).create) == 2
 
 
-def test_the_names_follow_from_the_job_alone() -> None:
-    assert names_of(job()) == names_of(job({"phase": "Running"}, resourceVersion="5"))
-    assert names_of(job()).ray_job == "job-1"
+def test_the_names_follow_from_the_job_and_the_attempt_alone() -> None:
+    assert names_of(job(), 1) == names_of(job({"phase": "Running"}, resourceVersion="5"), 1)
+    assert [names_of(job(), attempt).ray_job for attempt in (1, 2)] == ["job-1", "job-2"]

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.cluster import Cluster
+from batchinference_operator.reconcile.turns import Concurrency
 from batchinference_operator.runtime.settings import MIN_KEY_BYTES, OperatorSettings
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"
@@ -33,6 +34,7 @@ def test_a_key_file_is_all_that_is_needed() -> None:
     settings = OperatorSettings()
     assert settings.namespace_list == []
     assert (settings.workers, settings.health_port) == (16, 8080)
+    assert (settings.qps, settings.burst) == (500, 1000)
     assert (settings.log_format, settings.log_level) == ("json", "INFO")
     assert settings.for_reconcile().defaults == Cluster()
     assert settings.for_reconcile().token_key == KEY
@@ -52,6 +54,10 @@ def test_everything_can_be_set_in_the_environment(
         "DEFAULTS_FILE": str(tmp_path / "defaults.yaml"),
         "NAMESPACES": "team-a, team-b,",
         "WORKERS": "4",
+        "MAX_RUNNING": "20",
+        "MAX_RUNNING_PER_NAMESPACE": "5",
+        "QPS": "20.5",
+        "BURST": "30",
         "HEALTH_PORT": "9090",
         "LOG_FORMAT": "plain",
         "LOG_LEVEL": "DEBUG",
@@ -60,8 +66,10 @@ def test_everything_can_be_set_in_the_environment(
     settings = OperatorSettings()
     assert settings.namespace_list == ["team-a", "team-b"]
     assert (settings.workers, settings.health_port) == (4, 9090)
+    assert (settings.qps, settings.burst) == (20.5, 30)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     assert settings.for_reconcile().defaults.image == "registry/pipeline:1"
+    assert settings.for_reconcile().concurrency == Concurrency(in_all=20, per_namespace=5)
 
 
 @pytest.mark.parametrize(

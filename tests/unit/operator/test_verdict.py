@@ -6,18 +6,29 @@ from typing import Any
 
 import pytest
 
+from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import Counts, Phase
+from batchinference.spec.status import Counts
 from batchinference_operator.status.conditions import Verdict
-from batchinference_operator.status.observations import PodView, RayJobView, Trouble
+from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.verdict import judge
-from support.operator_objects import HEAD, RUNNING, SUCCEEDED, ray_job_body, report
+from support.operator_objects import (
+    FAILED,
+    HEAD,
+    RUNNING,
+    SUCCEEDED,
+    pod_body,
+    ray_job_body,
+    report,
+    waiting,
+)
 
 OUTPUT = "s3://out/result/"
-STUCK = PodView("job-1-worker", "job", Trouble("ImagePull", "no such image"))
-WELL = PodView("job-1-head", "job", None)
+STUCK = PodView.of(pod_body("job-1-worker", **waiting("ImagePullBackOff", "no such image")))
+WELL = PodView.of(pod_body("job-1-head"))
+QUIET = PodView.of(pod_body("job-1-worker", **waiting("ContainerCreating")))
 COUNTS = Counts(read=10, written=9, failed=1, skipped=0)
-FAILED = {"jobStatus": "FAILED", "jobDeploymentStatus": "Complete"}
 
 
 def seen(**status: Any) -> RayJobView:
@@ -29,8 +40,9 @@ def judged(
     *pods: PodView,
     report: Report | None = None,
     before: str = "",
+    words: dict[str, str] | None = None,
 ) -> tuple[Phase, Verdict]:
-    return judge(ray_job, pods, report, OUTPUT, before)
+    return judge(ray_job, pods, report, OUTPUT, before, words or {})
 
 
 # --- the driver's last word -------------------------------------------------------------
@@ -53,15 +65,12 @@ def test_a_success_without_counts_has_written_nothing() -> None:
     assert verdict.message == "0 rows written to s3://out/result/"
 
 
-def test_a_job_has_failed_when_its_driver_says_so() -> None:
-    last = report(JobState.FAILED, reason="ErrorThreshold", message="3 % of the rows failed")
-    expected = Verdict("ErrorThreshold", "3 % of the rows failed", failed=True)
-    assert judged(seen(**FAILED), report=last) == (Phase.FAILED, expected)
-
-
-def test_a_failure_without_words_still_has_a_reason() -> None:
-    expected = Verdict("Application", "the driver failed", failed=True)
-    assert judged(seen(**FAILED), report=report(JobState.FAILED)) == (Phase.FAILED, expected)
+@pytest.mark.parametrize(
+    ("words", "message"), [("3 % of the rows failed",) * 2, (None, "the driver failed")]
+)
+def test_a_job_has_failed_when_its_driver_says_so(words: str | None, message: str) -> None:
+    phase, verdict = judged(seen(**FAILED), report=report(JobState.FAILED, message=words))
+    assert (phase, verdict.failed, verdict.message) == (Phase.FAILED, True, message)
 
 
 @pytest.mark.parametrize(
@@ -97,38 +106,23 @@ def test_success_without_the_last_report_says_where_to_find_it(silent: Report | 
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "message"),
+    ("status", "message"),
     [
-        (
-            {**FAILED, "reason": "AppFailed", "message": "Traceback ..."},
-            "AppFailed",
-            "Traceback ...",
-        ),
-        (
-            {"jobStatus": "RUNNING", "jobDeploymentStatus": "Failed", "reason": "DeadlineExceeded"},
-            "DeadlineExceeded",
-            "RayJob job-1 ended as Failed",
-        ),
-        (
-            {"jobDeploymentStatus": "ValidationFailed", "message": "spec is invalid"},
-            "ValidationFailed",
-            "spec is invalid",
-        ),
-        ({"jobDeploymentStatus": "Failed"}, "Failed", "RayJob job-1 ended as Failed"),
-        (FAILED, "Failed", "RayJob job-1 ended as Failed"),
+        (FAILED, "Traceback ..."),
+        ({**FAILED, "message": None}, "RayJob job-1 ended as Failed"),
+        ({"jobDeploymentStatus": "ValidationFailed", "message": "bad spec"}, "bad spec"),
         (
             {"jobStatus": "STOPPED", "jobDeploymentStatus": "Complete"},
-            "Stopped",
             "RayJob job-1 ended as Stopped",
         ),
     ],
-    ids=["application", "deadline", "invalid", "no-words", "no-reason", "stopped"],
+    ids=["application", "no-words", "invalid", "stopped"],
 )
 def test_failure_without_the_last_report_is_told_in_kuberays_words(
-    status: dict[str, Any], reason: str, message: str
+    status: dict[str, Any], message: str
 ) -> None:
-    expected = Verdict(reason, message, failed=True)
-    assert judged(seen(**status), STUCK) == (Phase.FAILED, expected)
+    phase, verdict = judged(seen(**status), STUCK)
+    assert (phase, verdict.failed, verdict.message) == (Phase.FAILED, True, message)
 
 
 # --- under way --------------------------------------------------------------------------
@@ -147,13 +141,18 @@ def test_a_job_without_a_ray_job_is_pending() -> None:
         {},
         {"jobDeploymentStatus": "Initializing"},
         {"jobStatus": "PENDING", "jobDeploymentStatus": "Running"},
-        {"jobDeploymentStatus": "Suspended"},
     ],
-    ids=["new", "initializing", "pending", "suspended"],
+    ids=["new", "initializing", "pending"],
 )
 def test_a_job_whose_driver_has_not_started_is_starting(status: dict[str, Any]) -> None:
     expected = Verdict("Starting", "RayJob job-1 is starting its cluster")
     assert judged(seen(**status), WELL) == (Phase.STARTING, expected)
+
+
+@pytest.mark.parametrize("state", ["Suspending", "Suspended"])
+def test_a_ray_job_that_kuberay_has_not_let_go_on_yet_waits_to_be_admitted(state: str) -> None:
+    phase, verdict = judged(seen(jobDeploymentStatus=state, jobStatus="RUNNING"))
+    assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
 
 
 @pytest.mark.parametrize(
@@ -234,5 +233,46 @@ def test_a_pod_in_trouble_is_named_and_holds_up_what_has_not_begun(
 
 
 def test_the_first_pod_in_trouble_is_named() -> None:
-    other = PodView("job-1-zzz", "job", Trouble("OutOfMemory", "killed"))
+    other = PodView.of(pod_body("job-1-zzz", **waiting("CrashLoopBackOff", "again")))
     assert judged(seen(rayClusterStatus=HEAD), WELL, STUCK, other)[1] == EXPECTED
+
+
+def test_what_events_say_of_a_pod_that_does_not_start_is_its_trouble() -> None:
+    words = {"job-1-worker": 'MountVolume.SetUp failed: secret "key" not found'}
+    phase, verdict = judged(seen(), QUIET, words=words)
+    assert (phase, verdict.reason) == (Phase.PENDING, "ContainerConfig")
+    assert verdict.message == f"pod job-1-worker: {words['job-1-worker']}"
+
+
+def test_events_of_a_pod_that_has_started_are_of_the_past() -> None:
+    assert judged(seen(), WELL, words={"job-1-head": "not found"})[0] == Phase.STARTING
+
+
+# --- a RayJob that is kept from starting ------------------------------------------------
+
+
+@pytest.mark.parametrize("told", [None, report(JobState.FINALIZING, rows=9)], ids=["new", "later"])
+def test_a_ray_job_that_waits_for_kueue_is_queued(told: Report | None) -> None:
+    body = ray_job_body(**RUNNING)
+    body["spec"]["suspend"] = True
+    phase, verdict = judged(RayJobView.of(body), report=told, before="Finalizing")
+    assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
+
+
+def test_what_keeps_kuberay_from_making_pods_is_told_until_there_are_some() -> None:
+    words = {"job-1-xyz": "ServiceAccount nobody is not found"}
+    without = seen(rayClusterName="job-1-xyz")
+    refused = Verdict("Refused", "ServiceAccount nobody is not found")
+    assert judged(without, words=words) == (Phase.PENDING, refused)
+    assert judged(without, STUCK, words=words)[1].reason == "ImagePull"
+
+
+def test_pods_that_the_api_server_refuses_are_named_in_its_words() -> None:
+    full = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods=2"}
+    cluster = {"rayClusterStatus": {"conditions": [full]}}
+    refused = Verdict("Refused", "exceeded quota: pods=2")
+    assert judged(seen(**cluster)) == (Phase.PENDING, refused)
+    started = seen(jobStatus="RUNNING", **cluster)
+    waits, works = report(JobState.RUNNING), report(JobState.RUNNING, rows=5)
+    assert judged(started, STUCK, report=waits) == (Phase.PENDING, refused)
+    assert judged(started, report=works) == (Phase.RUNNING, refused)

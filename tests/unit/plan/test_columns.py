@@ -145,15 +145,6 @@ def test_steps_that_drop_every_column_are_refused() -> None:
     assert problems(drop_step("text"), columns=["text"]) == [message]
 
 
-@pytest.mark.parametrize("columns", [["text"], None], ids=["known", "unknown"])
-@pytest.mark.parametrize("make", [drop_step, select_step])
-def test_a_column_that_is_named_twice_is_refused(make: Any, columns: list[str] | None) -> None:
-    step = make("text", "text", name="slim")
-    assert "spec.steps[1]: step 'slim' names column 'text' twice" in problems(
-        model_step(), step, columns=columns
-    )
-
-
 @pytest.mark.parametrize(
     "step", [label_step("_bi_id", "step"), model_step("step")], ids=["label", "model"]
 )

@@ -26,7 +26,6 @@ def problems(spec: BatchInferenceSpec) -> list[str]:
     [
         ("parquet", {"columns": ["pat"]}, "columns: it names column 'pat', but the columns here "
                                           "are image, path; did you mean 'path'?"),
-        ("parquet", {"columns": ["path", "path"]}, "columns: column 'path' is named twice"),
         ("parquet", {"partitionBy": ["class"]}, "partitionBy: it names column 'class', but the "
                                                 "columns here are image, path"),
         ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
@@ -38,7 +37,7 @@ def problems(spec: BatchInferenceSpec) -> list[str]:
         ("json", {"columns": ["path"], "partitionBy": ["path"]},
          "partitionBy: every column becomes a directory: nothing is left to write"),
     ],
-    ids=["columns", "twice", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left"],
+    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left"],
 )  # fmt: skip
 def test_a_column_that_is_not_there_is_told(
     format_: str, fields: dict[str, Any], problem: str

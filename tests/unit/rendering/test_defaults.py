@@ -26,12 +26,15 @@ WHOLE: dict[str, Pair] = {
         [{"key": "default", "operator": "Exists"}],
     ),
     "priorityClassName": ("own", "default"),
+    "queue": ("own", "default"),
+    "queuePriorityClass": ("own", "default"),
 }
 """Fields that are taken whole."""
 BY_KEY: dict[str, dict[str, Pair]] = {
     "requests": {"cpu": (0.5, 2.0), "memory": ("1Gi", "2Gi")},
     "head": {"cpu": (1.5, 2.0), "memory": ("5Gi", "6Gi")},
     "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
+    "limits": {"gpu": (2, 4), "cpu": (8.0, 9.0), "gpuHours": (1.5, 24.0)},
     "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
     "profiles": {
         "T4": ({"resource": "own/t4", "env": [{"name": "A", "value": "own"}]},) * 2,

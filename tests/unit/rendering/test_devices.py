@@ -117,7 +117,7 @@ def test_a_profile_adds_to_the_settings_of_the_cluster_in_pods_of_its_group_alon
     for other in (made.pods[0]["spec"], made.workers["cpu"]["template"]["spec"]):
         assert other["nodeSelector"] == {"pool": "batch", "zone": "a"}
         assert [one["key"] for one in other["tolerations"]] == ["batch"]
-        assert [one["value"] for one in other["containers"][0]["env"]] == ["cluster", "cluster"]
+        assert [one["value"] for one in other["containers"][0]["env"]][-2:] == ["cluster"] * 2
         assert "runtimeClassName" not in other
 
 

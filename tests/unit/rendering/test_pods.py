@@ -8,6 +8,7 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
+from batchinference.rendering.pods import STOP_WAIT
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
@@ -174,7 +175,10 @@ def test_a_setting_of_pods_stands_in_every_pod_and_only_where_it_is_asked_for(
 def test_a_setting_of_containers_stands_in_every_container(
     setting: str, value: Any, field: str, expected: Any
 ) -> None:
-    for one in with_cluster(model_step(), **{setting: value}).containers:
+    head, *workers = with_cluster(model_step(), **{setting: value}).containers
+    if field == "env":  # what Ray leaves a driver that is asked to stop
+        assert head["env"].pop(0)["name"] == STOP_WAIT
+    for one in (head, *workers):
         assert one[field] == expected
 
 

@@ -38,6 +38,12 @@ def test_a_finished_cluster_goes_but_leaves_time_to_read_the_report(rendered: Re
     assert "deletionStrategy" not in spec
 
 
+@pytest.mark.parametrize(("ttl", "seconds"), [("5m", 600), ("1h", 3600)])
+def test_a_cluster_may_be_asked_to_stay_longer(ttl: str, seconds: int) -> None:
+    made = render(job(cluster={"image": "x"}, ttl={"cluster": ttl}))
+    assert made.ray_job["spec"]["ttlSecondsAfterFinished"] == seconds
+
+
 def test_the_pods_run_the_ray_that_the_pipeline_is_tested_with(rendered: Rendered) -> None:
     assert rendered.cluster["rayVersion"] == version("ray")
 

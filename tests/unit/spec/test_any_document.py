@@ -37,7 +37,7 @@ FREE = {
         "engine",
         "chatTemplateArgs",
     ),
-    *("custom", "profiles", "properties"),
+    *("custom", "profiles", "properties", "onCause"),
 }
 """Mappings in which the user names the keys; `options` of a model, not of what is read."""
 STRANGE: dict[str, Any] = {

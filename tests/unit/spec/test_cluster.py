@@ -247,7 +247,12 @@ def test_cpus_are_whole_or_parts(cpu: float) -> None:
         ),
         ("workers", {"min": 3, "max": 2}, "workers: min (3) is above max (2)"),
         ("workers", 3, "workers: expected a mapping, got 3"),
-        ("queue", "a", "queue: unknown field; there are image, imagePullPolicy, imagePullSecrets"),
+        ("queue", "a_b", "queue: "),
+        ("queue", "a" * 64, "queue: String should have at most 63 characters"),
+        ("queuePriorityClass", "Nightly", "queuePriorityClass: "),
+        ("limits.gpu", -1, "limits.gpu: Input should be greater than or equal to 0, got -1"),
+        ("limits.gpuHours", 0, "limits.gpuHours: Input should be greater than 0, got 0"),
+        ("limits.tpu", 1, "limits.tpu: unknown field; there are gpu, cpu, gpuHours"),
     ],
     ids=short,
 )

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
 from batchinference.spec import SpecError, parse
+from batchinference.spec.causes import Cause
 from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.generate import CRD_FILE, generated_files
+from batchinference.spec.job import MUTABLE
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 from support.documents import Document, document
@@ -97,8 +99,13 @@ def test_the_status_is_a_subresource() -> None:
 def test_kubectl_shows_how_far_a_job_is() -> None:
     columns = {column["name"]: column for column in VERSION["additionalPrinterColumns"]}
     usual = [name for name, column in columns.items() if "priority" not in column]
-    assert usual == ["Phase", "%", "Rows/s", "ETA", "Errors", "Age"]
-    assert [name for name in columns if name not in usual] == ["Rows", "RayJob", "Reason"]
+    assert usual == ["Phase", "%", "Rows/s", "ETA", "Attempt", "Errors", "Age"]
+    assert [name for name in columns if name not in usual] == [
+        "Rows",
+        "RayJob",
+        "Reason",
+        "Message",
+    ]
     assert columns["Age"] == {
         "name": "Age",
         "type": "date",
@@ -173,24 +180,24 @@ def test_everything_in_the_spec_is_bounded() -> None:
 def test_defaults_are_shown() -> None:
     defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
     assert defaults == {
-        "spec.steps[].model.parallelism.tensor": 1,
-        "spec.steps[].model.parallelism.pipeline": 1,
-        "spec.steps[].nearest.k": 5,
-        "spec.steps[].nearest.storage.anonymous": False,
-        "spec.steps[].python.method": "mapBatches",
-        "spec.steps[].model.storage.anonymous": False,
+        "spec.priority": 0,
         "spec.read.storage.anonymous": False,
-        "spec.steps[].replicas.min": 1,
-        "spec.steps[].replicas.max": 1,
-        "spec.steps[].resources.cpu": 1.0,
-        "spec.steps[].resources.gpu": 0,
         "spec.write.mode": "error",
         "spec.write.catalog.name": "default",
         "spec.write.storage.anonymous": False,
-        "spec.cluster.volumes[].readOnly": False,
-        "spec.cluster.tolerations[].operator": "Equal",
-        "spec.cluster.profiles{}.tolerations[].operator": "Equal",
+        "spec.resume": True,
+        "spec.errors.retry": False,
+        "spec.suspend": False,
+        "spec.retry.maxAttempts": 3,
+        "spec.retry.backoff.initial": "10s",
+        "spec.retry.backoff.max": "10m",
+        "spec.ttl.cluster": "0s",
     }
+
+
+def test_nothing_is_filled_into_lists() -> None:
+    """Tools that compare a list with that of a manifest compare it as a whole."""
+    assert not [path for path, schema in IN_SPEC.items() if "[]" in path and "default" in schema]
 
 
 def test_required_fields() -> None:
@@ -225,10 +232,14 @@ RULES = {
 """Rules in CEL, by the path of their object and by their message."""
 
 
-def test_the_spec_cannot_be_changed() -> None:
+def test_the_work_cannot_be_changed() -> None:
     ((message, rule),) = RULES["spec"].items()
-    assert message == "the spec cannot be changed: create a new BatchInference"
-    assert rule.startswith("self == oldSelf && ")
+    fields = ", ".join(MUTABLE)
+    assert message == f"only {fields} can be changed: for other work, create a new BatchInference"
+    compared = {
+        name for name in ROOT["properties"]["spec"]["properties"] if f"oldSelf.{name}" in rule
+    }
+    assert compared == set(ROOT["properties"]["spec"]["properties"]) - set(MUTABLE)
 
 
 def test_the_order_of_the_steps_cannot_be_changed_either() -> None:
@@ -304,6 +315,12 @@ def test_a_field_stays_with_its_runtimes() -> None:
     assert expected["api is required for runtime http"]
 
 
+def test_the_api_server_knows_the_causes() -> None:
+    ((message, rule),) = RULES["spec.retry.onCause"].items()
+    assert rule == f"self.all(cause, cause in {[cause.value for cause in Cause]})"
+    assert message.startswith("there is no such cause, only NodeLost, Preempted")
+
+
 def test_a_compression_stays_with_its_format() -> None:
     has = "!has(self.compression) || self.compression in"
     expected = {
@@ -326,7 +343,8 @@ def test_a_compression_stays_with_its_format() -> None:
 def test_a_rule_speaks_of_fields_that_there_are(path: str) -> None:
     for rule in RULES[path].values():
         for field in re.findall(r"self\.([\w.]+)", rule):
-            full = f"{path}.{re.sub('[.](matches|map)$', '', field)}".removeprefix(".")
+            place = re.sub(r"(^|[.])(matches|map|all)$", "", field)
+            full = f"{path}.{place}".strip(".")
             assert full in {*ALL, "metadata.name"}
 
 

@@ -50,9 +50,21 @@ def test_bad_rows_are_set_aside_only_up_to_a_limit(errors: dict[str, Any], toler
         ({"maxPercent": "1%"}, "maxPercent: Input should be a valid number, got '1%'"),
         ({"path": ""}, "path: String should have at least 1 character, got ''"),
         ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),
-        ({"limit": 1}, "limit: unknown field; there are maxRows, maxPercent, path"),
+        ({"limit": 1}, "limit: unknown field; there are maxRows, maxPercent, path, retry"),
     ],
     ids=short,
 )
 def test_a_limit_out_of_its_range(errors: dict[str, Any], message: str) -> None:
     assert refused(document(errors=errors)) == f"spec.errors.{message}"
+
+
+@pytest.mark.parametrize("format_", ["delta", "lance"])
+def test_failed_rows_of_a_table_cannot_be_tried_again(format_: str) -> None:
+    """They would have to come into its one commit."""
+    write = {"format": format_, "path": "s3://out/table"}
+    words = refused(document(write=write, errors={"retry": True}))
+    assert words.startswith(f"spec: errors.retry: the rows of a table (write.format '{format_}')")
+    assert "leave it out" in words
+    assert parse(document(write=write)).spec.why_not_retried == words.removeprefix(
+        "spec: errors.retry: "
+    )

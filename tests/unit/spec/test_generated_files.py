@@ -17,7 +17,8 @@ FILES = generated_files()
 
 
 def test_the_generated_files() -> None:
-    assert set(FILES) == {CRD_FILE, "docs/reference.md", "docs/batchinference.schema.json"}
+    pages = {"docs/reference.md", "docs/lifecycle.md"}
+    assert set(FILES) == {CRD_FILE, "docs/batchinference.schema.json", *pages}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -48,7 +48,7 @@ def test_it_takes_a_valid_job(valid: Document) -> None:
 def _objects(value: Any, place: Place = ()) -> Iterator[Place]:
     """Places of mappings in which the fields are fixed."""
     free = {"metadata", "inputs", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
-    free |= {"constructorRefs", "renameColumns", "custom"}
+    free |= {"constructorRefs", "renameColumns", "custom", "onCause"}
     for found in [place, *places(value)]:
         fixed = not free.intersection(map(str, found)) and found[-2:] != ("model", "options")
         fixed = fixed and found[-1:] != ("profiles",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import Counts, Progress
+from batchinference.spec.status import MAX_ROWS, Counts, Progress
 
 SMALLEST: dict[str, Any] = {
     "name": "job",
@@ -20,17 +21,18 @@ SMALLEST: dict[str, Any] = {
     "updatedAt": "2026-01-02T03:05:05Z",
     "version": "0.1.0",
 }
+NONE = {"read": 0, "written": 0, "failed": 0, "skipped": 0}
 TIME = "2026-01-02T03:04:05Z"
-COUNTS = st.builds(Counts, read=st.integers(0), written=st.just(0), failed=st.integers(0),
-                   skipped=st.integers(0))  # fmt: skip
+ROWS = st.integers(0, MAX_ROWS)
+COUNTS = st.builds(Counts, read=ROWS, written=st.just(0), failed=ROWS, skipped=ROWS)
 PROGRESS = st.builds(
     Progress,
-    rows=st.integers(0),
-    total=st.none() | st.integers(0),
+    rows=ROWS,
+    total=st.none() | ROWS,
     estimated=st.none() | st.booleans(),
     percent=st.none() | st.integers(0, 100),
     rowsPerSecond=st.none() | st.floats(0, 1e9),
-    eta=st.none() | st.text(),
+    eta=st.none() | st.text(max_size=32),
 )
 REPORTS = st.builds(
     Report,
@@ -136,12 +138,41 @@ def test_every_state_is_here() -> None:
         json.dumps({**SMALLEST, "progress": {"rows": 1.5}}),
         json.dumps({**SMALLEST, "version": None}),
         json.dumps({key: SMALLEST[key] for key in SMALLEST if key != "updatedAt"}),
+        *(
+            json.dumps({**SMALLEST, key: text})
+            for key in ("startedAt", "updatedAt")
+            for text in (
+                "soon",
+                "",
+                "2026-01-02",
+                "2026-01-02T03:05:05",
+                "20260102T030505Z",
+                "2026-02-30T03:05:05Z",
+                "2026-W01-1T03:05:05Z",
+                "2026-01-02T03:05:05+00",
+            )
+        ),
+        json.dumps({**SMALLEST, "progress": {"rows": MAX_ROWS + 1}}),
+        json.dumps({**SMALLEST, "progress": {"rows": 1, "total": MAX_ROWS + 1}}),
+        json.dumps({**SMALLEST, "counts": {**NONE, "written": MAX_ROWS + 1}}),
+        json.dumps({**SMALLEST, "progress": {"rows": 1, "rowsPerSecond": math.inf}}),
+        json.dumps({**SMALLEST, "progress": {"rows": 1, "rowsPerSecond": math.nan}}),
+        json.dumps({**SMALLEST, "progress": {"rows": 1, "eta": "9" * 33}}),
+        json.dumps({**SMALLEST, "output": "s3://" + "x" * 8192}),
     ],
     ids=lambda content: str(content[:25]),
 )
 def test_what_is_no_report_is_a_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456+02:00", "2026-01-02T03:04:05-00:30"],
+)
+def test_a_time_is_one_that_the_api_server_takes(time: str) -> None:
+    assert Report.parse(json.dumps({**SMALLEST, "updatedAt": time})).updated_at == time
 
 
 def test_what_only_a_newer_driver_tells_is_passed_over() -> None:

@@ -104,6 +104,17 @@ def test_rules_of_nested_objects_stand_where_the_tag_is() -> None:
     }
 
 
+class Listed(BaseModel):
+    boxes: list[Inner] = []
+    box: Inner = Inner()
+
+
+def test_a_default_is_shown_but_for_those_in_lists() -> None:
+    listed = structural_schema(Listed)["properties"]
+    assert listed["box"]["properties"]["mine"]["default"] == 1
+    assert "default" not in listed["boxes"]["items"]["properties"]["mine"]
+
+
 def test_arms_that_contradict_each_other_have_no_schema() -> None:
     class Number(BaseModel):
         kind: Literal["number"]

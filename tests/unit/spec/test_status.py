@@ -18,6 +18,18 @@ CONDITION = {
     "lastTransitionTime": TIME,
     "observedGeneration": 1,
 }
+ATTEMPT = {
+    "number": 1,
+    "rayJobName": "job-1",
+    "startTime": TIME,
+    "completionTime": TIME,
+    "outcome": "Failed",
+    "cause": "NodeLost",
+    "message": "node-2 was drained",
+    "rows": 40,
+    "gpuSeconds": 300,
+    "cpuSeconds": 600,
+}
 SMALLEST: dict[str, Any] = {"phase": "Pending", "observedGeneration": 1, "conditions": []}
 FULL: dict[str, Any] = {
     "phase": "Running",
@@ -34,8 +46,17 @@ FULL: dict[str, Any] = {
     "counts": {"read": 70, "written": 60, "failed": 4, "skipped": 6},
     "startTime": TIME,
     "completionTime": TIME,
-    "rayJobName": "job-1",
-    "rayClusterName": "job-1-abcde",
+    "attempt": 2,
+    "failedAttempts": 1,
+    "nextAttemptTime": TIME,
+    "attempts": [ATTEMPT, {"number": 2, "rayJobName": "job-2"}],
+    "suspendedSeconds": 60,
+    "progressTime": TIME,
+    "usageTime": TIME,
+    "gpuSeconds": 500,
+    "cpuSeconds": 900,
+    "rayJobName": "job-2",
+    "rayClusterName": "job-2-abcde",
     "output": "s3://out/",
 }
 
@@ -47,17 +68,21 @@ def read(value: dict[str, Any]) -> BatchInferenceStatus:
 
 @pytest.mark.parametrize("value", [SMALLEST, FULL], ids=["smallest", "full"])
 def test_a_status_is_written_as_it_was_read(value: dict[str, Any]) -> None:
-    assert read(value).model_dump(mode="json", by_alias=True, exclude_none=True) == value
+    assert read(value).model_dump(mode="json", by_alias=True, exclude_unset=True) == value
 
 
 def test_the_phases() -> None:
     assert [phase.value for phase in Phase] == [
         "Pending",
+        "Planning",
         "Starting",
         "Running",
         "Finalizing",
         "Succeeded",
         "Failed",
+        "Suspending",
+        "Suspended",
+        "Retrying",
     ]
 
 
@@ -82,7 +107,11 @@ def test_a_condition_has_all_that_kubernetes_asks_for(field: str) -> None:
         {"counts": {"read": 1}},
         {"conditions": [{**CONDITION, "status": "Maybe"}]},
         {"conditions": [CONDITION] * 9},
-        {"attempts": []},
+        {"attempts": [{"number": 0, "rayJobName": "job-0"}]},
+        {"attempts": [{**ATTEMPT, "outcome": "Gone"}]},
+        {"attempts": [{**ATTEMPT, "cause": "BadLuck"}]},
+        {"attempts": [ATTEMPT] * 21},
+        {"budget": 1},
     ],
     ids=str,
 )

@@ -56,6 +56,11 @@ def test_a_password_in_an_address_of_a_catalog_is_refused_and_not_shown() -> Non
         ("sql", {"table": "my rows", "url": "sqlite:///x"}, ".table: expected the name of a table"),
         ("sql", {"table": "rows", "url": "x.db"}, ".url: expected an address as SQLAlchemy has it"),
         ("iceberg", {"table": "rows"}, "table: Iceberg has namespaces: write namespace.table"),
+        (
+            "iceberg",
+            {"table": "ns.rows", "catalog": {"properties": {"warehouse": "az://lake/tables"}}},
+            "warehouse: Iceberg does not know az://: write abfss://CONTAINER@ACCOUNT",
+        ),
         ("lance", {"partitionBy": ["class"]}, ".partitionBy: unknown field"),
         ("sql", {"table": "t", "url": "sqlite:///x", "rowsPerFile": 1}, ".rowsPerFile: unknown"),
     ],

@@ -1,0 +1,89 @@
+"""More than one attempt at a job, and none while it is suspended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.apiserver import Namespace
+from support.operator_process import OperatorProcess
+from support.played import PlayedJob, soon
+
+Object = dict[str, Any]
+AT_ONCE = {"backoff": {"initial": "0s"}}
+
+
+def begun(job: Any, **spec: Any) -> PlayedJob:
+    """A job whose driver has begun, and says so."""
+    played: PlayedJob = job(**spec)
+    played.play_cluster()
+    played.play_driver()
+    played.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
+    played.status("Running")
+    return played
+
+
+def test_a_cause_that_may_heal_leads_to_another_ray_job(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    played = begun(job, retry=AT_ONCE)
+    played.report("failed", reason="Incomplete", message="2 of 4 files are missing")
+    played.attempt = 2
+    played.play_success()
+    status = played.status("Succeeded")
+    first, second = status["attempts"]
+    assert (first["outcome"], first["cause"]) == ("Failed", "Incomplete")
+    assert first["message"] == "2 of 4 files are missing"
+    assert (second["outcome"], second["rayJobName"]) == ("Succeeded", "job-2")
+    assert status["failedAttempts"] == 1
+
+
+def test_what_goes_on_is_taken_away_before_the_next_attempt(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    """KubeRay says of some clusters that they failed while their pods run on."""
+    played = begun(job, retry=AT_ONCE, deadlines={"active": "3s"})
+    played.namespace.patch(
+        "BatchInference", "job", {"spec": {"retry": {"onCause": {"DeadlineExceeded": "retry"}}}}
+    )
+    soon("the next attempt", lambda: namespace.find("RayJob", "job-2"))
+    assert namespace.find("RayJob", "job-1") is None
+
+
+def test_a_suspended_job_holds_nothing_and_goes_on_with_another_ray_job(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    played = begun(job)
+    played.suspend(True)
+    status = played.status("Suspended")
+    assert namespace.list("RayJob") == []
+    assert status["observedGeneration"] == 2
+    played.suspend(False)
+    played.attempt = 2
+    played.play_success()
+    status = played.status("Succeeded")
+    assert [attempt["outcome"] for attempt in status["attempts"]] == ["Suspended", "Succeeded"]
+    assert status["progress"]["rows"] == 410
+
+
+def test_a_job_that_is_created_suspended_gets_no_ray_job(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    waiting = job(suspend=True)
+    assert "attempts" not in waiting.status("Suspended")
+    assert namespace.list("RayJob") == []
+    waiting.suspend(False)
+    waiting.play_success()
+    waiting.status("Succeeded")
+
+
+def test_what_is_changed_of_a_finished_job_is_observed(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    """Tools that wait for a job take it to be under way until then."""
+    finished = job()
+    finished.play_success()
+    finished.status("Succeeded")
+    namespace.patch("BatchInference", "job", {"spec": {"ttl": {"rayJob": "1s"}}})
+    soon("it is observed", lambda: finished.body["status"]["observedGeneration"] == 2)
+    soon("the RayJob is gone", lambda: namespace.find("RayJob", "job-1") is None)
+    assert finished.body["status"]["phase"] == "Succeeded"

@@ -1,0 +1,57 @@
+"""Jobs in a queue of Kueue, whose part the test plays, on a real API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.operator_process import OperatorProcess
+from support.played import PlayedJob
+
+QUEUE = {"queue": "gpu", "queuePriorityClass": "nightly"}
+PLACE = {"nodeSelector": {"flavor": "spot"}}
+
+
+def decide(played: PlayedJob, suspend: bool) -> None:
+    """What Kueue does with a RayJob: it says whether it may run, and where."""
+    group = played.ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]
+    template = {**group["template"], "spec": {**group["template"]["spec"], **PLACE}}
+    head = {"headGroupSpec": {**group, "template": template}}
+    spec = {"suspend": suspend, **({} if suspend else {"rayClusterSpec": head})}
+    played.namespace.patch("RayJob", played.ray_job["metadata"]["name"], {"spec": spec})
+
+
+def test_a_job_in_a_queue_waits_for_kueue_and_what_kueue_writes_stays(
+    operator_of_all: OperatorProcess, job: Any
+) -> None:
+    played = job(cluster=QUEUE)
+    played.status("Pending", "Queued", "waits to be admitted by Kueue from queue gpu")
+    assert played.ray_job["spec"]["suspend"] is True
+    decide(played, suspend=False)
+    played.play_cluster()
+    played.play_driver()
+    played.report("running", progress={"rows": 1, "total": 4, "percent": 25})
+    status = played.status("Running")
+    assert "admittedTime" in status["attempts"][0]
+    head = played.ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]
+    assert head["template"]["spec"]["nodeSelector"] == {"flavor": "spot"}
+    assert played.ray_job["spec"]["suspend"] is False
+
+
+def test_a_job_that_kueue_takes_back_goes_on_in_the_same_attempt(
+    operator_of_all: OperatorProcess, job: Any
+) -> None:
+    played = job(cluster=QUEUE)
+    played.status("Pending", "Queued")
+    decide(played, suspend=False)
+    played.play_cluster()
+    played.play_driver()
+    played.report("running", progress={"rows": 1, "total": 4, "percent": 25})
+    played.status("Running")
+    decide(played, suspend=True)
+    played.report("failed", reason="Interrupted", message="SIGTERM")
+    played.status("Pending", "Queued")
+    played.report("running", progress={"rows": 0, "total": 4, "percent": 0})  # of another driver
+    decide(played, suspend=False)
+    played.report("succeeded", counts={"read": 4, "written": 4, "failed": 0, "skipped": 0})
+    status = played.status("Succeeded")
+    assert [attempt["outcome"] for attempt in status["attempts"]] == ["Succeeded"]

@@ -1,0 +1,35 @@
+"""Only so many jobs at a time, on a real API server. No other operator may be at work there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.apiserver import Namespace
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
+def test_only_so_many_run_at_a_time_and_the_next_begins_when_one_ends(
+    new_operator: Any, namespace: Namespace, job: Any, restart: bool
+) -> None:
+    jobs = [job("first"), job("second", priority=-1), job("third", priority=7)]
+    operator = new_operator(
+        watchNamespaces=[namespace.name], concurrency={"maxRunningPerNamespace": 1}
+    )
+    operator.start()
+    third = jobs[2]
+    third.status("Starting")
+    jobs[0].status("Pending", "WaitingForTurn")
+    jobs[1].status("Pending", "WaitingForTurn")
+    if restart:
+        operator.kill()
+        operator.start()
+    third.play_success()
+    third.status("Succeeded")
+    jobs[0].status("Starting")
+    live = [body for body in namespace.list("RayJob") if body["metadata"]["name"] != "third-1"]
+    assert [body["metadata"]["name"] for body in live] == ["first-1"]
+    namespace.patch("BatchInference", "first", {"spec": {"suspend": True}})
+    jobs[1].status("Starting")
+    jobs[0].status("Suspended")

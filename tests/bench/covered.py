@@ -1,0 +1,70 @@
+"""The coverage case of resume.py: `covered.py DIRECTORY write`, then `covered.py DIRECTORY read`.
+
+Writes the state of an output of a billion rows that lacks the rows of its last manifest, and finds
+that out, as a run does that resumes it. Prints seconds, rows that are missing, and MiB at most.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.manifest import Manifest
+from batchinference.pipeline.output import Standing
+from batchinference.pipeline.owner import owner_of
+from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.spec import parse
+from batchinference.spec.job import BatchInferenceSpec
+from support.documents import document
+
+ROWS, MANIFESTS = 1_000_000_000, 10_000
+"""Each manifest has as many rows as each file, the second half of one and the first of the next."""
+EACH = ROWS // MANIFESTS
+
+
+def spec_in(directory: Path) -> BatchInferenceSpec:
+    write = {"format": "parquet", "path": str(directory / "out")}
+    return parse(document("covered", write=write)).spec
+
+
+def write(directory: Path) -> None:
+    layout = Layout.of(spec_in(directory))
+    attempt = Attempt.open(layout, 1, Snapshot(layout.key, "input"))
+    place = Path(attempt.place.path)
+    for task in range(MANIFESTS - 1):
+        manifest = _manifest(layout, task)
+        (place / manifest.new_name()).write_bytes(manifest.serialized())
+        for file in manifest.pieces[0].data:
+            (Path(layout.output.path) / file.name).touch()
+
+
+def _manifest(layout: Layout, task: int) -> Manifest:
+    middle = EACH // 2
+    ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
+    data = [WrittenFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
+    columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
+    piece = Piece(Counts(EACH, EACH), ranges, [], data, columns, None)
+    return Manifest(task, [piece], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
+
+
+def read(directory: Path) -> None:
+    spec = spec_in(directory)
+    layout = Layout.of(spec)
+    began = time.monotonic()
+    before = Standing(spec.write, layout, owner_of(layout), resumes=True).before()
+    assert before is not None
+    gaps = before.gaps(MANIFESTS, None)
+    seconds = time.monotonic() - began
+    last = MANIFESTS - 1
+    assert gaps == {0: [(0, EACH // 2)], last: [(EACH // 2, None)]}, gaps
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"{seconds:.2f} s, {ROWS - before.counts.read} rows missing, {peak} MiB")
+
+
+if __name__ == "__main__":
+    {"write": write, "read": read}[sys.argv[2]](Path(sys.argv[1]))

@@ -1,0 +1,185 @@
+"""Each of the directed faults of checkpoint.py as a run that is killed and one that goes on.
+
+Which rows the output holds at the end is read from its files, as any reader does.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import yaml
+from faults import COMMITTED_BEFORE, FAULT, FLAGS, Point
+
+from support.commands import Command, wait_until
+from support.documents import document
+from support.s3 import S3Server
+
+HERE = Path(__file__).parent
+SOURCE = "s3://source/faults/"
+CHILDREN_PER_BLOCK = 100
+FILES, ROWS, PARTS = 24, 20, 30
+"""Files, rows of each, and elements of the list in each row."""
+PATIENCE = 600
+Side = Literal["peer", "ours"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`fault` happens to the first run, which is killed once all flags of `ready` are there."""
+
+    name: str
+    fault: str
+    ready: tuple[str, ...]
+    names: str = ""
+    explodes: bool = False
+    late: Point | None = None
+    """Where a worker waits that goes on after the end of its run until the next one has begun."""
+
+
+AFTER_TEN = tuple(f"committed-{task}" for task in range(10, 20))
+IN_THE_MIDDLE = tuple(f"committed-{task}" for task in range(COMMITTED_BEFORE))
+SCENARIOS = [
+    Scenario("1. a worker dies after its commit, the driver during the retry", "worker dies",
+             ("hangs",)),
+    Scenario("2. explode: rows in several blocks, killed in between", "stops in the middle",
+             IN_THE_MIDDLE, explodes=True),
+    Scenario("3. file names without padding, one task uncommitted", "one is slow",
+             ("hangs", *AFTER_TEN), names="unpadded"),
+    Scenario("3. default file names past their padding", "one is slow",
+             ("hangs", *AFTER_TEN), names="beyond"),
+    Scenario("4. a worker puts its data and commits after the next run began", "one is cut off",
+             ("cut off", *AFTER_TEN), late="puts"),
+    Scenario("4. a worker has put its data and commits after the next run began", "one is cut off",
+             ("cut off", *AFTER_TEN), late="put"),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    lost: int
+    twice: int
+    rows: int
+    ended: bool
+    """Whether the run that went on ended well."""
+
+    def __str__(self) -> str:
+        words = f"{self.lost} / {self.twice} of {self.rows}"
+        return words if self.ended else f"{words}, the job fails"
+
+
+def put_input(server: S3Server) -> None:
+    """The input of all scenarios, below source/faults."""
+    parts = [list(range(PARTS))] * ROWS
+    for number in range(FILES):
+        ids = np.arange(number * ROWS, (number + 1) * ROWS)
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"id": ids, "parts": parts}), buffer)
+        server.put("source", {f"faults/{number:03d}.parquet": buffer.getvalue()})
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Scenarios on a server. Flags and files of a job go below `directory`."""
+
+    server: S3Server
+    directory: Path
+
+    def outcome(self, scenario: Scenario, side: Side, number: int) -> Outcome:
+        """What the output holds when a run was killed in the middle of a scenario, and then the
+        same command was run to its end."""
+        run = Faulty(self, scenario, side, f"fault-{number}-{side}")
+        run.flags.mkdir()
+        first = run.command(scenario.fault)
+        with first.start() as going:
+            wait_until(lambda: going.poll() is not None or run.are_there(scenario.ready),
+                       scenario.name, PATIENCE)  # fmt: skip
+            late = run.late().start() if scenario.late else None
+            if late:
+                wait_until(lambda: run.are_there(["waits"]), "the late worker", PATIENCE)
+            assert going.poll() is None, f"{run.output} has ended before the fault"
+            first.kill()
+        ended = run.command("next run" if late else "").run(timeout=PATIENCE)
+        if late:
+            late.communicate(timeout=PATIENCE)
+        if ended.returncode:
+            print(ended.stdout[-2000:], ended.stderr[-2000:], flush=True)
+        found = pads.dataset(self.server.directory / "output" / run.output).to_table()
+        return outcome_of(found, scenario.explodes, ended=ended.returncode == 0)
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """The runs of a scenario on one of the sides."""
+
+    faults: Faults
+    scenario: Scenario
+    side: Side
+    output: str
+
+    @property
+    def flags(self) -> Path:
+        return self.faults.directory / f"{self.output}-flags"
+
+    def are_there(self, flags: Iterable[str]) -> bool:
+        return all((self.flags / name).exists() for name in flags)
+
+    def command(self, fault: str) -> Command:
+        arguments = self._by_hand() if self.side == "peer" else self._job()
+        return self._python(arguments, fault)
+
+    def late(self) -> Command:
+        words: dict[Point, str] = {"puts": "late before its data", "put": "late before its commit"}
+        assert self.scenario.late is not None
+        return self._python(["late_worker.py"], words[self.scenario.late])
+
+    def _python(self, arguments: list[str], fault: str) -> Command:
+        env = {
+            **self.faults.server.environment,
+            "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+            FLAGS: str(self.flags),
+            FAULT: fault,
+            "FILE_NAMES": self.scenario.names,
+            **({"EXPLODE": "1"} if self.scenario.explodes else {}),
+        }
+        return Command(arguments, HERE, env, Path(sys.executable))
+
+    def _by_hand(self) -> list[str]:
+        places = (SOURCE, f"s3://output/{self.output}", f"s3://output/{self.output}-checkpoint")
+        return ["faulty_peer.py", *places]
+
+    def _job(self) -> list[str]:
+        steps = [
+            {"name": "explode", "explode": {"column": "parts"}},
+            {"name": "cut", "repartition": {"rowsPerBlock": CHILDREN_PER_BLOCK}},
+        ]
+        job = document(
+            self.output,
+            read={"format": "parquet", "paths": [SOURCE]},
+            steps=steps if self.scenario.explodes else [],
+            write={"format": "parquet", "path": f"s3://output/{self.output}"},
+        )
+        file = self.faults.directory / f"{self.output}.yaml"
+        file.write_text(yaml.safe_dump(job))
+        return ["faulty_job.py", str(file)]
+
+
+def outcome_of(found: pa.Table, explodes: bool, *, ended: bool) -> Outcome:
+    ids = range(FILES * ROWS)
+    if explodes:
+        keys = list(zip(*(found.column(name).to_pylist() for name in ("id", "parts")), strict=True))
+        expected = Counter[object]((row, part) for row in ids for part in range(PARTS))
+    else:
+        keys, expected = found.column("id").to_pylist(), Counter[object](ids)
+    there = Counter[object](keys)
+    return Outcome((expected - there).total(), (there - expected).total(), expected.total(), ended)

@@ -1,0 +1,90 @@
+"""A job of ours with the faults of faults.py: `faulty_job.py FILE` runs it.
+
+It is the command `batchinference run`, with a subclass of its datasink that calls `at`, and with
+`Address.write` calling it before a file of data, and around the manifest, by which a task commits.
+FILE_NAMES chooses the names of its files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from faults import at
+from ray.data.block import Block
+
+from batchinference.cli.main import app
+from batchinference.pipeline import dataset
+from batchinference.pipeline.layout import Layout, part_prefix
+from batchinference.pipeline.manifest import counts_of_name
+from batchinference.pipeline.sink import CommitSink
+from batchinference.pipeline.storage import Address, base_name
+from batchinference.pipeline.table_sink import sink_for
+
+
+class FaultySink(CommitSink):
+    def write(self, blocks: Iterable[Block], ctx: Any) -> None:
+        inject()
+        at("begun", ctx.task_idx)
+        there = list(blocks)
+        known = SimpleNamespace(task_idx=ctx.task_idx)
+        at("prepared", ctx.task_idx, partial(go_on, self, there, known))
+        super().write(there, ctx)
+
+
+def go_on(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
+    """What is left of a write task once it has its rows."""
+    inject()
+    CommitSink.write(sink, blocks, ctx)
+
+
+def faulty_sink(*arguments: Any) -> CommitSink:
+    sink = sink_for(*arguments)
+    return FaultySink(sink._commit, sink._rows_per_file)
+
+
+def write(self: Address, content: bytes | memoryview) -> None:
+    name = base_name(self.path)
+    if name.startswith("part-"):
+        at("puts", int(name.split("-")[3]))
+    if (commit := counts_of_name(name)) is None:
+        _write(self, content)
+        return
+    at("put", commit[0])
+    _write(self, content)
+    at("committed", commit[0])
+
+
+def unpadded(self: Layout, attempt: int, task: int, unique: str) -> str:
+    """Names without zeros before the number."""
+    return f"{part_prefix(self.key)}{attempt}-{task}-{unique}"
+
+
+def beyond(self: Layout, attempt: int, task: int, unique: str) -> str:
+    """Names as they are with more than 100 million tasks: task 1 stands for number 10,000,000,
+    tasks 10 to 19 for 100,000,000 and those after it."""
+    number = {1: 10_000_000, **{task: 99_999_990 + task for task in range(10, 20)}}
+    return _part_name(self, attempt, number.get(task, task), unique)
+
+
+_write: Callable[[Address, bytes | memoryview], None] = Address.write
+_part_name: Callable[[Layout, int, int, str], str] = Layout.part_name
+NAMES = {"": _part_name, "unpadded": unpadded, "beyond": beyond}
+
+
+def inject() -> None:
+    """In each process of the run."""
+    setattr(Address, "write", write)  # noqa: B010 - which mypy takes for a mistake
+    setattr(Layout, "part_name", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
+
+
+if __name__ == "__main__":
+    # not those of __main__, which the workers could not import
+    import faulty_job
+
+    setattr(dataset, "sink_for", faulty_job.faulty_sink)  # noqa: B010
+    app(["run", *sys.argv[1:]])

@@ -1,0 +1,221 @@
+"""A thousand jobs at once, and five thousand at rest: the operator as a process of its own beside
+a real API server without KubeRay; `make fleet` calls this.
+
+How fast the objects of new jobs come is measured in turns with a plain client that creates the same
+objects with as many requests at a time. A job counts once its Secret is there, which comes last.
+One line is printed for each figure; the program fails where one is beyond its limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import yaml
+from plain_client import PlainClient
+from rounds import ROUNDS
+
+from support.apiserver import ApiServer, Namespace, new_namespace, running
+from support.chart import kuberay_definition, own_chart
+from support.dashboard import served
+from support.deployment import CHART
+from support.engines import kubebuilder_assets
+from support.kubectl import eventually
+from support.operator_process import OperatorProcess
+
+BURST, FLEET = 1000, 5000
+RATIO = 0.6
+"""The least of a plain client's rate."""
+NOISE = 0.05
+"""What a ratio differs by from run to run."""
+MIB = {BURST: 120.0, FLEET: 150.0}
+"""Memory with so many jobs at rest."""
+IDLE_PERCENT = 1.0
+"""Of a core, with 5,000 jobs at rest."""
+IDLE_SECONDS = 30.0
+TIMEOUT = 240.0
+
+
+@dataclass
+class Bench:
+    """What has been measured, and the operators that ran."""
+
+    server: ApiServer
+    client: PlainClient
+    operators: Callable[[str], OperatorProcess]
+    beyond: list[str] = field(default_factory=list)
+
+    def say(self, name: str, value: float, unit: str, limit: float, more: str = "") -> None:
+        """One figure, and whether it is within its limit: a least for ratios, else a most."""
+        good = value >= limit - NOISE if unit == "ratio" else value <= limit
+        print(f"fleet {name} {unit}={value:.2f} limit={limit:g} {more}".rstrip(), flush=True)
+        if not good:
+            self.beyond.append(name)
+
+    def namespace(self, name: str) -> Namespace:
+        return new_namespace(self.server, name)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory, bench(Path(directory)) as found:
+        ratios(found)
+        at_rest(found)
+    if found.beyond:
+        raise SystemExit(f"beyond the limit: {', '.join(found.beyond)}")
+
+
+@contextmanager
+def bench(directory: Path) -> Iterator[Bench]:
+    chart = own_chart(directory)
+    made: list[OperatorProcess] = []
+    with running(kubebuilder_assets(), directory) as server, served() as dashboard:
+        server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
+        for plural in ("rayjobs", "rayclusters"):
+            server.install_crd(kuberay_definition(plural))
+
+        def operator(namespace: str) -> OperatorProcess:
+            system = new_namespace(server, f"system-of-{namespace}").name
+            values = {"crds": {"enabled": False}, "watchNamespaces": [namespace],
+                      "fullnameOverride": system}  # fmt: skip
+            manifests = chart.manifests(values, "--namespace", system)
+            place = directory / system
+            place.mkdir()
+            made.append(OperatorProcess(server, manifests, place, dashboard))
+            return made[-1]
+
+        try:
+            yield Bench(server, PlainClient(server), operator)
+        finally:
+            for one in made:
+                one.close()
+
+
+def ratios(found: Bench) -> None:
+    cases = {"existing": (plain_existing, ours_existing), "arriving": (plain_all, ours_arriving)}
+    for case, (plain, ours) in cases.items():
+        rates: dict[str, list[float]] = {"plain": [], "ours": []}
+        for number in range(ROUNDS):
+            for who, work in (("plain", plain), ("ours", ours)):
+                namespace = found.namespace(f"{case}-{who}-{number}")
+                rates[who].append(work(found, namespace))
+                print(f"round {number + 1}: {case} {who} {rates[who][-1]:.1f} jobs/s", flush=True)
+        plain_rate, ours_rate = (statistics.median(rates[who]) for who in ("plain", "ours"))
+        more = f"ours={ours_rate:.1f}/s plain={plain_rate:.1f}/s"
+        found.say(case, ours_rate / plain_rate, "ratio", RATIO, more)
+
+
+def plain_existing(found: Bench, namespace: Namespace) -> float:
+    uids = asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
+    return rate(found.client.create_objects(namespace.name, uids))
+
+
+def plain_all(found: Bench, namespace: Namespace) -> float:
+    return rate(found.client.create_all(namespace.name, range(BURST)))
+
+
+def rate(work: Awaitable[object]) -> float:
+    async def timed() -> float:
+        began = time.monotonic()
+        await work
+        return BURST / (time.monotonic() - began)
+
+    return asyncio.run(timed())
+
+
+def ours_existing(found: Bench, namespace: Namespace) -> float:
+    asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
+    operator = found.operators(namespace.name)
+    operator.start()
+    eventually("the first object", lambda: count(namespace, "ConfigMap"), TIMEOUT, 0.02)
+    began = time.monotonic()
+    served_all(namespace, BURST)
+    found_rate = BURST / (time.monotonic() - began)
+    end(found, operator)
+    return found_rate
+
+
+def ours_arriving(found: Bench, namespace: Namespace) -> float:
+    operator = found.operators(namespace.name)
+    operator.start()
+    asyncio.run(found.client.create_jobs(namespace.name, range(BURST, BURST + 1)))
+    served_all(namespace, 1)
+    began = time.monotonic()
+    asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
+    served_all(namespace, BURST + 1)
+    found_rate = BURST / (time.monotonic() - began)
+    end(found, operator)
+    return found_rate
+
+
+def served_all(namespace: Namespace, jobs: int) -> None:
+    """Wait until so many jobs have all that is theirs."""
+    eventually(f"{jobs} Secrets", lambda: count(namespace, "Secret") >= jobs, TIMEOUT, 0.05)
+    assert count(namespace, "ConfigMap") == count(namespace, "RayJob") == jobs
+
+
+def count(namespace: Namespace, kind: str) -> int:
+    page = namespace.server.get(namespace.path(kind), limit="1")
+    return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
+
+def at_rest(found: Bench) -> None:
+    namespace = found.namespace("at-rest")
+    operator = found.operators(namespace.name)
+    operator.start()
+    for before, jobs in ((0, BURST), (BURST, FLEET)):
+        asyncio.run(found.client.create_jobs(namespace.name, range(before, jobs)))
+        served_all(namespace, jobs)
+        quiet(operator)
+        found.say(f"memory_{jobs}", mib(operator), "MiB", MIB[jobs])
+    end(found, operator)
+    operator.start()
+    began = time.monotonic()
+    cpu = quiet(operator)
+    more = f"start={time.monotonic() - began:.1f}s cpu={cpu:.1f}s"
+    found.say("memory_after_start", mib(operator), "MiB", MIB[FLEET], more)
+    before = cpu_seconds(operator)
+    time.sleep(IDLE_SECONDS)
+    used = cpu_seconds(operator) - before
+    found.say("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
+    end(found, operator)
+
+
+def quiet(operator: OperatorProcess) -> float:
+    """Wait until it does next to nothing. Returns the seconds of CPU that it has used so far."""
+    seen = [-1.0]
+
+    def rests() -> bool:
+        seen.append(cpu_seconds(operator))
+        return seen[-1] - seen[-2] < 0.1
+
+    eventually("an operator at rest", rests, TIMEOUT, 3)
+    return seen[-1]
+
+
+def cpu_seconds(operator: OperatorProcess) -> float:
+    times = psutil.Process(operator.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def mib(operator: OperatorProcess) -> float:
+    return float(psutil.Process(operator.pid).memory_info().rss / 2**20)
+
+
+def end(found: Bench, operator: OperatorProcess) -> None:
+    """Stop it. What it has logged as an error, or as a warning, is one of this bench."""
+    operator.stop()
+    wrong = [line for line in operator.output().splitlines() if '"level": "info"' not in line]
+    if wrong:
+        print("\n".join(wrong[:20]))
+        found.beyond.append(f"{len(wrong)} errors in the log")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""A client that creates what the operator would create, and does nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import aiohttp
+
+from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Names, Owner, token_secret
+from batchinference.spec.cluster import Cluster
+from batchinference_operator.reconcile.beginning import render
+from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.reconcile.settings import Settings
+from support.apiserver import ADMIN_TOKEN, ApiServer, path_of
+from support.documents import document, model_step
+
+Object = dict[str, Any]
+Given, Made = TypeVar("Given"), TypeVar("Made")
+
+AT_ONCE = 16
+"""Jobs at a time: the operator's workers, by default."""
+_JOB_UID, _RAY_JOB_UID = "uid-of-the-job", "uid-of-the-ray-job"
+_SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least sixteen bytes")
+
+
+class PlainClient:
+    """All bodies are rendered before anything is sent, so that it costs next to nothing itself."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._url = server.url
+        self._tls = ssl.create_default_context(cafile=str(server.certificate))
+
+    async def create_jobs(self, namespace: str, numbers: Iterable[int]) -> list[str]:
+        """BatchInferences; returns their uids."""
+        bodies = [json.dumps(job(namespace, number)).encode() for number in numbers]
+        path = path_of(job(namespace, 0))
+        async with self._connected() as post:
+
+            async def create(body: bytes) -> str:
+                return await post(path, body)
+
+            return await side_by_side(create, bodies)
+
+    async def create_objects(self, namespace: str, uids: list[str]) -> None:
+        """ConfigMap, RayJob and Secret of jobs that exist, one after the other for each job."""
+        made = [(uid, objects(namespace, number)) for number, uid in enumerate(uids)]
+        async with self._connected() as post:
+
+            async def create(one: tuple[str, list[tuple[str, bytes]]]) -> None:
+                await _create(post, *one)
+
+            await side_by_side(create, made)
+
+    async def create_all(self, namespace: str, numbers: Iterable[int]) -> None:
+        """BatchInferences, each with its objects right behind."""
+        made = [
+            (json.dumps(job(namespace, number)).encode(), objects(namespace, number))
+            for number in numbers
+        ]
+        path = path_of(job(namespace, 0))
+        async with self._connected() as post:
+
+            async def create(one: tuple[bytes, list[tuple[str, bytes]]]) -> None:
+                body, below = one
+                await _create(post, await post(path, body), below)
+
+            await side_by_side(create, made)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Callable[[str, bytes], Awaitable[str]]]:
+        """Posts a body to a path; the answer is the uid of what was made."""
+        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
+        connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=self._tls)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+
+            async def post(path: str, body: bytes) -> str:
+                async with session.post(f"{self._url}{path}", data=body) as answer:
+                    content = await answer.read()
+                    assert answer.status == 201, content
+                    return str(json.loads(content)["metadata"]["uid"])
+
+            yield post
+
+
+async def _create(
+    post: Callable[[str, bytes], Awaitable[str]], uid: str, below: list[tuple[str, bytes]]
+) -> None:
+    last = ""
+    for path, body in below:
+        owned = body.replace(_JOB_UID.encode(), uid.encode())
+        last = await post(path, owned.replace(_RAY_JOB_UID.encode(), last.encode()))
+
+
+async def side_by_side(
+    work: Callable[[Given], Awaitable[Made]], given: Iterable[Given]
+) -> list[Made]:
+    """Do the same with each, so many at a time."""
+    left = list(enumerate(given))[::-1]
+    done: dict[int, Made] = {}
+
+    async def worker() -> None:
+        while left:
+            number, one = left.pop()
+            done[number] = await work(one)
+
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return [done[number] for number in sorted(done)]
+
+
+def job(namespace: str, number: int) -> Object:
+    """A job with a model, of a few hundred bytes as most are."""
+    body = document(f"job-{number:05d}", steps=[model_step(resources={"gpu": 1})])
+    return {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+
+
+def objects(namespace: str, number: int) -> list[tuple[str, bytes]]:
+    """Path and body of each object of a job, in the order in which they are made."""
+    body = job(namespace, number)
+    name = body["metadata"]["name"]
+    names = Names(name, _JOB_UID, 1)
+    view = JobView(namespace, name, _JOB_UID, 1, "1", body["spec"], {})
+    owner = Owner(names.ray_job, _RAY_JOB_UID, RAY_JOB, RAY_API_VERSION)
+    token = _SETTINGS.token(_JOB_UID)
+    made = [*render(view, names, _SETTINGS), token_secret(namespace, names, token, owner)]
+    return [(path_of(one), json.dumps(one).encode()) for one in made]

@@ -1,0 +1,60 @@
+"""What it takes to begin to try failed rows again: `retried.py MILLIONS` of rows, one in a hundred
+of which has failed, each far from the next.
+
+Prints seconds, the bytes of the snapshot with which the attempt begins, and MiB at most.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.failed_rows import without_failed
+from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
+from batchinference.pipeline.sink import error_rows
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.writers.parquet import ParquetWriter
+
+EACH, FAILED = 100_000, 1_000
+"""Rows of a file, which are those of a write task, and how many of them have failed."""
+
+
+def piece_of(file: int, paths: pa.ChunkedArray, errors: Address) -> Piece:
+    every = EACH // FAILED
+    failed = rows.unreadable_rows(file, 0, EACH, "own", ValueError("no")).take(
+        np.arange(0, EACH, every)
+    )
+    ((ending, content),) = ParquetWriter("snappy").files(error_rows(failed, paths))
+    name = f"part-{file}{ending}"
+    (errors / name).write(content)
+    counts = Counts(EACH, EACH - FAILED, FAILED)
+    return Piece(counts, [(file, 0, EACH)], [], [], [], WrittenFile.of(name, content))
+
+
+def main(files: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        errors, paths = Address(directory), pa.chunked_array([[f"{n}.txt" for n in range(files)]])
+        pieces = [piece_of(file, paths, errors) for file in range(files)]
+        snapshot = Snapshot("work", "input", pieces, dict.fromkeys(range(files), EACH))
+        began, before = time.monotonic(), _peak()
+        start = without_failed(snapshot, errors)
+        size = len(start.serialized())
+        gaps = start.gaps(files, None)
+        seconds = time.monotonic() - began
+        assert sum(map(len, gaps.values())) == files * FAILED
+        print(f"{seconds:.2f} s, {size} bytes, {before} MiB before and {_peak()} MiB after")
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) * 1_000_000 // EACH)

@@ -1,0 +1,68 @@
+"""The product on a real cluster, an S3 server that can be killed, and the input of the jobs."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.faults import Site
+from chaos.inputs import write_inputs
+from chaos.store import BattleStore
+from support.deployment import installed, require_cluster
+from support.kubectl import Kubectl, run
+from support.patience import PatientKubectl
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("chaos")
+    group.addoption("--jobs", type=int, default=8, help="How many jobs are run.")
+    group.addoption("--at-once", type=int, default=3, help="How many of them at a time.")
+    group.addoption("--seed", type=int, default=1, help="What the faults are drawn from.")
+    group.addoption("--write", action="store_true", help="Write docs/chaos.md anew.")
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    value: int = request.config.getoption("--seed")
+    return value
+
+
+@pytest.fixture(scope="session")
+def operator() -> Iterator[Kubectl]:
+    """The installed operator: kubectl in its namespace."""
+    require_cluster()
+    with installed() as kubectl:
+        yield PatientKubectl(kubectl.namespace)
+
+
+@pytest.fixture(scope="session")
+def namespace(operator: Kubectl) -> Iterator[Kubectl]:
+    """A namespace of the jobs' own, under the strictest Pod Security level."""
+    name = f"chaos-{uuid.uuid4().hex[:6]}"
+    run(["kubectl", "create", "namespace", name])
+    run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
+    yield PatientKubectl(name)
+    run(["kubectl", "delete", "namespace", name, "--timeout=120s"], timeout=130)
+
+
+@pytest.fixture(scope="session")
+def site(
+    operator: Kubectl, namespace: Kubectl, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> Site:
+    store = BattleStore(namespace)
+    store.start_all(seed)
+    directory = tmp_path_factory.mktemp("in")
+    write_inputs(directory)
+    store.upload(directory, "in")
+    return Site(namespace, operator, kuberay(), store)
+
+
+def kuberay() -> Kubectl:
+    """kubectl where KubeRay's operator runs."""
+    selector = "--selector=app.kubernetes.io/component=kuberay-operator"
+    found = run(["kubectl", "get", "pods", "--all-namespaces", selector, "--output", "json"])
+    (namespace,) = {body["metadata"]["namespace"] for body in json.loads(found)["items"]}
+    return PatientKubectl(namespace)

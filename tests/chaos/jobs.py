@@ -1,0 +1,115 @@
+"""The jobs: what they read, do and write, and what has to come of each row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chaos.inputs import FORMATS, ROWS
+from chaos.store import CODE_VOLUME, PROXY
+from support.documents import Document, document
+from support.objectstore import BUCKET
+
+Pair = tuple[int, int]
+"""A row of an output: N of the input's `row N`, and which of the rows it is that came of that."""
+PASSING = {
+    "name": "passing",
+    "python": {"callable": "own_steps:Passing", "constructorArgs": {"seconds": 0.3}},
+    "batchSize": 200,
+}
+"""Tells of each row that comes by. It takes half a minute for all, and next to no CPU."""
+NAMES = {"webdataset": [{"name": "names", "renameColumns": {"txt": "text"}}]}
+WRITES = ("parquet", "json", "csv")
+
+
+def is_bad(n: int) -> bool:
+    return n % 100 == 13
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the steps of a job do with a row. `parts` are those that `row N` has to become; of a
+    bad one, what is written all the same."""
+
+    name: str
+    steps: list[Document]
+    parts: Callable[[int], list[int]]
+    parts_of_bad: Callable[[int], list[int]] = lambda n: []
+
+
+def _own(name: str, method: str) -> Document:
+    return {"name": name, "python": {"callable": f"own_steps:{name}", "method": method}}
+
+
+SHAPES = (
+    Shape("rows become several or none", [_own("several", "flatMap")],
+          lambda n: list(range(n % 4))),
+    Shape("filter", [{"name": "most", "filter": "not endswith(text, '0')"}, _own("single", "map")],
+          lambda n: [0] if n % 10 else []),
+    Shape("explode", [_own("listed", "map"), {"name": "each", "explode": {"column": "part"}}],
+          lambda n: list(range(1 + n % 3))),
+    Shape("rows fail in part", [_own("copies", "flatMap"), _own("checked", "map")],
+          lambda n: [0, 1, 2], lambda n: [0, 2]),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    reads: str
+    shape: Shape
+    writes: str
+
+    @property
+    def output(self) -> str:
+        """Its key in the bucket."""
+        return f"out/{self.name}"
+
+    @property
+    def words(self) -> str:
+        return f"{self.reads}, {self.shape.name}, {self.writes}"
+
+    def rows(self) -> Counter[Pair]:
+        """All that has to be in the output."""
+        parts = {True: self.shape.parts_of_bad, False: self.shape.parts}
+        return Counter((n, part) for n in range(ROWS) for part in parts[is_bad(n)](n))
+
+    def errors(self) -> Counter[int]:
+        """The rows that have to be among the errors."""
+        return Counter(filter(is_bad, range(ROWS)))
+
+    def counts(self) -> dict[str, int]:
+        """What the status has to tell."""
+        rows, errors = self.rows(), self.errors()
+        kept = {n for n, _ in rows} | set(errors)
+        # a row that became none counts once, and so does one that is left out
+        return {"read": ROWS, "written": rows.total(), "failed": errors.total(),
+                "skipped": ROWS - len(kept)}  # fmt: skip
+
+    def document(self) -> Document:
+        return document(
+            self.name,
+            read={"format": self.reads, "paths": [f"s3://{BUCKET}/in/{self.reads}/"]},
+            steps=[*NAMES.get(self.reads, []), PASSING, *self.shape.steps],
+            write={"format": self.writes, "path": f"s3://{BUCKET}/{self.output}/",
+                   "columns": ["number", "part"]},
+            errors={"maxPercent": 5},
+            retry={"maxAttempts": 20, "backoff": {"initial": "1s", "max": "5s"}},
+            cluster={"volumes": [CODE_VOLUME], "env": self._environment()},
+        )  # fmt: skip
+
+    def _environment(self) -> list[dict[str, str]]:
+        variables = {"PYTHONPATH": CODE_VOLUME["mountPath"], "CHAOS_JOB": self.name,
+                     "AWS_ENDPOINT_URL": PROXY}  # fmt: skip
+        return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def jobs(count: int) -> list[Job]:
+    """So many, each a combination of its own for as long as there are such."""
+    reads = list(FORMATS)
+    return [
+        Job(f"chaos-{number:02d}", reads[number % len(reads)], SHAPES[number % len(SHAPES)],
+            WRITES[number % len(WRITES)])
+        for number in range(count)
+    ]  # fmt: skip

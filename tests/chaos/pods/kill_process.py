@@ -1,0 +1,39 @@
+"""Kills a process of this container whose command line matches: kill_process.py PATTERN SEED
+
+Prints the command line. The exit code is 3 when there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+from pathlib import Path
+
+
+def processes(pattern: str) -> dict[int, str]:
+    """Process ids and command lines."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        except OSError:  # it has ended
+            continue
+        if re.search(pattern, command) and int(place.name) != os.getpid():
+            found[int(place.name)] = command
+    return found
+
+
+def main() -> None:
+    found = processes(sys.argv[1])
+    if not found:
+        sys.exit(3)
+    chosen = random.Random(int(sys.argv[2])).choice(sorted(found))
+    os.kill(chosen, signal.SIGKILL)
+    print(found[chosen])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The code of the jobs: it runs in their workers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+Row = dict[str, Any]
+TALLY = ("proxy", 7072)
+
+
+class Passing:
+    """Tells the tally of each batch that comes by, and takes its time over it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, batch: Row) -> Row:
+        tell(len(batch["text"]))
+        time.sleep(self._seconds)
+        return batch
+
+
+def tell(rows: int) -> None:
+    """What is told has been counted when this returns."""
+    with socket.create_connection(TALLY, timeout=30) as connection:
+        connection.sendall(f"{os.environ['CHAOS_JOB']} {rows}\n".encode())
+        connection.recv(1)
+
+
+def number_of(row: Row) -> int:
+    return int(str(row["text"]).rsplit(" ", 1)[1])
+
+
+def is_bad(n: int) -> bool:
+    return n % 100 == 13
+
+
+def single(row: Row) -> Row:
+    n = number_of(row)
+    if is_bad(n):
+        raise ValueError(f"row {n} is bad")
+    return {"number": n, "part": 0}
+
+
+def several(row: Row) -> list[Row]:
+    """Up to three rows, or none."""
+    n = number_of(row)
+    if is_bad(n):
+        raise ValueError(f"row {n} is bad")
+    return [{"number": n, "part": part} for part in range(n % 4)]
+
+
+def listed(row: Row) -> Row:
+    n = number_of(row)
+    if is_bad(n):
+        raise ValueError(f"row {n} is bad")
+    return {"number": n, "part": list(range(1 + n % 3))}
+
+
+def copies(row: Row) -> list[Row]:
+    return [{"number": number_of(row), "part": part} for part in range(3)]
+
+
+def checked(row: Row) -> Row:
+    """Fails on one part of a bad row."""
+    if is_bad(row["number"]) and row["part"] == 1:
+        raise ValueError(f"part 1 of row {row['number']} is bad")
+    return row

@@ -1,0 +1,76 @@
+"""The proof that an output holds each row once: `batchinference verify`, and beside it what any
+reader finds there, compared with what has to come of the input."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow.dataset as pads
+
+from chaos.inputs import number_of
+from chaos.jobs import Job, Pair
+from chaos.store import BattleStore
+
+Thing = TypeVar("Thing")
+
+
+@dataclass
+class Proof:
+    """Rows that are missing and duplicated, how often drivers have begun, and all that is wrong."""
+
+    missing: int = 0
+    duplicated: int = 0
+    runs: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def prove(job: Job, store: BattleStore) -> Proof:
+    proof = Proof()
+    _ask_verify(job, store, proof)
+    with tempfile.TemporaryDirectory() as directory:
+        output = store.download(job.output, Path(directory))
+        proof.runs = json.loads((output / "_batchinference/report.json").read_text())["attempt"]
+        _compare(proof, "row of the output", job.rows(), rows_in(output, job.writes))
+        _compare(proof, "error", job.errors(), errors_in(output))
+    return proof
+
+
+def _ask_verify(job: Job, store: BattleStore, proof: Proof) -> None:
+    """What the product itself says."""
+    found = store.verified(store.uri(job.output))
+    findings = [*found["findings"], *(f for one in found["jobs"] for f in one["findings"])]
+    counts = {finding["kind"]: finding["count"] for finding in findings}
+    proof.missing, proof.duplicated = counts.get("missing", 0), counts.get("duplicated", 0)
+    if found["result"] != "proven" or findings:
+        proof.problems.append(f"verify: {json.dumps(found)}")
+
+
+def _compare(proof: Proof, what: str, wanted: Counter[Thing], found: Counter[Thing]) -> None:
+    for words, difference in (("missing", wanted - found), ("too much", found - wanted)):
+        if difference:
+            proof.problems.append(f"{what} {words}: {difference.total()}, {_some(difference)}")
+
+
+def _some(things: Counter[Any]) -> str:
+    return ", ".join(map(str, sorted(things)[:5]))
+
+
+def rows_in(output: Path, form: str) -> Counter[Pair]:
+    """As a reader that knows nothing of the product finds them."""
+    return Counter(_columns(output, form, "number", "part"))
+
+
+def errors_in(output: Path) -> Counter[int]:
+    found = _columns(output / "_batchinference/errors", "parquet", "path", "row")
+    return Counter(number_of(path, row) for path, row in found)
+
+
+def _columns(directory: Path, form: str, *names: str) -> Iterator[tuple[Any, ...]]:
+    table = pads.dataset(directory, format=form).to_table(columns=list(names))
+    return zip(*(table.column(name).to_pylist() for name in names), strict=True)

@@ -1,0 +1,109 @@
+"""An S3 server whose process can be killed, the proxy through which the jobs reach it, and the
+tally of the rows on which their steps have run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from support.deployment import PIPELINE_IMAGE
+from support.objectstore import RESTRICTED, ObjectStore, pod, server, service
+
+Object = dict[str, Any]
+PODS = Path(__file__).parent / "pods"
+PROXY = "http://proxy:7071"
+USUAL_SHARE = 0.01
+"""Of all requests, those that the proxy spoils."""
+CODE_VOLUME: Object = {
+    "name": "code",
+    "mountPath": "/code",
+    "configMap": {"name": "chaos-code"},
+}
+
+
+class BattleStore(ObjectStore):
+    """The S3 server of a namespace, and what stands before it."""
+
+    def start_all(self, seed: int) -> None:
+        code = {path.name: path.read_text() for path in PODS.glob("*.py")}
+        config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "chaos-code"},
+                  "data": code}  # fmt: skip
+        self.kubectl.apply(config, _proxy(seed), service("proxy", 7071, 7072))
+        self.start(PIPELINE_IMAGE)
+        self.kubectl("wait", "--for=condition=Ready", "pod/proxy", "--timeout=60s")
+
+    def server(self) -> Object:
+        return _killable(server())
+
+    def kill(self, away: float) -> None:
+        """Kill the server's process, if it is there. After so many seconds another one begins."""
+        command = f"echo {away:.1f} > /tmp/away; kill -9 $(cat /tmp/server) || true"
+        self.kubectl("exec", "s3", "--container=keeper", "--", "sh", "-c", command)
+
+    def storm(self, seconds: float, share: float) -> None:
+        """Have the proxy spoil this share of all requests for a while."""
+        command = f"echo $(($(date +%s) + {round(seconds)})) {share:.2f} > /tmp/storm"
+        self.kubectl("exec", "proxy", "--container=proxy", "--", "sh", "-c", command)
+
+    def spoilt(self) -> Counter[str]:
+        """How many requests were spoilt in which way."""
+        lines = self._file("proxy", "/tmp/spoilt")
+        return Counter(line.split("\t")[0] for line in lines)
+
+    def passed(self, job: str) -> int:
+        """On how many rows of a job its first step has run."""
+        lines = (line.split() for line in self._file("tally", "/tmp/tally"))
+        return sum(int(rows) for name, rows in lines if name == job)
+
+    def _file(self, container: str, path: str) -> list[str]:
+        found = self.kubectl("exec", "proxy", f"--container={container}", "--", "cat", path)
+        return found.splitlines()
+
+
+def _killable(body: Object) -> Object:
+    """The server's pod with its program run by a keeper, which starts it again at once. A container
+    that ends again and again would be away for minutes. The server's own one holds nothing but its
+    program: it runs there as well, but on a port that nobody knows."""
+    (container,) = body["spec"]["containers"]
+    idle = {"args": ["--port", "127.0.0.1:7079", "posix", "/idle"], "name": "carrier",
+            "volumeMounts": [{"name": "idle", "mountPath": "/idle"}]}  # fmt: skip
+    carrier = {**container, **idle}
+    del carrier["readinessProbe"]
+    keeper = _python("keeper", "s3_server.py", *container["args"])
+    kept = ("env", "readinessProbe", "resources", "volumeMounts")
+    keeper |= {key: container[key] for key in kept}
+    whole = pod("s3", [carrier, _with_code(keeper)], ["data", "iam", "idle"])
+    whole["spec"]["shareProcessNamespace"] = True
+    for each in whole["spec"]["containers"]:
+        # processes of one user and group may call each other's program
+        each["securityContext"] = {**RESTRICTED, "runAsGroup": 1000}
+    return _with_code_volume(whole)
+
+
+def _proxy(seed: int) -> Object:
+    proxy = _python("proxy", "spoiling_proxy.py", str(seed), str(USUAL_SHARE))
+    proxy["readinessProbe"] = {"tcpSocket": {"port": 7071}, "periodSeconds": 2}
+    tally = _python("tally", "tally.py", "/tmp/tally")
+    return _with_code_volume(pod("proxy", [_with_code(proxy), _with_code(tally)], []))
+
+
+def _python(name: str, program: str, *arguments: str) -> Object:
+    return {
+        "name": name,
+        "image": PIPELINE_IMAGE,
+        "command": ["python3", f"{CODE_VOLUME['mountPath']}/{program}", *arguments],
+        "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}},
+        "securityContext": RESTRICTED,
+    }
+
+
+def _with_code(container: Object) -> Object:
+    mount = {"name": CODE_VOLUME["name"], "mountPath": CODE_VOLUME["mountPath"]}
+    return {**container, "volumeMounts": [*container.get("volumeMounts", []), mount]}
+
+
+def _with_code_volume(body: Object) -> Object:
+    volume = {"name": CODE_VOLUME["name"], "configMap": CODE_VOLUME["configMap"]}
+    body["spec"]["volumes"].append(volume)
+    return body

@@ -1,0 +1,43 @@
+"""Prometheus finds the operator by its Service or by a PodMonitor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.chart import NAMESPACE, Chart, container, one
+
+Object = dict[str, Any]
+
+
+def template(manifests: list[Object]) -> Object:
+    found: Object = one(manifests, "Deployment")["spec"]["template"]
+    return found
+
+
+def test_the_service_leads_to_the_port_of_the_operator(chart: Chart) -> None:
+    manifests = chart.manifests({"metrics": {"service": {"port": 9000}}})
+    spec = one(manifests, "Service")["spec"]
+    assert spec["selector"].items() <= template(manifests)["metadata"]["labels"].items()
+    (port,) = spec["ports"]
+    assert port["port"] == 9000
+    assert port["targetPort"] in [one["name"] for one in container(manifests)["ports"]]
+
+
+def test_there_is_no_monitor_where_nobody_asked_for_one(chart: Chart) -> None:
+    """Its kind is unknown to a cluster without the Prometheus operator."""
+    kinds = {manifest["kind"] for manifest in chart.manifests()}
+    assert "PodMonitor" not in kinds
+
+
+def test_a_monitor_selects_the_operators_pods_and_their_port(chart: Chart) -> None:
+    monitor = {"enabled": True, "interval": "77s", "labels": {"release": "prometheus"}}
+    manifests = chart.manifests({"metrics": {"podMonitor": monitor}})
+    found = one(manifests, "PodMonitor")
+    assert found["metadata"]["namespace"] == NAMESPACE
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    selected = found["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= template(manifests)["metadata"]["labels"].items()
+    (endpoint,) = found["spec"]["podMetricsEndpoints"]
+    assert endpoint["interval"] == "77s"
+    assert endpoint["path"] == "/metrics"
+    assert endpoint["port"] in [one["name"] for one in container(manifests)["ports"]]

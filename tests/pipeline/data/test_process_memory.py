@@ -1,0 +1,76 @@
+"""What a process tells of its memory: once, and again when it has grown."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline import process_memory, rows
+from batchinference.pipeline.process_memory import MemoryWatch, ReadWatch, peak_bytes
+from support.reading import own_columns
+
+Peak = Callable[[int], None]
+
+
+@pytest.fixture
+def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
+    """Sets what the process has taken."""
+    return lambda size: monkeypatch.setattr(process_memory, "peak_bytes", lambda: size)
+
+
+def table() -> pa.Table:
+    return rows.with_ids(pa.table({"n": [1, 2]}), 0, 0)
+
+
+def reading() -> Iterator[pa.Table]:
+    yield table()
+    yield rows.end_of_file(0, 2)
+
+
+def told(tables: list[pa.Table]) -> list[tuple[str, int]]:
+    """The steps and bytes of the notes."""
+    return [
+        (row[rows.STEP], json.loads(row[rows.ERROR])["peak_bytes"])
+        for one in tables
+        for row in own_columns(one)
+        if row[rows.STATE] == rows.NOTE
+    ]
+
+
+def test_the_peak_is_that_of_a_process_with_pyarrow_in_it() -> None:
+    assert 20 << 20 < peak_bytes() < 1 << 40
+
+
+def test_a_stage_tells_once_and_when_it_has_grown(peak: Peak) -> None:
+    watch = MemoryWatch("embed", lambda given: given)
+    notes = []
+    for size in (100, 100, 109, 111, 90, 130):
+        peak(size)
+        notes.append(told([watch(table())]))
+    assert notes == [[("embed", 100)], [], [], [("embed", 111)], [], [("embed", 130)]]
+
+
+def test_a_read_task_tells_behind_its_rows(peak: Peak) -> None:
+    peak(100)
+    first, end, note = ReadWatch("one", "read", reading)()
+    assert (first, end) == (table(), rows.end_of_file(0, 2))
+    assert told([note]) == [("read", 100)]
+
+
+def test_the_next_read_task_of_the_process_tells_only_what_is_new(peak: Peak) -> None:
+    tasks = [pickle.loads(pickle.dumps(ReadWatch("two", "read", reading))) for _ in range(3)]
+    notes = []
+    for size, task in zip((100, 105, 150), tasks, strict=True):
+        peak(size)
+        notes.append(told(list(task())))
+    assert notes == [[("read", 100)], [], [("read", 150)]]
+
+
+def test_another_reading_in_the_process_tells_anew(peak: Peak) -> None:
+    peak(100)
+    assert told(list(ReadWatch("three", "read", reading)())) == [("read", 100)]
+    assert told(list(ReadWatch("four", "read", reading)())) == [("read", 100)]

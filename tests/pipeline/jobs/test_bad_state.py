@@ -1,0 +1,205 @@
+"""Files of an output that are damaged, gone, another job's or a later version's: never wrong rows.
+
+The next run either does again what cannot be told any more, or is refused in words that name the
+file and the way out, and then has touched nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.spec.report import JobState, Report
+from support.crashes import Place, local_place
+from support.documents import Document
+from support.played_jobs import COUNTS, play, small_job, write_input
+from support.played_outputs import Seen
+
+STATE = "_batchinference"
+
+
+def later(content: bytes) -> bytes:
+    """What a later version might write: all that is read now is called otherwise."""
+    fields = {f"new{key}": value for key, value in json.loads(content).items()}
+    kept = {key: json.loads(content).get(key, 1) for key in OWNER}
+    return json.dumps({**fields, **kept, "format": 2, "version": "9.9.9"}).encode()
+
+
+OWNER = ("work", "attempt", "run", "begun", "job", "errors", "series")
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[: len(content) // 2],
+    "emptied": lambda content: b"",
+    "rubbish": lambda content: b"\x93\xffrubbish{",
+    "of another kind": lambda content: b"[]",
+    "nested without end": lambda content: b"[" * 100_000,
+    "a later version's": later,
+}
+OTHERS, GONE = "another job's", "gone"
+
+REFUSED = {
+    "job.json": ("job.json' is damaged", "remove this one"),
+    "input.parquet": ("input.parquet' is gone, damaged or another", "resume: false"),
+    "attempts/*/start.json": ("start.json' is gone, damaged or another", "resume: false"),
+}
+"""Files without which it cannot be told what is done, how each is named, and the way out."""
+DONE_AGAIN = [
+    *("spec.json", "attempts/*/0*.json", "attempts/*/closed", "attempts/*/retyped/*.json"),
+    *("errors/part-*", "../part-*"),
+]
+"""Files that are written anew, or whose rows are."""
+OF_NO_MATTER = [*DONE_AGAIN[:4], "attempts/*/start.json", "report.json", "output.json",
+                "input.parquet"]  # fmt: skip
+"""Files without which a complete output is complete."""
+
+
+class Outputs:
+    """The same output, unfinished and complete, and that of another job."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place: Place = local_place(directory)
+        self.job = self.place.job("out")
+        self.output = directory / "out"
+        steps = self.place.play(self.job).steps
+        self.complete = self.output.rename(directory / "complete")
+        self.place.play(self.job, kill=steps.index(f"write {STATE}/output.json"))
+        self.unfinished = self.output.rename(directory / "unfinished")
+        self.other = directory / "other"
+        self.place.play(small_job(write_input(directory / "other-input"), self.other))
+
+    def put(self, state: Path, file: str, damage: str) -> None:
+        """The output in this state, with a damage."""
+        shutil.rmtree(self.output, ignore_errors=True)
+        shutil.copytree(state, self.output)
+        (place, *_) = sorted((self.output / STATE).glob(file))
+        if damage == GONE:
+            place.unlink()
+        elif damage == OTHERS:
+            (others, *_) = sorted((self.other / STATE).glob(file))
+            place.write_bytes(others.read_bytes())
+        else:
+            place.write_bytes(DAMAGES[damage](place.read_bytes()))
+
+    def files(self) -> dict[str, bytes]:
+        seen = Seen(self.output)
+        return {name: (self.output / name).read_bytes() for name in seen.names()}
+
+    def with_(self, path: str, value: Any) -> Document:
+        """The job with a field of its spec changed."""
+        job = deepcopy(self.job)
+        *parents, last = path.split(".")
+        fields = job["spec"]
+        for name in parents:
+            fields = fields[name]
+        fields[last] = value
+        return job
+
+    def refusal(self, *words: str) -> None:
+        """The job is refused in these words, and touches nothing."""
+        before = self.files()
+        report = play(self.job)
+        assert (report.state, report.reason) == (JobState.FAILED, "BadOutput"), report.message
+        for word in (*words, str(self.output)):
+            assert word in (report.message or "")
+        assert self.files() == before
+
+    def finished(self, job: Document) -> Report:
+        report = play(job)
+        assert report.state == JobState.SUCCEEDED, f"{report.reason}: {report.message}"
+        assert list(Seen(self.output).of_the_end()) == []
+        return report
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    return Outputs(tmp_path_factory.mktemp("outputs"))
+
+
+def cases(files: list[str], damages: list[str]) -> pytest.MarkDecorator:
+    pairs = [
+        (file, damage)
+        for file in files
+        for damage in damages
+        if damage != "a later version's" or file.endswith(".json")
+    ]
+    return pytest.mark.parametrize(
+        ("file", "damage"), pairs, ids=[f"{file.split('/')[-1]} {damage}" for file, damage in pairs]
+    )
+
+
+class TestUnfinished:
+    @cases(["input.parquet", "attempts/*/start.json"], [*DAMAGES, OTHERS, GONE])
+    def test_what_is_done_cannot_be_told_and_the_way_out_works(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
+        outputs.put(outputs.unfinished, file, damage)
+        named, way_out = REFUSED[file]
+        outputs.refusal(*(["9.9.9", way_out] if "version" in damage else [named, way_out]))
+        outputs.finished(outputs.with_("resume", False))
+
+    @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
+    def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
+        outputs.put(outputs.unfinished, file, damage)
+        outputs.refusal(*REFUSED[file])
+
+    def test_it_is_another_jobs(self, outputs: Outputs) -> None:
+        outputs.put(outputs.unfinished, "job.json", OTHERS)
+        outputs.refusal("output of another job", "set write.mode to overwrite")
+
+    def test_it_is_nobodys(self, outputs: Outputs) -> None:
+        outputs.put(outputs.unfinished, "job.json", GONE)
+        outputs.refusal("no output of a BatchInference", "choose another path, empty it")
+
+    @cases(DONE_AGAIN, [*DAMAGES, OTHERS, GONE])
+    def test_what_cannot_be_told_is_done_again(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
+        outputs.put(outputs.unfinished, file, damage)
+        outputs.finished(outputs.job)
+
+    def test_an_owner_of_a_later_version_is_one(self, outputs: Outputs) -> None:
+        outputs.put(outputs.unfinished, "job.json", "a later version's")
+        outputs.finished(outputs.job)
+
+
+class TestComplete:
+    @cases(OF_NO_MATTER, ["truncated", "emptied", "a later version's", OTHERS, GONE])
+    def test_it_is_left_as_it_is_and_its_counts_are_told(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
+        outputs.put(outputs.complete, file, damage)
+        before = outputs.files()
+        report = play(outputs.job)
+        assert report.state == JobState.SUCCEEDED, report.message
+        assert "the output was complete already" in (report.message or "")
+        assert report.counts is not None
+        assert report.counts.model_dump() == COUNTS
+        assert (report.name, report.output) == ("small", str(outputs.output))
+        assert outputs.files() == before
+
+    @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
+    def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
+        outputs.put(outputs.complete, file, damage)
+        outputs.refusal(*REFUSED[file])
+
+    def test_that_its_input_has_changed_cannot_be_told(self, outputs: Outputs) -> None:
+        outputs.put(outputs.complete, "input.parquet", "truncated")
+        assert "input.parquet is damaged" in (play(outputs.job).message or "")
+
+    def test_its_counts_cannot_be_told_and_the_way_out_works(self, outputs: Outputs) -> None:
+        outputs.put(outputs.complete, "report.json", GONE)
+        (outputs.output / STATE / "output.json").write_bytes(b"{}")
+        outputs.refusal("output.json' is gone, damaged or", "with write.mode: overwrite")
+        outputs.finished(outputs.with_("write.mode", "overwrite"))
+
+    def test_its_mark_is_gone_and_comes_back_without_a_row_being_read(
+        self, outputs: Outputs
+    ) -> None:
+        outputs.put(outputs.complete, "../_SUCCESS", GONE)
+        assert outputs.finished(outputs.job).attempt == 2
+        assert Seen(outputs.output).done_again() == 0

@@ -1,0 +1,129 @@
+"""Runs over a complete output that are killed at any step: failed rows are tried again, new files
+are added, or both. The next run finishes it, and each row is there once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.verify.verify import verify
+from batchinference.spec.report import JobState
+from support.crashes import END, Place
+from support.documents import Document
+from support.job_runs import without_order
+from support.mended import LATER
+from support.played_jobs import INPUT, ROWS
+from support.played_outputs import Seen
+
+pytestmark = pytest.mark.parametrize("place", ["posix"], indirect=True)
+
+GOOD = {"n": 20, "values": 8, "half": 4.0}
+MENDED = {"n": 21, "values": 11, "half": None}
+BAD = {"n": 22, "values": -3}
+"""Rows of nights before."""
+NOWHERE = "nowhere"
+"""Where no state is: of an output that several nights have written, the rows are looked at."""
+BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json", "_SUCCESS")
+"""What is put where one part of a run ends and another begins."""
+
+
+def faults(
+    place: Place, job: Document, seen: Callable[[], Seen], of: tuple[str, ...] = ("",)
+) -> dict[str, list[str]]:
+    """What is wrong after a kill before a step of this run, or after the run that follows. There is
+    a complete output, which is put back before each. `of` is what the steps end in."""
+    output = Path(job["spec"]["write"]["path"])
+    kept = shutil.copytree(output, place.directory / "kept")
+
+    def killed_before(kill: int) -> list[str]:
+        shutil.rmtree(output)
+        shutil.copytree(kept, output)
+        place.play(job, kill)
+        wrong = [f"at once: {fault}" for fault in seen().of_any_moment()]
+        last = place.play(job).report
+        if last.state != JobState.SUCCEEDED:
+            return [*wrong, f"in the end: {last.reason}: {last.message}"]
+        return [*wrong, *in_the_end()]
+
+    def in_the_end() -> list[str]:
+        proof = verify(Address(str(output)))
+        found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
+        of_rows = seen().of_the_end() if seen().state != NOWHERE else rows_of_all(seen())
+        return [f"in the end: {fault}" for fault in (*found, *of_rows)]
+
+    steps = place.play(job).steps
+    assert (steps[-1], in_the_end()) == (END, [])
+    kinds = {name: n for n, name in enumerate(steps) if ": " not in name and name.endswith(of)}
+    found = {name: killed_before(kill) for name, kill in kinds.items()}
+    return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def rows_of_all(seen: Seen) -> list[str]:
+    wanted = without_order([*ROWS, GOOD, MENDED])
+    return [] if without_order(seen.rows()) == wanted else [f"rows: {seen.rows()}"]
+
+
+def mendable(place: Place, name: str, **write: str) -> Document:
+    """The small job, of which more rows fail until a file is there."""
+    job = place.job(name, **write)
+    own = {"callable": "support.mended:half_until"}
+    own["callArgs"] = {"file": str(place.directory / "mended")}
+    job["spec"]["steps"][2]["python"] = own
+    return job
+
+
+def test_failed_rows_that_are_tried_again(place: Place) -> None:
+    """Rows of which other values are in the output among them."""
+    job = mendable(place, "out")
+    assert place.play(job).report.state == JobState.SUCCEEDED
+    first = tuple(row for row in ROWS if row["values"] not in LATER)
+    (place.directory / "mended").touch()
+    job["spec"]["errors"]["retry"] = True
+    seen = Seen(place.directory / "out", replaced=first)
+    assert len(seen.rows()) == len(first) == len(ROWS) - len(LATER)
+    assert faults(place, job, lambda: seen) == {}
+
+
+def night(place: Place, job: Document, *rows: Document) -> None:
+    """A night that adds these rows."""
+    source = place.directory / "nights"
+    source.mkdir(exist_ok=True)
+    job["spec"]["read"]["paths"] = [str(source)]
+    lines = "".join(json.dumps({"n": row["n"], "values": [row["values"]]}) + "\n" for row in rows)
+    (source / f"{len(list(source.iterdir()))}.jsonl").write_text(lines)
+    assert place.play(job).report.state == JobState.SUCCEEDED
+
+
+def add_input(place: Place) -> None:
+    for name in INPUT:
+        shutil.copy(place.directory / "in" / name, place.directory / "nights")
+
+
+def test_files_that_are_added(place: Place) -> None:
+    job, output = place.job("out", mode="append"), place.directory / "out"
+    night(place, job, GOOD)
+    before = frozenset(Seen(output).names())
+    add_input(place)
+
+    def seen() -> Seen:
+        names = [path.name for path in (output / "_batchinference").glob("append-*-0001")]
+        return Seen(output, f"_batchinference/{(names or ['append'])[0]}", (GOOD,), before)
+
+    assert faults(place, job, seen) == {}
+
+
+def test_failed_rows_of_several_nights_and_files_that_are_added(place: Place) -> None:
+    job = mendable(place, "out", mode="append")
+    night(place, job, GOOD, BAD)
+    night(place, job, MENDED)
+    add_input(place)
+    (place.directory / "mended").touch()
+    job["spec"]["errors"]["retry"] = True
+    seen = Seen(place.directory / "out", NOWHERE, (GOOD,), replaced=(MENDED,))
+    assert without_order(seen.rows()) == without_order([GOOD])
+    assert faults(place, job, lambda: seen, BOUNDARIES) == {}

@@ -1,0 +1,145 @@
+"""The rows of a write task in groups that count together: every row in one of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.done_rows import MAX_APART, DoneRows
+from batchinference.pipeline.fates import divide
+from batchinference.pipeline.pieces import Counts, total
+
+FATES = ("good", "failed", "skipped")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What has come of some rows, and which of that one task holds: row, share and fate."""
+
+    held: list[tuple[int, int, str]]
+
+    def sums(self) -> dict[int, int]:
+        """How much of each row is here."""
+        sums: Counter[int] = Counter()
+        for row, share, _ in self.held:
+            sums[row] += share
+        return dict(sums)
+
+    def done(self) -> DoneRows:
+        tables = [_child(*child) for child in self.held]
+        good, rest = rows.split(concat(tables)) if tables else (_child(0, 1, "good")[:0], None)
+        return DoneRows.of(good, rest)
+
+
+def _child(row: int, share: int, fate: str) -> pa.Table:
+    ids = np.array([row], dtype=np.int64)
+    shares = None if share == rows.WHOLE else np.array([share])
+    match fate:
+        case "failed":
+            return rows.failed_row(row, "own", ValueError("no"), share=share)
+        case "skipped":
+            return rows.skipped_rows(ids, shares)
+    return rows.with_own_columns(pa.table({"value": [row]}), pa.array(ids), shares)
+
+
+@st.composite
+def tasks(draw: st.DrawFn, parted: bool = True) -> Task:
+    """Some rows that became one to four each, of which the task holds all or some."""
+    held = []
+    for row in draw(st.lists(st.integers(0, 60), unique=True, max_size=25)):
+        count = draw(st.sampled_from([1, 1, 1, 2, 4]))
+        shares = divide(np.array([rows.WHOLE]), np.zeros(count, np.int64), 1)
+        assert shares is not None
+        here = draw(st.integers(1, count)) if parted else count
+        fates = draw(st.lists(st.sampled_from(FATES), min_size=here, max_size=here))
+        held += [(row, int(share), fate) for share, fate in zip(shares, fates, strict=False)]
+    return Task(held)
+
+
+def ids_of(done: DoneRows) -> set[int]:
+    tables = (done.good, done.failed, done.skipped)
+    return {int(id_) for table in tables for id_ in rows.ids_of(table)}
+
+
+def whole_rows(done: DoneRows) -> set[int]:
+    return {row for _, first, after in done.ranges for row in range(first, after)}
+
+
+@given(tasks())
+@settings(max_examples=200, deadline=None)
+def test_every_row_is_in_exactly_one_group_with_all_that_has_come_of_it(task: Task) -> None:
+    groups = list(task.done().groups())
+    found: Counter[int] = Counter()
+    for group in groups:
+        found.update(ids_of(group))
+    assert found == dict.fromkeys(task.sums(), 1)
+    for fate in FATES:
+        there = sum(getattr(group, fate).num_rows for group in groups)
+        assert there == sum(1 for _, _, one in task.held if one == fate)
+
+
+@given(tasks())
+@settings(max_examples=200, deadline=None)
+def test_rows_are_whole_or_tell_how_much_of_them_is_here(task: Task) -> None:
+    sums = task.sums()
+    whole = {row for row, share in sums.items() if share == rows.WHOLE}
+    groups = list(task.done().groups())
+    assert set().union(*map(whole_rows, groups)) == whole
+    shares = {row: share for group in groups for _, row, share in group.shares}
+    assert shares == {row: share for row, share in sums.items() if row not in whole}
+    assert not [group for group in groups if group.ranges and group.shares]
+
+
+@given(tasks())
+@settings(max_examples=200, deadline=None)
+def test_counts_are_of_whole_rows_and_of_all_that_came_of_any(task: Task) -> None:
+    fates = Counter(fate for _, _, fate in task.held)
+    whole = sum(1 for share in task.sums().values() if share == rows.WHOLE)
+    expected = Counts(whole, *(fates[fate] for fate in FATES))
+    done = task.done()
+    assert done.counts == expected
+    assert total(group.counts for group in done.groups()) == expected
+
+
+@given(tasks())
+@settings(max_examples=100, deadline=None)
+def test_rows_of_which_a_part_failed_are_apart_from_those_that_are_good(task: Task) -> None:
+    """So that they can be tried again without the others."""
+    for group in task.done().groups():
+        good, failed = (set(rows.ids_of(table).tolist()) for table in (group.good, group.failed))
+        mixed = good & failed
+        assert not mixed or group.shares or mixed == ids_of(group)
+
+
+@given(tasks(parted=False))
+@settings(max_examples=100, deadline=None)
+def test_of_whole_rows_there_are_two_groups_at_most(task: Task) -> None:
+    assert len(list(task.done().groups())) <= 2
+
+
+def test_rows_that_never_were_divided_are_one_group() -> None:
+    done = Task([(row, rows.WHOLE, FATES[row % 3]) for row in range(9)]).done()
+    assert list(done.groups()) == [done]
+    assert done.ranges == [(0, 0, 9)]
+
+
+def test_few_rows_in_part_are_groups_of_their_own_and_many_are_one() -> None:
+    """Each group is a file."""
+    half = rows.WHOLE // 2
+    few = Task([(row, half, "good") for row in range(MAX_APART)]).done()
+    assert [ids_of(group) for group in few.groups()] == [{row} for row in range(MAX_APART)]
+    many = Task([(row, half, "good") for row in range(MAX_APART + 1)]).done()
+    assert [len(ids_of(group)) for group in many.groups()] == [MAX_APART + 1]
+
+
+def test_a_task_that_saw_only_the_end_of_a_file_has_no_group() -> None:
+    _, rest = rows.split(rows.end_of_file(0, 0))
+    good = rows.with_ids(pa.table({"value": pa.array([], pa.int64())}), 0, 0)
+    assert list(DoneRows.of(good, rest).groups()) == []

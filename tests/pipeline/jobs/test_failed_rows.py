@@ -1,0 +1,39 @@
+"""The rows in a file of the errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.failed_rows import Failed
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.storage import Address
+
+
+def stored(directory: Path, **columns: list[str | None]) -> Address:
+    schema = pa.schema(dict.fromkeys(columns, pa.string()))
+    pq.write_table(pa.table(columns, schema), directory / "part.parquet")
+    return Address(str(directory / "part.parquet"))
+
+
+def test_each_is_named_once(tmp_path: Path) -> None:
+    """A row of which several parts have failed stands there several times."""
+    ids: list[str | None] = ["3:8", "0:1", "3:8", "2:0"]
+    failed = Failed.read(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
+    assert failed.ids.tolist() == [rows.pack(0, 1), rows.pack(2, 0), rows.pack(3, 8)]
+    assert failed.unread.tolist() == [rows.pack(0, 1)]
+
+
+@pytest.mark.parametrize("id_", ["1", "one:1", ":", "", None])
+def test_a_row_without_a_number_is_damage(tmp_path: Path, id_: str | None) -> None:
+    with pytest.raises(BadOutput, match=r"part\.parquet' is gone, damaged"):
+        Failed.read(stored(tmp_path, id=["1:1", id_], step=["read", "read"]))
+
+
+def test_so_is_a_file_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(BadOutput, match=r"part\.parquet' is gone, damaged"):
+        Failed.read(stored(tmp_path, id=["1:1"]))

@@ -1,0 +1,324 @@
+"""The input of a job that is gone on with: it must be what it was, where that still matters."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.additions import targets_of
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.failures import BadInput, BadOutput
+from batchinference.pipeline.frozen import Before, Known, NothingNew, digest, stored_input
+from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.sizing import RowCount
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.storage import Address
+from batchinference.spec import parse
+from batchinference.spec.storage import FROM_ENVIRONMENT
+from support.commits import OURS, commit, piece
+from support.documents import Document
+from support.job_runs import job_document, write_lines
+from support.specs import spec_of
+
+LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "in", LINES)
+
+
+def done(*files: int) -> Snapshot:
+    """All four rows of some files are done."""
+    return Snapshot(OURS, "", [piece([(file, 0, 4)]) for file in files], dict.fromkeys(files, 4))
+
+
+def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
+    """Freeze the input, change a file, and look at it again. What is gone comes back."""
+    frozen = freeze_input([str(source)], [])
+    match change.split():
+        case ["write", name, content]:
+            (source / name).write_text(content)
+        case ["touch", name]:
+            os.utime(source / name, ns=(1, 1))
+        case ["remove", name]:
+            (source / name).unlink()
+    return Before(frozen, before).check(freeze_input([str(source)], []), None)
+
+
+def test_an_input_that_is_as_it_was_is_no_trouble(source: Path) -> None:
+    assert check(source, done()) == check(source, done(0, 1, 2)) == set()
+
+
+def test_new_files_are_none_of_this_jobs(source: Path) -> None:
+    assert check(source, done(0), "write aa.txt new") == set()
+
+
+@pytest.mark.parametrize("finished", [(), (1,), (0, 1, 2)], ids=["not begun", "finished", "all"])
+def test_a_file_of_another_size_is_named_with_both(source: Path, finished: tuple[int, ...]) -> None:
+    words = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
+    with pytest.raises(BadInput, match=words):
+        check(source, done(*finished), "write b.txt short")
+
+
+def test_a_file_that_was_written_again_with_the_same_size_has_changed_too(source: Path) -> None:
+    with pytest.raises(BadInput, match=r"b\.txt' has changed since the job began \(16 bytes then"):
+        check(source, done(1), "touch b.txt")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        done(0, 2),
+        Snapshot(OURS, "", [piece([(1, 0, 2)])], {1: 4}),
+        Snapshot(OURS, "", [piece([(1, 0, 4)])]),
+    ],
+    ids=["not begun", "in part", "whose end is not known"],
+)
+def test_a_file_that_is_gone_before_it_was_read_is_named(source: Path, before: Snapshot) -> None:
+    words = r"/in/b\.txt' is gone, and the output lacks rows of it: begin anew with resume: false"
+    with pytest.raises(BadInput, match=words):
+        check(source, before, "remove b.txt")
+
+
+def test_a_file_that_was_read_to_its_end_may_go(source: Path) -> None:
+    assert check(source, done(1), "remove b.txt") == {1}
+
+
+def test_new_files_are_told_from_known_ones(source: Path) -> None:
+    first = freeze_input([str(source)], [])
+    write_lines(source, {"aa.txt": ["new"], "d.txt": ["new"]})
+    now = freeze_input([str(source)], [])
+    new = Known([first]).without(now)
+    assert [Path(file.path).name for file in new.files()] == ["aa.txt", "d.txt"]
+    with pytest.raises(NothingNew):
+        Known([first, new]).without(now)
+
+
+def test_a_known_file_that_has_changed_is_named(source: Path) -> None:
+    known = Known([freeze_input([str(source)], [])])
+    (source / "b.txt").write_text("short")
+    write_lines(source, {"d.txt": ["new"]})
+    with pytest.raises(BadInput, match=r"b\.txt' has changed .*write\.mode to overwrite"):
+        known.without(freeze_input([str(source)], []))
+
+
+class TestStored:
+    """The list that is kept beside the output."""
+
+    @pytest.fixture
+    def place(self, source: Path, tmp_path: Path) -> Address:
+        place = Address(str(tmp_path / "input.parquet"))
+        place.write(freeze_input([str(source)], []).serialized())
+        return place
+
+    def test_it_comes_back_as_it_was(self, place: Address, source: Path) -> None:
+        stored = stored_input(place, digest(place.read()), FROM_ENVIRONMENT)
+        assert stored.table == freeze_input([str(source)], []).table
+        assert stored.uris == [str(source / name) for name in LINES]
+
+    def test_a_list_that_was_cut_off_by_a_limit_comes_back_with_it(
+        self, place: Address, source: Path
+    ) -> None:
+        limited = freeze_input([str(source)], []).limited([4, 3], 12)
+        place.write(limited.serialized())
+        stored = stored_input(place, digest(place.read()), FROM_ENVIRONMENT)
+        assert (stored.files(), stored.rows) == (limited.files(), 7)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [lambda content: b"", lambda content: content[:-20], lambda content: b"\0" * 99,
+         lambda content: content.replace(b"a.txt", b"x.txt"), lambda content: _other_list()],
+        ids=["emptied", "cut", "rubbish", "a byte", "another list"],
+    )  # fmt: skip
+    def test_any_other_content_is_refused(self, place: Address, damage: object) -> None:
+        content = place.read()
+        place.write(damage(content))  # type: ignore[operator]
+        with pytest.raises(
+            BadOutput, match=r"input\.parquet' is gone, damaged or another output's"
+        ):
+            stored_input(place, digest(content), FROM_ENVIRONMENT)
+
+    def test_so_it_is_when_it_is_gone(self, place: Address) -> None:
+        wanted = digest(place.read())
+        place.delete()
+        with pytest.raises(BadOutput, match=r"input\.parquet' is gone"):
+            stored_input(place, wanted, FROM_ENVIRONMENT)
+
+
+def _other_list() -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"path": ["/x"], "size": [1], "modified": [1]}), buffer)
+    return buffer.getvalue()
+
+
+class TestGoingOn:
+    """A job of which some rows are done is prepared again."""
+
+    def begin(self, document: Document) -> Prepared:
+        spec = parse(document).spec
+        prepared = prepare(spec, next(targets_of(spec)))
+        assert isinstance(prepared, Prepared)
+        return prepared
+
+    @pytest.fixture
+    def document(self, source: Path, tmp_path: Path) -> Document:
+        """The rows of the first file are done, and half of the second one."""
+        document = job_document("job", source, tmp_path / "out")
+        whole = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
+        half = rows.with_ids(pa.table({"text": LINES["b.txt"][:2]}), 1, 0)
+        table = concat([whole, rows.end_of_file(0, 4), half])
+        commit(self.begin(document).attempt, table)
+        return document
+
+    def test_what_is_missing_is_known(self, document: Document) -> None:
+        prepared = self.begin(document)
+        assert prepared.gaps == {1: [(2, None)], 2: [(0, None)]}
+        assert (prepared.attempt.number, prepared.counts().read) == (2, 6)
+
+    def test_files_keep_their_numbers_when_others_come(
+        self, document: Document, source: Path
+    ) -> None:
+        write_lines(source, {"0.txt": ["before all others"]})
+        prepared = self.begin(document)
+        assert prepared.gaps == {1: [(2, None)], 2: [(0, None)]}
+        tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
+        texts = [row for table in map(rows.split, tables) for row in table[0].to_pylist()]
+        assert [row["text"] for row in texts if "text" in row] == [
+            *LINES["b.txt"][2:],
+            *LINES["c.txt"],
+        ]
+
+    @pytest.mark.parametrize("format_", ["text", "csv", "parquet", "json"])
+    def test_a_finished_file_that_is_gone_is_not_missed(self, tmp_path: Path, format_: str) -> None:
+        """Not even by what looks at some files to know their columns, or to count rows."""
+        (tmp_path / "in").mkdir()
+        for name in "abc":
+            path = tmp_path / "in" / f"{name}.{ {'text': 'txt'}.get(format_, format_) }"
+            if format_ == "parquet":
+                pq.write_table(pa.table({"n": range(5)}), path)
+            else:
+                path.write_text({"json": '{"n": 1}\n' * 5}.get(format_, "n\n" + "1\n" * 4))
+        read = {"format": format_}
+        document = job_document("job", tmp_path / "in", tmp_path / "out", read=read)
+        table = rows.with_ids(pa.table({"n": range(5)}), 0, 0)
+        commit(self.begin(document).attempt, concat([table, rows.end_of_file(0, 5)]))
+        min((tmp_path / "in").iterdir()).unlink()
+        prepared = self.begin(document)
+        assert prepared.gaps == {1: [(0, None)], 2: [(0, None)]}
+        assert prepared.count == RowCount(15, estimated=format_ != "parquet")
+
+    def test_a_finished_file_may_be_gone_that_was_named_itself(
+        self, source: Path, tmp_path: Path, document: Document
+    ) -> None:
+        document["spec"]["read"]["paths"] = [str(source / name) for name in LINES]
+        document["spec"]["write"]["path"] = str(tmp_path / "named")
+        table = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
+        commit(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
+        (source / "a.txt").unlink()
+        assert self.begin(document).gaps == {1: [(0, None)], 2: [(0, None)]}
+
+    def test_rows_of_files_that_are_all_there_are_counted_as_before(
+        self, document: Document
+    ) -> None:
+        assert self.begin(document).count == RowCount(12, estimated=True)
+
+    def test_a_changed_input_is_refused_and_nothing_is_touched(
+        self, document: Document, source: Path, tmp_path: Path
+    ) -> None:
+        (source / "a.txt").write_text("something else\n")
+        before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")}
+        with pytest.raises(BadInput, match=r"a\.txt' has changed"):
+            self.begin(document)
+        assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")} == before
+
+    def test_a_damaged_list_is_refused_and_begun_anew_when_asked(
+        self, document: Document, tmp_path: Path
+    ) -> None:
+        (tmp_path / "out" / "_batchinference" / "input.parquet").write_bytes(b"")
+        with pytest.raises(BadOutput, match=r"input\.parquet' is gone, damaged"):
+            self.begin(document)
+        document["spec"]["resume"] = False
+        prepared = self.begin(document)
+        assert (prepared.gaps, prepared.start.pieces) == (None, [])
+
+    def test_a_limit_holds_for_all_attempts_together(
+        self, document: Document, source: Path, tmp_path: Path
+    ) -> None:
+        document["spec"]["read"]["options"] = {"limit": 6}
+        document["spec"]["write"]["path"] = str(tmp_path / "limited")
+        table = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
+        commit(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
+        prepared = self.begin(document)
+        assert (len(prepared.input), prepared.gaps) == (2, {1: [(0, None)]})
+        tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
+        assert sum(table.num_rows for table in tables) == 3, "two rows, and the end"
+
+
+class TestTables:
+    """Sources that are not files: all or nothing, unless they tell that they are what they were."""
+
+    def begin(self, read: Document, tmp_path: Path) -> Prepared:
+        spec = spec_of(read=read, write={"format": "json", "path": str(tmp_path / "out")})
+        prepared = prepare(spec, next(targets_of(spec)))
+        assert isinstance(prepared, Prepared)
+        return prepared
+
+    def of_lance(self, tmp_path: Path, mode: str = "create", rows_: int = 20) -> Document:
+        import lance
+
+        path = tmp_path / "a.lance"
+        lance.write_dataset(pa.table({"n": range(rows_)}), path, mode=mode, max_rows_per_file=8)
+        return {"format": "lance", "path": str(path)}
+
+    def commit_some(self, prepared: Prepared) -> None:
+        table = rows.with_ids(pa.table({"n": range(5)}), 0, 0)
+        commit(prepared.attempt, concat([table, rows.end_of_file(0, 8)]))
+
+    def test_a_version_of_lance_is_gone_on_with(self, tmp_path: Path) -> None:
+        read = self.of_lance(tmp_path)
+        self.commit_some(self.begin(read, tmp_path))
+        gaps = {0: [(5, 8)], 1: [(0, None)], 2: [(0, None)]}
+        assert self.begin(read, tmp_path).gaps == gaps
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_another_version_of_it_is_read_from_the_beginning(
+        self, tmp_path: Path, mode: str
+    ) -> None:
+        self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
+        prepared = self.begin(self.of_lance(tmp_path, mode), tmp_path)
+        assert (prepared.gaps, prepared.start.pieces) == (None, [])
+        assert not list((tmp_path / "out").glob("part-*"))
+
+    def test_a_data_set_that_was_made_anew_is_another_one(self, tmp_path: Path) -> None:
+        import shutil
+
+        self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
+        shutil.rmtree(tmp_path / "a.lance")
+        assert self.begin(self.of_lance(tmp_path), tmp_path).gaps is None
+
+    def test_any_other_source_is_read_from_the_beginning(self, tmp_path: Path) -> None:
+        from support.table_sources import saved
+
+        read = {"format": "huggingface", "name": str(saved(tmp_path / "set"))}
+        read["options"] = {"split": "train"}  # type: ignore[assignment]
+        self.commit_some(self.begin(read, tmp_path))
+        prepared = self.begin(read, tmp_path)
+        assert (prepared.attempt.number, prepared.gaps, prepared.start.pieces) == (2, None, [])
+
+
+def test_words_are_about_the_first_file_that_is_in_the_way(source: Path) -> None:
+    frozen = freeze_input([str(source)], [])
+    for name in ("b.txt", "c.txt"):
+        (source / name).write_text("other")
+    with pytest.raises(BadInput) as raised:
+        Before(frozen, done()).check(freeze_input([str(source)], []), None)
+    assert len(re.findall(r"has changed", raised.value.message)) == 1

@@ -1,0 +1,83 @@
+"""The report says in which stage the rows are that do not come out."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline import job as job_module
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.oversight import Oversight
+from batchinference.pipeline.supervise import supervise
+from batchinference.spec.report import JobState, Report
+from support.job_runs import job_document, run_job, write_lines
+
+SAME = 5
+"""So many readings in a row that say the same: nothing moves any more."""
+
+
+def state(name: str, tasks: int = 0, *, queued: bool = False) -> Any:
+    op = SimpleNamespace(name=name, num_active_tasks=lambda: tasks)
+    return SimpleNamespace(op=op, has_pending_bundles=lambda: queued)
+
+
+@pytest.mark.parametrize("held", ["first", "second"])
+@pytest.mark.usefixtures("ray")
+def test_the_stage_that_holds_its_rows_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+    source = write_lines(tmp_path / "in", {f"{n}.txt": ["hold", "on"] for n in range(4)})
+    release, stages = tmp_path / "release", list[str | None]()
+
+    def publish(report: Report) -> None:
+        stages.append(report.stage)
+        if stages[-SAME:] == [held] * SAME:
+            release.touch()
+
+    files = {"first": source / "0.txt", "second": source / "0.txt", held: release}
+    steps = [
+        {"name": name, "python": {"callable": "own_code:Holding", "callArgs": {"file": str(file)}}}
+        for name, file in files.items()
+    ]
+    run = run_job(job_document("held", source, tmp_path / "out", steps=steps), on_publish=publish)
+    assert run.report.state == JobState.SUCCEEDED
+    assert release.exists()
+    assert run.report.stage is None, "it is over"
+
+
+def test_the_last_stage_with_work_counts_whether_its_tasks_run_or_its_rows_wait() -> None:
+    oversight = Oversight()
+    running = [state("Input"), state("ReadRowSource->MapBatches(clean)", 2)]
+    oversight.look([*running, state("MapBatches(embed)"), state("Write")])
+    assert oversight.stage == "read, clean"
+    oversight.look([*running, state("MapBatches(embed)", queued=True), state("Write")])
+    assert oversight.stage == "embed"
+    oversight.look([*running, state("MapBatches(embed)", 1), state("Write", 1)])
+    assert oversight.stage == "write"
+
+
+def test_the_operators_of_a_model_that_ray_runs_are_the_step() -> None:
+    oversight = Oversight()
+    names = ["MapBatches(chat-into)", "MapBatches(TokenizeUDF)", "MapBatches(vLLMEngineStageUDF)"]
+    oversight.look([state("ReadRowSource", 1), *(state(name, 1) for name in names)])
+    assert oversight.stage == "chat"
+
+
+def test_between_two_tasks_it_is_the_stage_that_was_last_seen_at_work() -> None:
+    oversight = Oversight()
+    assert oversight.stage is None
+    oversight.look([state("ReadRowSource", 1)])
+    oversight.look([state("ReadRowSource")])
+    assert oversight.stage == "read"
+
+
+def test_an_execution_that_is_given_up_ends_at_its_next_step() -> None:
+    oversight = Oversight()
+    oversight.give_up()
+    with pytest.raises(JobFailure):
+        oversight.look([])

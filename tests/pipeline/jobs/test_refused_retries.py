@@ -1,0 +1,110 @@
+"""Failed rows that cannot be tried again by themselves: that is said, and nothing is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from batchinference.cli.main import app
+from batchinference.spec.report import JobState, Report
+from support.documents import Document
+from support.job_runs import job_document
+from support.mended import step_until
+from support.played_jobs import play
+from support.table_sources import database, lance_set, saved
+from support.verified import verified
+
+ROWS = [{"id": number, "text": "bad" * (number == 7)} for number in range(30)]
+
+
+def job(directory: Path, format_: str) -> Document:
+    """Over a source of this format with one bad row."""
+    match format_:
+        case "sql":
+            url = database(directory / "a.db", [{**row, "score": 0.5} for row in ROWS])
+            source = {"url": url, "query": "SELECT * FROM texts"}
+        case "huggingface":
+            name = str(saved(directory / "set", ROWS))
+            source = {"name": name, "options": {"split": "train"}}
+        case _:
+            source = {"path": str(lance_set(directory / "a.lance", ROWS))}
+    given = job_document(
+        "source", "unused", directory / "out", steps=[step_until(directory / "mended")],
+        write={"format": "parquet"}, errors={"maxRows": 1},
+    )  # fmt: skip
+    given["spec"]["read"] = {"format": format_, **source}
+    return given
+
+
+def everything(directory: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
+def retried(given: Document, directory: Path) -> Report:
+    (directory / "mended").touch()
+    given["spec"]["errors"]["retry"] = True
+    return play(given)
+
+
+@pytest.mark.parametrize("format_", ["sql", "huggingface", "lance"])
+def test_a_complete_output_of_a_source_that_may_differ_is_not_given_up_for_them(
+    tmp_path: Path, format_: str
+) -> None:
+    given = job(tmp_path, format_)
+    assert play(given).state == JobState.SUCCEEDED
+    if format_ == "lance":  # which tells one version from another
+        lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
+    before = everything(tmp_path / "out")
+    report = retried(given, tmp_path)
+    assert (report.state, report.reason) == (JobState.FAILED, "BadInput")
+    assert f"errors.retry: read.format '{format_}' cannot" in str(report.message)
+    assert "Leave errors.retry out" in str(report.message)
+    assert everything(tmp_path / "out") == before
+
+
+def test_those_of_a_source_that_is_what_it_was_are_tried_again(tmp_path: Path) -> None:
+    given = job(tmp_path, "lance")
+    play(given)
+    report = retried(given, tmp_path)
+    assert report.counts is not None
+    assert (report.counts.written, report.counts.failed) == (30, 0), report.message
+    assert verified(tmp_path / "out").found == {}
+
+
+def test_nor_is_it_given_up_once_trying_them_again_was_broken_off(tmp_path: Path) -> None:
+    """Whether the run that follows tries them again or not."""
+    given = job(tmp_path, "lance")
+    play(given)
+    given["spec"]["errors"] = {"retry": True}
+    assert play(given).state == JobState.FAILED, "no row may be bad now"
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
+    before = everything(tmp_path / "out")
+    for retry in (True, False):
+        given["spec"]["errors"] = {"maxRows": 1, "retry": retry}
+        assert play(given).reason == "BadInput"
+        assert everything(tmp_path / "out") == before
+
+
+def test_before_its_first_end_an_output_of_such_a_source_is_begun_anew(tmp_path: Path) -> None:
+    given = job(tmp_path, "sql")
+    given["spec"]["errors"] = {"retry": True}
+    assert play(given).state == JobState.FAILED
+    given["spec"]["errors"] = {"retry": True, "maxRows": 1}
+    report = play(given)
+    assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2), report.message
+
+
+def test_the_command_says_that_there_is_none_for_tables(tmp_path: Path) -> None:
+    given = job(tmp_path, "sql")
+    given["spec"]["write"]["format"] = "delta"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(given))
+    done = CliRunner().invoke(app, ["retry-errors", str(tmp_path / "job.yaml")])
+    assert done.exit_code == 2
+    assert "retry-errors: the rows of a table (write.format 'delta')" in done.stderr
+    assert "write.mode overwrite" in done.stderr

@@ -1,0 +1,225 @@
+"""A job that broke off half-way is gone on with: each row is there once, and what was done is not
+done again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.coverage import Gaps
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import look
+from batchinference.spec import parse
+from batchinference.spec.report import JobState
+from support.documents import Document
+from support.inputs import pictures, png
+from support.job_runs import Run, data_files, errors_of, job_document, run_job, write_lines
+from support.outputs import rows_of
+
+pytestmark = pytest.mark.usefixtures("ray")
+
+FILES, ROWS = 5, 20
+LINES = {f"{n}.txt": [f"{n}-{row}" for row in range(ROWS)] for n in range(FILES)}
+TEXTS = [line for lines in LINES.values() for line in lines]
+
+
+@dataclass
+class Broken:
+    """A job with a step that fails at one row, until it is mended. `keys` are its rows, by file."""
+
+    directory: Path
+    keys: list[list[str]]
+    column: str
+    document: Document
+
+    @property
+    def output(self) -> Path:
+        return self.directory / "out"
+
+    def break_off(self) -> Run:
+        run = run_job(self.document)
+        assert (run.report.state, run.report.reason) == (JobState.FAILED, "Application")
+        assert "the device is gone" in str(run.report.message)
+        assert not (self.output / "_SUCCESS").exists()
+        return run
+
+    def gaps(self) -> Gaps:
+        """What is missing."""
+        spec = parse(self.document).spec
+        standing = look(spec.write, Layout.of(spec))
+        assert standing is not None
+        start = standing.before()
+        assert start is not None
+        return start.gaps(len(self.keys), 1 if spec.read.format == "images" else None)
+
+    def missing(self) -> list[str]:
+        """The rows of which the output lacks something."""
+        each = ((self.keys[file], gap) for file, gaps in self.gaps().items() for gap in gaps)
+        return [key for keys, (first, after) in each for key in keys[first:after]]
+
+    def remove_finished(self) -> int:
+        """The files of the input that were read to their end are removed. So many are left."""
+        unfinished = self.gaps()
+        for number, file in enumerate(sorted((self.directory / "in").iterdir())):
+            if number not in unfinished:
+                file.unlink()
+        return len(unfinished)
+
+    def go_on(self) -> tuple[Run, list[str]]:
+        """Run it once more. The rows that its step was given come back."""
+        (self.directory / "mended").touch()
+        (self.directory / "seen").unlink()
+        run = run_job(self.document)
+        seen = self.directory / "seen"
+        return run, seen.read_text().split("\n")[:-1] if seen.exists() else []
+
+
+def broken(
+    directory: Path, keys: list[list[str]], at: str, column: str = "text", **fields: Any
+) -> Broken:
+    """`at` is how the row ends at which the step fails."""
+    arguments = {"directory": str(directory), "column": column, "at": at}
+    step = {"name": "breaks", "python": {"callable": "own_code:breaks_off", "callArgs": arguments}}
+    steps = [step, *fields.pop("steps", [])]
+    job = job_document("broken", directory / "in", directory / "out", steps=steps, **fields)
+    return Broken(directory, keys, column, job)
+
+
+def of_text(directory: Path, **fields: Any) -> Broken:
+    write_lines(directory / "in", LINES)
+    return broken(directory, list(LINES.values()), at="3-7", **fields)
+
+
+def of_parquet(directory: Path) -> Broken:
+    """One large file, which several tasks share."""
+    (directory / "in").mkdir()
+    texts = [f"0-{row}" for row in range(600)]
+    pq.write_table(pa.table({"text": texts}), directory / "in" / "a.parquet", row_group_size=50)
+    read = {"format": "parquet", "options": {"override_num_blocks": 6}}
+    return broken(directory, [texts], at="0-417", read=read)
+
+
+def of_images(directory: Path) -> Broken:
+    (directory / "in").mkdir()
+    paths = [directory / "in" / f"{number:02}.png" for number in range(12)]
+    for path, pixels in zip(paths, pictures(12), strict=True):
+        path.write_bytes(png(pixels))
+    read = {"format": "images", "options": {"include_paths": True}}
+    keys = [[str(path)] for path in paths]
+    return broken(directory, keys, at="09.png", column="path", read=read)
+
+
+@pytest.mark.parametrize(
+    "make", [of_text, of_parquet, of_images], ids=["text", "parquet", "images"]
+)
+def test_only_what_is_missing_is_read_and_each_row_is_there_once(tmp_path: Path, make: Any) -> None:
+    job: Broken = make(tmp_path)
+    every = [key for keys in job.keys for key in keys]
+    broke_off = job.break_off()
+    missing, before = job.missing(), set(data_files(job.output))
+    assert 0 < len(missing) < len(every)
+    assert broke_off.counts[0] == len(every) - len(missing)
+    left = job.remove_finished()
+    assert left < len(job.keys) or len(job.keys) == 1
+
+    run, seen = job.go_on()
+    assert run.report.message is None
+    assert (run.report.attempt, run.counts) == (2, (len(every), len(every), 0, 0))
+    assert sorted(seen) == sorted(missing)
+    assert before < set(data_files(job.output))
+    assert Counter(row[job.column] for row in rows_of(job.output)) == Counter(every)
+
+
+def test_rows_that_multiply_fail_and_are_left_out_are_there_as_if_nothing_had_happened(
+    tmp_path: Path,
+) -> None:
+    ends = ["", " bad", "", " ex tra"]
+    lines = {f"{n}.txt": [f"w{n}-{row}{ends[row % 4]}" for row in range(20)] for n in range(4)}
+    steps: list[Document] = [
+        {"name": "few", "filter": "not endswith(text, '0')"},
+        {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}},
+        {"name": "blocks", "repartition": {"rowsPerBlock": 7}},
+        {"name": "letters", "python": {"callable": "own_code:letters", "method": "map"}},
+        {"name": "each", "explode": {"column": "letters"}},
+    ]
+    found = []
+    for name in ("undisturbed", "broken"):
+        directory = tmp_path / name
+        write_lines(directory / "in", lines)
+        job = broken(directory, list(lines.values()), at="w2-5 bad", steps=steps,
+                     errors={"maxRows": 50})  # fmt: skip
+        if name == "broken":
+            job.break_off()
+            assert 0 < len(job.missing()) < 80
+        else:
+            (directory / "seen").touch()
+        run, _ = job.go_on()
+        assert run.report.message is None
+        errors = errors_of(job.output)
+        rows = Counter(str(row["letters"]) for row in rows_of(job.output))
+        found.append((run.counts, rows, Counter(error["id"] for error in errors)))
+    assert found[0] == found[1]
+    assert max(found[0][2].values()) == 1
+
+
+def test_with_resume_false_everything_is_done_again(tmp_path: Path) -> None:
+    job = of_text(tmp_path)
+    job.break_off()
+    before = set(data_files(job.output))
+    job.document["spec"]["resume"] = False
+    run, seen = job.go_on()
+    assert run.counts == (len(TEXTS), len(TEXTS), 0, 0)
+    assert sorted(seen) == sorted(TEXTS)
+    assert before.isdisjoint(data_files(job.output))
+    assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)
+
+
+def test_overwrite_goes_on_with_its_own_work_and_then_begins_anew(tmp_path: Path) -> None:
+    job = of_text(tmp_path, write={"mode": "overwrite"})
+    job.break_off()
+    missing = job.missing()
+    run, seen = job.go_on()
+    assert (run.report.state, sorted(seen)) == (JobState.SUCCEEDED, sorted(missing))
+    run, seen = job.go_on()
+    assert (run.report.state, sorted(seen)) == (JobState.SUCCEEDED, sorted(TEXTS))
+    assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)
+
+
+def test_rows_that_have_failed_are_not_tried_again(tmp_path: Path) -> None:
+    """Though by now they would not fail."""
+    fails = {"callable": "own_code:fails_until", "method": "map"}
+    fails["callArgs"] = {"file": str(tmp_path / "mended")}  # type: ignore[assignment]
+    lines = {name: [*lines[:-1], f"{lines[-1]} bad"] for name, lines in LINES.items()}
+    write_lines(tmp_path / "in", lines)
+    job = broken(tmp_path, list(lines.values()), at="3-7", errors={"maxRows": FILES},
+                 steps=[{"name": "fails", "python": fails}])  # fmt: skip
+    failed = job.break_off().counts[2]
+    missing = job.missing()
+    assert failed > 0
+    run, seen = job.go_on()
+    assert run.counts == (len(TEXTS), len(TEXTS) - failed, failed, 0)
+    assert sorted(seen) == sorted(missing)
+    assert len(errors_of(job.output)) == failed
+
+
+def test_rows_whose_file_is_gone_are_done_again_in_another_pass(tmp_path: Path) -> None:
+    """Somebody has removed a part of the output while the job went on."""
+    job = of_text(tmp_path)
+    job.break_off()
+    removed = data_files(job.output)[0]
+
+    def remove(report: object) -> None:
+        if getattr(report, "attempt", None) == 2:
+            removed.unlink(missing_ok=True)
+
+    (tmp_path / "mended").touch()
+    run = run_job(job.document, on_publish=remove)
+    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 3)
+    assert run.counts == (len(TEXTS), len(TEXTS), 0, 0)
+    assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)

@@ -1,0 +1,80 @@
+"""Files of which all that could not be read counted as one bad row, and that can be read later."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batchinference.spec.report import JobState
+from support import inputs
+from support.documents import Document
+from support.job_runs import job_document
+from support.outputs import Row, rows_of
+from support.played_jobs import play
+from support.verified import verified
+
+
+def write_packed(directory: Path) -> list[Row]:
+    """JSON lines in a file that is compressed."""
+    rows = inputs.write_json_lines(directory)
+    for file in directory.iterdir():
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    return rows
+
+
+FORMATS: dict[str, Callable[[Path], list[Row]]] = {
+    "numpy": inputs.write_numpy,
+    "parquet": inputs.write_parquet,
+    "json": write_packed,
+    "tfrecords": inputs.write_tfrecords,
+    "webdataset": inputs.write_webdataset,
+    "video": inputs.write_video,
+}
+
+
+def exchange(file: Path, content: bytes) -> bytes:
+    """What a file holds, in place of which it gets something else without any other trace."""
+    before, time = file.read_bytes(), file.stat().st_mtime_ns
+    file.write_bytes(content)
+    os.utime(file, ns=(time, time))
+    return before
+
+
+def job(format_: str, directory: Path) -> Document:
+    read = {"format": format_}
+    if format_ == "json":
+        read["options"] = {"file_extensions": ["gz"]}
+    errors = {"maxRows": 100}
+    return job_document("files", directory / "in", directory / "out", read=read, errors=errors)
+
+
+@pytest.mark.parametrize(
+    ("format_", "sound"),
+    [*((name, 0.0) for name in FORMATS), ("json", 0.7), ("tfrecords", 0.7)],
+)
+def test_all_rows_of_a_file_that_could_not_be_read_are_tried_again(
+    tmp_path: Path, format_: str, sound: float
+) -> None:
+    """`sound` is the part of the file that could be read."""
+    (tmp_path / "in").mkdir()
+    rows = FORMATS[format_](tmp_path / "in")
+    file = sorted((tmp_path / "in").iterdir())[-1]
+    whole = file.read_bytes()
+    known = int(len(whole) * sound)
+    exchange(file, whole[:known] + b"\xff" * (len(whole) - known))
+    given = job(format_, tmp_path)
+    first = play(given)
+    assert first.counts is not None
+    assert (first.state, first.counts.failed) == (JobState.SUCCEEDED, 1), first.message
+    exchange(file, whole)
+    given["spec"]["errors"]["retry"] = True
+    again = play(given)
+    assert again.counts is not None
+    assert (again.counts.written, again.counts.failed) == (len(rows), 0)
+    assert len(rows_of(tmp_path / "out")) == len(rows)
+    assert verified(tmp_path / "out").found == {}

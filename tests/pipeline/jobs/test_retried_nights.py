@@ -1,0 +1,147 @@
+"""Several nights that have added to an output: one run tries the failed rows of all again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from batchinference.pipeline import attempt, sink
+from batchinference.spec.report import JobState, Report
+from support.documents import Document
+from support.job_runs import job_document, write_lines
+from support.mended import step_until
+from support.outputs import rows_of
+from support.played_jobs import play
+from support.verified import verified
+
+
+def night(directory: Path, *, retry: bool = False, **fields: str) -> Document:
+    return job_document(
+        "nightly", directory / "in", directory / "out", steps=[step_until(directory / "mended")],
+        write={"format": "parquet", "mode": "append", **fields},
+        errors={"maxRows": 5, "retry": retry},
+    )  # fmt: skip
+
+
+def add(directory: Path, name: str, *words: str) -> None:
+    write_lines(directory / "in", {f"{name}.txt": [f"{name} {word}" for word in words]})
+
+
+def counts(report: Report) -> tuple[int, int, int]:
+    """Rows read, written and failed."""
+    assert report.state == JobState.SUCCEEDED, report.message
+    assert report.counts is not None
+    return report.counts.read, report.counts.written, report.counts.failed
+
+
+def texts(directory: Path) -> list[str]:
+    assert verified(directory / "out").found == {}
+    return sorted(row["text"] for row in rows_of(directory / "out"))
+
+
+def away(*_: object) -> None:
+    raise OSError("no space")
+
+
+@pytest.fixture(params=["append", "error"])
+def two_nights(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where an output lies whose first run, with this mode, and the night after it have a bad row
+    each. That of the first run stays bad."""
+    add(tmp_path, "a", "1", "worst")
+    assert counts(play(night(tmp_path, mode=request.param))) == (2, 1, 1)
+    add(tmp_path, "b", "1", "bad")
+    assert counts(play(night(tmp_path))) == (2, 1, 1)
+    return tmp_path
+
+
+def test_a_row_that_stays_bad_does_not_keep_later_nights_from_being_tried_again(
+    two_nights: Path,
+) -> None:
+    (two_nights / "mended").touch()
+    assert counts(play(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
+    assert texts(two_nights) == ["a 1", "b 1", "b bad"]
+
+
+def test_what_is_published_on_the_way_never_goes_back_and_ends_once(two_nights: Path) -> None:
+    told: list[Report] = []
+    (two_nights / "mended").touch()
+    add(two_nights, "c", "1", "2")
+    last = play(night(two_nights, retry=True), told.append)
+    rows = [report.progress.rows for report in told if report.progress]
+    assert rows == sorted(rows)
+    assert Counter(report.state.ended for report in told)[True] == 1
+    assert told[-1] == last
+    assert last.progress is not None
+    assert (last.progress.rows, last.progress.total, last.progress.percent) == (6, 6, 100)
+    assert str(last.errors).endswith("errors"), "although the last night has none"
+
+
+def test_files_that_are_new_are_added_by_the_same_run(two_nights: Path) -> None:
+    (two_nights / "mended").touch()
+    add(two_nights, "c", "1", "2")
+    assert counts(play(night(two_nights, retry=True))) == (6, 5, 1)
+    assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c 2"]
+
+
+@pytest.mark.parametrize("mode", ["append", "error"])
+def test_where_nothing_has_failed_that_is_all_it_does(tmp_path: Path, mode: str) -> None:
+    """With mode append, so that the field may be kept in the job of every night."""
+    for name, new in {"a": 1, "b": 1, "c": 1}.items():
+        add(tmp_path, name, "1")
+        report = play(night(tmp_path, retry=True, mode=mode))
+        assert counts(report) == (new, new, 0)
+    assert texts(tmp_path) == (["a 1", "b 1", "c 1"] if mode == "append" else ["a 1"])
+    if mode == "append":
+        report = play(night(tmp_path, retry=True))
+        assert str(report.message).endswith("there are no new files in its input")
+
+
+def test_a_night_is_read_once_though_its_retrying_broke_off_and_new_files_came(
+    two_nights: Path,
+) -> None:
+    (two_nights / "mended").touch()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sink.Commit, "put", away)
+        assert play(night(two_nights, retry=True)).state == JobState.FAILED
+    add(two_nights, "c", "1", "bad")
+    play(night(two_nights))
+    assert counts(play(night(two_nights, retry=True))) == (6, 5, 1)
+    assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c bad"]
+
+
+def test_who_begins_such_an_output_anew_reads_no_file_of_the_other_nights(
+    two_nights: Path,
+) -> None:
+    given = night(two_nights, retry=True)
+    given["spec"]["errors"]["maxRows"] = 0
+    assert play(given).state == JobState.FAILED, "which leaves the first run unfinished"
+    given = night(two_nights)
+    given["spec"]["resume"] = False
+    assert counts(play(given)) == (2, 1, 1)
+    assert texts(two_nights) == ["a 1", "b 1"]
+
+
+def test_a_report_of_success_has_no_reason_of_an_earlier_failure(two_nights: Path) -> None:
+    state = two_nights / "out" / "_batchinference"
+    place = max(state.rglob("report.json"), key=lambda file: "-0001" not in file.parent.name)
+    report = Report.parse(place.read_bytes())
+    failed = {"state": JobState.FAILED, "reason": "Application", "message": "no"}
+    place.write_bytes(report.model_copy(update=failed).serialized())
+    now = play(night(two_nights))
+    assert (now.state, now.reason) == (JobState.SUCCEEDED, None)
+
+
+def test_nor_does_who_is_killed_before_that_has_begun(two_nights: Path) -> None:
+    given = night(two_nights, retry=True)
+    given["spec"]["errors"]["maxRows"] = 0
+    assert play(given).state == JobState.FAILED
+    given = night(two_nights)
+    given["spec"]["resume"] = False
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(attempt.Attempt, "open", away)
+        assert play(given).state == JobState.FAILED
+    begun = "append" if list(two_nights.glob("out/*/append-????????")) else "error"
+    assert counts(play(night(two_nights, mode=begun))) == (2, 1, 1)
+    assert texts(two_nights) == ["a 1", "b 1"]

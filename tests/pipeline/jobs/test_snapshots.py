@@ -1,0 +1,124 @@
+"""Snapshots: what counts of an output, in one file that is as it was written or is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference import __version__
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.manifest import Manifest
+from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
+from batchinference.pipeline.rows import WHOLE
+from batchinference.pipeline.snapshot import FORMAT, Snapshot
+from batchinference.pipeline.storage import Address
+from support.commits import OURS, THEIRS, piece
+
+DATA = WrittenFile("part-0.parquet", 17, 99)
+FULL = Snapshot(
+    OURS,
+    "digest",
+    [
+        Piece(Counts(3, 4, 1, 1), [(0, 0, 3)], [], [DATA], [("text", "string")], DATA),
+        piece(shares=[(1, 2, WHOLE // 2)]),
+    ],
+    {0: 3, 7: 0},
+    attempt=4,
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Address:
+    place = Address(str(tmp_path / "start.json"))
+    place.write(FULL.serialized())
+    return place
+
+
+def test_it_is_read_as_it_was_written(place: Address) -> None:
+    assert Snapshot.read(place, OURS) == FULL
+
+
+def test_it_tells_which_version_has_written_it(place: Address) -> None:
+    stored = json.loads(place.read())
+    assert (stored["format"], stored["version"]) == (FORMAT, __version__)
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_one_that_is_cut_off_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = FULL.serialized()
+    place = Address(str(tmp_path_factory.mktemp("cut") / "start.json"))
+    place.write(content[: data.draw(st.integers(0, len(content) - 1))])
+    with pytest.raises(BadOutput, match=r"start\.json' is gone, damaged or another output's"):
+        Snapshot.read(place, OURS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 99, b"\xff\xfe", b"null", b"[]", b"3", b"{}", b'{"format": 1}',
+     b'{"format": "1"}', b'{"format": 1, "work": "a", "pieces": {}, "ends": 3}'],
+    ids=range(10),
+)  # fmt: skip
+def test_rubbish_is_refused(place: Address, content: bytes) -> None:
+    place.write(content)
+    with pytest.raises(BadOutput, match=r"damaged.*begin anew: with resume: false"):
+        Snapshot.read(place, OURS)
+
+
+@pytest.mark.parametrize("field", json.loads(FULL.serialized()))
+def test_one_that_lacks_a_field_is_refused(place: Address, field: str) -> None:
+    stored = json.loads(place.read())
+    del stored[field]
+    if field == "version":  # which only a later format is asked for
+        stored["format"] = FORMAT + 1
+    place.write(json.dumps(stored).encode())
+    with pytest.raises(BadOutput, match="damaged"):
+        Snapshot.read(place, OURS)
+
+
+@pytest.mark.parametrize("digit", range(10))
+def test_one_in_which_a_number_has_changed_is_refused(place: Address, digit: int) -> None:
+    content = place.read()
+    for number in (byte for byte in range(len(content)) if content[byte : byte + 1].isdigit()):
+        changed = content[:number] + str(digit).encode() + content[number + 1 :]
+        if changed != content:
+            place.write(changed)
+            with pytest.raises(BadOutput, match=r"damaged|was written by version"):
+                Snapshot.read(place, OURS)
+
+
+def test_that_of_another_work_is_refused(place: Address) -> None:
+    with pytest.raises(BadOutput, match="another output's"):
+        Snapshot.read(place, THEIRS)
+
+
+def test_that_of_a_later_format_is_refused_with_the_version_that_can_read_it(
+    place: Address,
+) -> None:
+    stored = json.loads(place.read()) | {"format": FORMAT + 1, "version": "9.9", "pieces": "new"}
+    place.write(json.dumps(stored).encode())
+    with pytest.raises(BadOutput, match=r"was written by version 9\.9, .*go on with that version"):
+        Snapshot.read(place, OURS)
+
+
+def test_ends_are_of_all_commits(place: Address) -> None:
+    more = FULL.with_commits([Manifest(0, [], [(3, 5)], []), Manifest(1, [], [(7, 0)], [])])
+    assert more.ends == {0: 3, 3: 5, 7: 0}
+
+
+def test_a_part_of_a_row_is_left_out_until_the_others_come() -> None:
+    half = FULL.with_commits([])
+    assert [one.ranges for one in half.pieces] == [[(0, 0, 3)]]
+    other = Manifest(0, [piece(shares=[(1, 2, WHOLE - WHOLE // 2)])], [], [])
+    assert len(FULL.with_commits([other]).pieces) == 3
+
+
+def test_rows_are_those_of_all_files() -> None:
+    assert Snapshot(OURS, "", [], {0: 3, 1: 0, 2: 4}).rows(3, None) == 7
+    assert Snapshot(OURS, "").rows(5, 1) == 5

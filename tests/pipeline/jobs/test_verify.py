@@ -1,0 +1,227 @@
+"""What is right is proven: every format of input and output, finished, appended or unfinished."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.rows import SKIPPED
+from batchinference.pipeline.verify import counting
+from support.committed import all_good, commit, every_tenth
+from support.documents import Document
+from support.inputs import CASES, write_images
+from support.job_runs import job_document, write_lines
+from support.verified import invoke, verified
+
+FILES, LINES = 4, 50
+WRITES: dict[str, Document] = {
+    "parquet": {"format": "parquet"},
+    "json": {"format": "json"},
+    "json, packed": {"format": "json", "compression": "gzip"},
+    "csv": {"format": "csv"},
+    "csv, packed": {"format": "csv", "compression": "gzip"},
+    "numpy": {"format": "numpy"},
+    "numpy archives": {"format": "numpy", "columns": ["text", "path"]},
+    "webdataset": {"format": "webdataset"},
+    "several files a commit": {"format": "json", "rowsPerFile": 7},
+    "partitions": {"format": "parquet", "columns": ["text"], "partitionBy": ["path"]},
+}
+TABLES: dict[str, Document] = {
+    "delta": {"format": "delta"},
+    "lance": {"format": "lance"},
+    "iceberg": {"format": "iceberg", "table": "ns.texts"},
+    "sql": {"format": "sql", "table": "texts"},
+}
+TOLERANT = {"maxRows": 10**6}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Lines with all that a format of lines could stumble over but a line end."""
+    lines = {f"{n}.txt": [f'{m},"" of\u2028{n}\r' for m in range(LINES)] for n in range(FILES)}
+    return write_lines(tmp_path / "in", lines)
+
+
+def job(source: Path, output: Path, **spec: Any) -> Document:
+    read = {"options": {"include_paths": True}, **spec.pop("read", {})}
+    return job_document("job", source, output, read=read, errors=TOLERANT, **spec)
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_an_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Document) -> None:
+    commit(job(texts, tmp_path / "out", write=write), every_tenth)
+    for options in ([], ["--quick"]):
+        done = verified(tmp_path / "out", *options)
+        assert (done.exit_code, done.result, done.found) == (0, "proven", {})
+        rows = FILES * LINES
+        made = done.job["committed"]
+        assert (done.job["rows"], done.job["held"]) == (rows, rows)
+        assert (made["written"], made["failed"], made["skipped"]) == (160, 20, 20)
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 7], ids=["at once", "in small chunks"])
+def test_values_of_several_lines_are_one_row_of_csv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(counting, "CHUNK_BYTES", chunk)
+    (tmp_path / "in").mkdir()
+    rows = [json.dumps({"text": f'{n}\n"\n\r\n'}) for n in range(9)]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(rows))
+    read, write = {"format": "json"}, {"format": "csv"}
+    commit(job_document("csv", tmp_path / "in", tmp_path / "out", read=read, write=write))
+    assert verified(tmp_path / "out").result == "proven"
+
+
+def test_images_are_proven_but_for_rows_without_a_picture(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_images(tmp_path / "in")
+    read, write = {"format": "images"}, {"format": "images"}
+    commit(job_document("images", tmp_path / "in", tmp_path / "out", read=read, write=write))
+    done = verified(tmp_path / "out")
+    assert (done.result, done.found) == ("proven", {})
+    assert done.job["unproven"] == ["which rows have no picture, and so no file"]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_rows_of_every_input_are_counted_again(case: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows = case.write(tmp_path / "in")
+    read = {"format": case.format, "options": case.options}
+    write = {"format": "parquet"}
+    commit(job_document("input", tmp_path / "in", tmp_path / "out", read=read, write=write))
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows))
+    assert done.job["inputFilesCounted"] == done.job["inputFiles"]
+
+
+@pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.001], ids=["most of it", "half of it", "no header"])
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_of_a_damaged_input_the_rows_are_those_that_the_job_reads(
+    tmp_path: Path, name: str, kept: float, options: list[str]
+) -> None:
+    """Its header tells of more, but its rest is one bad row."""
+    (tmp_path / "in").mkdir()
+    numbers = np.arange(50_000)
+    np.save(tmp_path / "in" / "b.npy", numbers[:10])
+    file = tmp_path / "in" / name
+    np.save(file, numbers) if name == "a.npy" else np.savez(file, data=numbers)
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * kept)])
+    read, write = {"format": "numpy"}, {"format": "parquet"}
+    given = job_document("cut", tmp_path / "in", tmp_path / "out", read=read, write=write)
+    commit(given | {"spec": given["spec"] | {"errors": TOLERANT}})
+    done = verified(tmp_path / "out", *options)
+    assert (done.exit_code, done.found) == (0, {})
+    assert done.job["rows"] == done.job["held"] < 50_000
+
+
+@pytest.mark.parametrize("format_", ["text", "parquet"])
+def test_of_a_limited_input_as_many_rows_count_as_were_to_be_read(
+    format_: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    case = CASES[format_]
+    rows = case.write(tmp_path / "in")
+    read = {"format": format_, "options": {"limit": len(rows) - 1}}
+    commit(job_document("limit", tmp_path / "in", tmp_path / "out", read=read))
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows) - 1)
+
+
+def of_table(write: Document, place: Path) -> Document:
+    """With where its catalog or database is."""
+    if write["format"] == "sql":
+        return {**write, "url": f"sqlite:///{place}/db"}
+    properties = {"uri": f"sqlite:///{place}/catalog", "warehouse": f"file://{place}/w"}
+    catalog = {"catalog": {"properties": {"type": "sql", **properties}}}
+    return {**write, **catalog} if write["format"] == "iceberg" else write
+
+
+@pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
+def test_a_table_to_which_no_row_was_written_is_proven(
+    texts: Path, tmp_path: Path, write: Document
+) -> None:
+    def none(numbers: np.ndarray) -> np.ndarray:
+        return np.full(len(numbers), SKIPPED)
+
+    write = of_table(write, tmp_path)
+    for mode, fates in (("error", none), ("overwrite", all_good), ("overwrite", none)):
+        commit(job(texts, tmp_path / "out", write={**write, "mode": mode}), fates)
+        done = verified(tmp_path / "out")
+        assert (done.exit_code, done.result, done.found) == (0, "proven", {})
+
+
+@pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
+def test_of_a_table_the_commits_and_that_they_were_made_are_proven(
+    texts: Path, tmp_path: Path, write: Document
+) -> None:
+    write = of_table(write, tmp_path)
+    layout = commit(job(texts, tmp_path / "out", write=write), every_tenth)
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
+    assert "the rows in the table, of which only the commit was looked for" in done.job["unproven"]
+    Owner.new(layout, 1).write(layout)
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found) == (1, {"noCommit": 1})
+
+
+def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
+    commit(job(texts, tmp_path / "out"), every_tenth)
+    more = write_lines(tmp_path / "more", {"a.txt": ["one", "two"], "b.txt": ["three"]})
+    for complete, result, code in ((False, "unfinished", 3), (True, "proven", 0)):
+        commit(job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2)
+        done = verified(tmp_path / "out")
+        assert (done.exit_code, done.found) == (code, {})
+        assert [one["result"] for one in done.proof["jobs"]] == ["proven", result]
+    assert [one["rows"] for one in done.proof["jobs"]] == [200, 3]
+    assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"
+
+
+def test_new_files_of_a_job_are_verified_beside_those_that_it_read_before(
+    texts: Path, tmp_path: Path
+) -> None:
+    append = job(texts, tmp_path / "out", write={"mode": "append"})
+    commit(append, every_tenth)
+    write_lines(texts, {"new.txt": ["one", "two"]})
+    commit(append)
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found) == (0, {})
+    assert [one["rows"] for one in done.proof["jobs"]] == [200, 2]
+
+
+def test_of_an_unfinished_output_what_is_there_and_what_is_missing_is_told(
+    texts: Path, tmp_path: Path
+) -> None:
+    commit(job(texts, tmp_path / "out"), every_tenth, complete=False)
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.result, done.found) == (3, "unfinished", {})
+    assert (done.job["held"], done.job["rows"]) == (150, 200)
+    assert done.job["committed"] | {"bytes": 0} == {
+        **{"written": 120, "failed": 15, "skipped": 15},
+        **{"dataFiles": 2, "errorFiles": 2, "bytes": 0},
+    }
+    assert done.job["missing"] == [{"file": str(texts / "3.txt"), "first": 0, "last": 49}]
+    shown = invoke(tmp_path / "out").stdout
+    assert "unfinished: 150 of 200 rows" in shown
+    assert f"{texts / '3.txt'}: rows 0 to 49" in shown
+
+
+def test_an_output_that_a_job_has_only_claimed_holds_nothing(texts: Path, tmp_path: Path) -> None:
+    layout = commit(job(texts, tmp_path / "out"), complete=False)
+    Owner.new(layout, 1, begun=False).write(layout)
+    assert verified(tmp_path / "out").exit_code == 3
+
+
+def test_a_person_sees_what_was_proven_and_what_was_not(texts: Path, tmp_path: Path) -> None:
+    commit(job(texts, tmp_path / "out"), every_tenth)
+    done = invoke(tmp_path / "out")
+    assert (done.exit_code, done.stderr) == (0, "")
+    shown = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert [name for name, _ in shown[:5]] == ["output", "result", "rows", "input", "committed"]
+    assert shown[2][1] == "200 = 160 written + 20 failed + 20 left out"
+    assert shown[3][1] == "200 rows in 4 file(s), 4 counted again"

@@ -1,0 +1,93 @@
+"""Which rows pieces hold, against the same told row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchinference.pipeline.pieces import Counts, Piece, Range, Share
+from batchinference.pipeline.rows import WHOLE
+from batchinference.pipeline.verify.holdings import Holdings, Sizes
+
+FILES, ROWS = 3, 6
+RANGES = st.tuples(st.integers(0, FILES), st.integers(0, ROWS), st.integers(1, ROWS)).map(
+    lambda each: (each[0], each[1], each[1] + each[2])
+)
+SHARES = st.tuples(
+    st.integers(0, FILES), st.integers(0, ROWS), st.sampled_from([WHOLE // 2, WHOLE])
+)
+PIECES = st.lists(st.tuples(st.lists(RANGES, max_size=3), st.lists(SHARES, max_size=3)), max_size=4)
+SIZES = st.dictionaries(st.integers(0, FILES - 1), st.integers(0, ROWS))
+Row = tuple[int, int]
+
+
+def piece(ranges: list[Range], shares: list[Share] | None = None) -> Piece:
+    return Piece(Counts(), ranges, shares or [], [], [], None)
+
+
+def times(pieces: list[Piece]) -> Counter[Row]:
+    """How often each row is held."""
+    found = Counter(
+        (file, row)
+        for p in pieces
+        for file, first, after in p.ranges
+        for row in range(first, after)
+    )
+    parts: Counter[Row] = Counter()
+    for p in pieces:
+        for file, row, share in p.shares:
+            parts[file, row] += share
+    for row, share in parts.items():
+        found[row] += (share >= WHOLE) + (share > WHOLE or (share < WHOLE and found[row] > 0))
+    return +found
+
+
+def rows_of(ranges: list[Range]) -> Counter[Row]:
+    return Counter((file, row) for file, first, after in ranges for row in range(first, after))
+
+
+@given(given_=PIECES, ends=SIZES)
+def test_what_is_held_twice_missing_or_too_much_is_told_row_by_row(
+    given_: list[tuple[list[Range], list[Share]]], ends: dict[int, int]
+) -> None:
+    pieces = [piece(*each) for each in given_]
+    holdings, often = Holdings.of(pieces), times(pieces)
+    sizes = Sizes(FILES, ends)
+    assert holdings.rows == len(often)
+    assert sum(rows_of(holdings.twice).values()) == sum(often.values()) - len(often)
+    assert set(rows_of(holdings.twice)) == {row for row, count in often.items() if count > 1}
+    beyond = {(file, row) for file, row in often if file >= FILES or row >= ends.get(file, 99)}
+    assert rows_of(holdings.beyond(sizes)) == Counter(beyond)
+    closed = [(file, first, after) for file, gaps in holdings.gaps(sizes).items()
+              for first, after in gaps if after is not None and file in ends]  # fmt: skip
+    missing = {(file, row) for file, end in ends.items() for row in range(end)} - often.keys()
+    assert set(rows_of(closed)) >= missing
+    assert {row for row in rows_of(closed) if row[1] < ends[row[0]]} == missing
+
+
+@given(held=st.sets(st.integers(0, FILES)))
+def test_a_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
+    holdings = Holdings.of([piece([(file, 0, 1) for file in held])])
+    sizes = Sizes(FILES, {}, rows_each=1)
+    assert sizes.total == FILES
+    assert set(holdings.gaps(sizes)) == set(range(FILES)) - held
+    assert holdings.beyond(sizes) == [(FILES, 0, 1)] * (FILES in held)
+
+
+def test_a_file_whose_rows_are_not_known_may_have_more() -> None:
+    holdings = Holdings.of([piece([(0, 0, 5)])])
+    assert holdings.gaps(Sizes(1, {})) == {0: [(5, None)]}
+    assert Sizes(1, {}).total is None
+    assert holdings.beyond(Sizes(1, {})) == []
+
+
+def test_half_a_row_is_missing_and_a_row_and_a_half_is_one_too_many() -> None:
+    half = (0, 0, WHOLE // 2)
+    one = Sizes(1, {0: 1})
+    assert Holdings.of([piece([], [half])]).gaps(one) == {0: [(0, 1)]}
+    assert Holdings.of([piece([], [half]), piece([], [half])]).twice == []
+    thrice = Holdings.of([piece([], [half])] * 3)
+    assert (thrice.gaps(one), thrice.twice) == ({}, [(0, 0, 1)])
+    assert Holdings.of([piece([(0, 0, 1)]), piece([], [half])]).twice == [(0, 0, 1)]

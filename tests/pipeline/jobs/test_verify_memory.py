@@ -1,0 +1,56 @@
+"""Memory of a verification, which does not grow with the rows of input or output."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.committed import commit
+from support.documents import Document
+from support.job_runs import job_document
+
+LINE = "a" * 1000 + "\n"
+FEW, MANY = 4_000, 40_000
+MORE_MEMORY = 16 << 20
+"""What the larger one may take beyond the smaller one, which reads 72 MB less."""
+VERIFY = """
+import re, sys
+from pathlib import Path
+from batchinference.pipeline.readers import lines
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.verify import commits, counting, input_rows, stored_files
+from batchinference.pipeline.verify.verify import verify
+
+# so that the smaller one fills all that there is room for
+lines.CHUNK_BYTES = counting.CHUNK_BYTES = stored_files.CHUNK_BYTES = 1 << 18
+commits.THREADS = input_rows.THREADS = 2
+proof = verify(Address(sys.argv[1]))
+# ru_maxrss would count what the parent had
+(peak,) = re.findall(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())
+print(proof.result, int(peak) * 1024)
+"""
+
+
+def peak_memory(directory: Path, rows: int, write: Document) -> int:
+    """The most bytes that it took to verify an output of so many rows."""
+    (directory / f"{rows}.txt").write_text(LINE * rows)
+    out = directory / f"out-{rows}"
+    commit(job_document("many", directory / f"{rows}.txt", out, write=write), tasks=1)
+    done = subprocess.run([sys.executable, "-c", VERIFY, str(out)],
+                          capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
+    result, peak = done.stdout.split()
+    assert result == "proven"
+    return int(peak)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [{"format": "json"}, {"format": "csv", "compression": "gzip"}],
+    ids=["json", "csv, packed"],
+)
+def test_memory_is_the_same_for_many_rows(tmp_path: Path, write: Document) -> None:
+    few, many = (peak_memory(tmp_path, rows, write) for rows in (FEW, MANY))
+    assert many < few + MORE_MEMORY

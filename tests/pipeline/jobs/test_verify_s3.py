@@ -1,0 +1,83 @@
+"""Verification of input and output on S3, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.stores import object_store
+from support.committed import commit, every_tenth
+from support.documents import Document
+from support.job_runs import job_document
+from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from support.verified import invoke, verified
+
+LINES = "".join(f"text {n}\n" for n in range(50)).encode()
+
+
+@pytest.fixture
+def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of the test's own, with texts below in/, which this process can reach."""
+    name = tmp_path.name.replace("_", "-").lower().strip("-")
+    s3.client().create_bucket(Bucket=name)
+    s3.put(name, {f"in/{n}.txt": LINES for n in range(4)})
+    for variable, value in s3.environment.items():
+        monkeypatch.setenv(variable, value)
+    object_store.cache_clear()
+    yield name
+    object_store.cache_clear()
+
+
+def job(bucket: str, **spec: Any) -> Document:
+    source, output = f"s3://{bucket}/in", f"s3://{bucket}/out"
+    return job_document("s3", source, output, errors={"maxRows": 100}, **spec)
+
+
+def data_key(s3: S3Server, bucket: str) -> str:
+    return next(key for key in s3.objects(bucket, "out/part-"))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_an_output_is_proven(bucket: str, compression: str) -> None:
+    commit(job(bucket, write={"compression": compression}), every_tenth)
+    done = verified(f"s3://{bucket}/out")
+    assert (done.exit_code, done.found, done.job["held"]) == (0, {}, 200)
+
+
+def test_input_in_a_store_of_its_own_is_reached_as_the_job_says(s3: S3Server, bucket: str,
+                                                               tmp_path: Path) -> None:  # fmt: skip
+    storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
+    source, output = f"s3://{bucket}/in", tmp_path / "out"
+    commit(job_document("down", source, output, read={"storage": storage}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        assert verified(output).exit_code == 0
+
+
+def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:
+    layout = commit(job(bucket), every_tenth)
+    first, second, _ = s3.objects(bucket, "out/part-")
+    content = s3.objects(bucket, second)[second]
+    orphan = "out/" + layout.part_name(1, 0, "deadbeef") + ".jsonl"
+    s3.put(bucket, {orphan: content, second: content[:-2] + b"x\n", "in/0.txt": LINES + b"more\n"})
+    s3.client().delete_object(Bucket=bucket, Key=first)
+    s3.client().delete_object(Bucket=bucket, Key="in/1.txt")
+    done = verified(f"s3://{bucket}/out")
+    assert done.exit_code == 1
+    kinds = {"gone": first, "damaged": second, "orphans": orphan,
+             "inputChanged": "in/0.txt", "inputGone": "in/1.txt"}  # fmt: skip
+    assert done.found == dict.fromkeys(kinds, 1)
+    for kind, key in kinds.items():
+        assert done.where(kind) == [{"file": f"s3://{bucket}/{key}"}]
+
+
+def test_nothing_secret_is_printed(s3: S3Server, bucket: str) -> None:
+    commit(job(bucket), every_tenth, complete=False)
+    for output in (f"s3://{bucket}/out", f"s3://{bucket}/nowhere", "s3://no-such-bucket/out"):
+        done = invoke(output)
+        assert done.exit_code == (3 if output.endswith("out") and bucket in output else 2)
+        assert not {ACCESS_KEY, SECRET_KEY} & set((done.stdout + done.stderr).split())
+        assert SECRET_KEY not in done.output + done.stderr

@@ -1,0 +1,119 @@
+"""How often a status is written: at once when something has happened, seldom for figures."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.pacing import WRITE_SECONDS, hold
+from batchinference_operator.runtime.driver import Answer
+from support.operator_objects import placed, pod_body, report
+from support.virtual_time import in_leaping_time
+from support.world import World
+
+CONDITION = {"type": "Ready", "status": "False", "reason": "Running", "message": "going on"}
+ATTEMPT = {"number": 1, "rayJobName": "job-1", "startTime": "2026-03-01T12:00:00Z", "rows": 5}
+STATUS: dict[str, Any] = {
+    "phase": "Running",
+    "observedGeneration": 1,
+    "conditions": [CONDITION],
+    "attempts": [ATTEMPT],
+    "progress": {"rows": 5, "total": 10},
+    "counts": {"read": 5},
+    "gpuSeconds": 7,
+    "usageTime": "2026-03-01T12:01:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phase": "Finalizing"},
+        {"observedGeneration": 2},
+        {"conditions": [{**CONDITION, "status": "True"}]},
+        {"conditions": [CONDITION, {**CONDITION, "type": "Stalled"}]},
+        {"attempts": [{**ATTEMPT, "outcome": "Failed"}]},
+        {"attempts": [ATTEMPT, {"number": 2, "rayJobName": "job-2"}]},
+        {"nextAttemptTime": "2026-03-01T12:02:00Z"},
+        {"rayClusterName": "job-1-abcde"},
+        {"anything": "new"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_has_happened_is_written_at_once(changes: dict[str, Any]) -> None:
+    assert hold(STATUS, {**STATUS, **changes}, since=0) == 0
+
+
+FIGURES = [
+    {"progress": {"rows": 6, "total": 10}},
+    {"counts": {"read": 6}},
+    {"gpuSeconds": 9, "cpuSeconds": 1, "usageTime": "2026-03-01T12:01:02Z"},
+    {"progressTime": "2026-03-01T12:01:02Z", "attempts": [{**ATTEMPT, "rows": 6}]},
+    {"conditions": [{**CONDITION, "message": "going on well"}]},
+    {"conditions": [{**CONDITION, "reason": "Unschedulable"}]},
+]
+
+
+@pytest.mark.parametrize("changes", FIGURES, ids=lambda changes: next(iter(changes)))
+@given(since=st.floats(-1e6, 1e6))
+@settings(max_examples=30, deadline=None)
+def test_figures_wait_until_the_last_write_is_long_enough_ago(
+    changes: dict[str, Any], since: float
+) -> None:
+    """Also when the clock was set back in between: never longer than the whole time."""
+    wait = hold(STATUS, {**STATUS, **changes}, since)
+    assert 0 <= wait <= WRITE_SECONDS
+    assert (wait == 0) == (since >= WRITE_SECONDS)
+
+
+def test_what_keeps_a_job_from_its_first_row_is_written_at_once() -> None:
+    before = {**STATUS, "phase": "Pending"}
+    after = {**before, "conditions": [{**CONDITION, "reason": "Unschedulable"}]}
+    assert hold(before, after, since=0) == 0
+
+
+@in_leaping_time
+async def test_workers_that_come_one_after_the_other_are_no_flood_of_writes() -> None:
+    world = World()
+    unplaced = [{"type": "PodScheduled", "status": "False", "message": "0/5 nodes"}]
+    async with world.operated():
+        kuberay = await world.a_job_runs()
+        await kuberay.tell(Answer(reached=True, report=report(JobState.RUNNING, rows=5)))
+        before = world.count("patch status")
+        for number in range(60):
+            name = f"job-1-worker-{number}"
+            world.cluster.put(pod_body(name, conditions=unplaced))
+            await asyncio.sleep(0.5)
+            world.cluster.put(pod_body(name, **placed()))
+            await asyncio.sleep(0.5)
+        assert world.count("patch status") - before <= 60 / WRITE_SECONDS + 1
+
+
+@in_leaping_time
+async def test_a_job_that_runs_is_written_every_five_seconds_and_its_end_at_once() -> None:
+    world = World()
+    async with world.operated():
+        await world.a_job_runs()
+        before = world.count("patch status")
+        for rows in range(60):
+            running = report(JobState.RUNNING, rows=rows, total=100)
+            world.driver.answers["job-1"] = Answer(reached=True, report=running)
+            await asyncio.sleep(1)
+        assert 9 <= world.count("patch status") - before <= 13
+        assert world.cluster.status()["progress"]["rows"] >= 52
+
+
+@in_leaping_time
+async def test_a_job_of_which_nothing_changes_is_not_written() -> None:
+    world = World()
+    async with world.operated():
+        await world.a_job_runs()
+        await asyncio.sleep(20)
+        before = world.count("patch status")
+        await asyncio.sleep(600)
+        assert world.count("patch status") == before

@@ -1,0 +1,74 @@
+"""The token bucket before the API server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference_operator.runtime.rate import Rate
+from support.virtual_time import clock, in_leaping_time, run
+
+
+@in_leaping_time
+async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
+    rate, times = Rate(qps=2, burst=3), []
+    for _ in range(6):
+        await rate.turn()
+        times.append(clock())
+    assert times == [0, 0, 0, 0.5, 1.0, 1.5]
+
+
+@in_leaping_time
+async def test_after_a_rest_there_is_a_burst_again() -> None:
+    rate = Rate(qps=2, burst=3)
+    for _ in range(3):
+        await rate.turn()
+    await asyncio.sleep(100)
+    for _ in range(3):
+        await rate.turn()
+    assert clock() == 100
+
+
+@in_leaping_time
+async def test_a_server_that_is_busy_is_left_alone() -> None:
+    rate = Rate(qps=100, burst=100)
+    rate.pause(7)
+    await rate.turn()
+    assert 7 <= clock() < 7.1
+
+
+@in_leaping_time
+async def test_who_waits_is_served_in_turn() -> None:
+    rate, order = Rate(qps=1, burst=1), []
+
+    async def take(name: str) -> None:
+        await rate.turn()
+        order.append(name)
+
+    await asyncio.gather(*(take(name) for name in "abcd"))
+    assert order == list("abcd")
+
+
+@given(
+    pauses=st.lists(st.sampled_from([0, 0, 0, 0.01, 0.3, 5]), min_size=1, max_size=80),
+    qps=st.integers(1, 50),
+    burst=st.integers(1, 20),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_span_of_time_has_more_than_the_burst_and_the_rate(
+    pauses: list[float], qps: int, burst: int
+) -> None:
+    async def body() -> list[float]:
+        rate, times = Rate(qps, burst), []
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            await rate.turn()
+            times.append(clock())
+        return times
+
+    times = run(body())
+    for first, begun in enumerate(times):
+        for last in range(first, len(times)):
+            assert last - first + 1 <= burst + qps * (times[last] - begun + 0.002)

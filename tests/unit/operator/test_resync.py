@@ -1,0 +1,91 @@
+"""What no watch tells is found by looking through all jobs from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.gateway import Refused, Unreachable
+from batchinference_operator.runtime.resync import RESYNC_SECONDS, resync
+from support.operator_objects import NAMESPACE
+from support.virtual_time import in_leaping_time, until
+from support.world import World
+
+KEY = (NAMESPACE, "job")
+
+
+@asynccontextmanager
+async def resynced(world: World) -> AsyncIterator[Controller]:
+    async with world.operated() as controller:
+        task = asyncio.create_task(resync(controller, []))
+        yield controller
+        task.cancel()
+
+
+@in_leaping_time
+async def test_a_job_that_was_deleted_unseen_is_forgotten() -> None:
+    world = World()
+    async with resynced(world) as controller:
+        await world.a_job_ends()
+        world.cluster.delete("BatchInference", "job", unseen=True)
+        await asyncio.sleep(RESYNC_SECONDS + 1)
+        assert controller.cache.observe(KEY) is None
+        assert controller.written == {}
+
+
+@in_leaping_time
+async def test_jobs_that_are_there_stay_known() -> None:
+    world = World()
+    async with resynced(world) as controller:
+        await world.a_job_ends()
+        world.cluster.apply("other")
+        await asyncio.sleep(3 * RESYNC_SECONDS)
+        assert set(controller.cache.uids()) == {KEY, (NAMESPACE, "other")}
+
+
+@in_leaping_time
+async def test_one_that_was_created_anew_under_the_name_stays() -> None:
+    world = World()
+    async with resynced(world) as controller:
+        await world.a_job_ends()
+        world.cluster.delete("BatchInference", "job", unseen=True)
+        world.cluster.delete("RayJob", "job-1")
+        world.cluster.apply()
+        await asyncio.sleep(RESYNC_SECONDS + 1)
+        assert controller.cache.observe(KEY) is not None
+
+
+@in_leaping_time
+async def test_each_job_is_looked_at_once_in_a_while_though_nothing_is_heard_of_it() -> None:
+    world = World()
+    world.cluster.apply(suspend=True)
+    async with resynced(world) as controller:
+        await until(lambda: world.phase() == "Suspended")
+        looks = controller.signals.metrics.registry
+        before = looks.get_sample_value("batchinference_reconcile_seconds_count")
+        await asyncio.sleep(2 * RESYNC_SECONDS + 1)
+        after = looks.get_sample_value("batchinference_reconcile_seconds_count")
+        assert before is not None
+        assert after == before + 2
+
+
+@pytest.mark.parametrize("fault", [Refused("403: forbidden"), Unreachable("reset")], ids=repr)
+@in_leaping_time
+async def test_a_list_that_fails_is_asked_for_again(fault: Exception) -> None:
+    world = World()
+    faults = [fault]
+
+    def fail(call: str) -> None:
+        if call == "list BatchInference" and faults:
+            raise faults.pop()
+
+    world.gateway.before = fail
+    async with resynced(world) as controller:
+        await world.a_job_ends()
+        world.cluster.delete("BatchInference", "job", unseen=True)
+        await asyncio.sleep(2 * RESYNC_SECONDS + 1)
+        assert controller.cache.observe(KEY) is None

@@ -1,0 +1,158 @@
+"""Drivers that do not answer hold up nobody, and many that do are asked less often."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from batchinference_operator.reconcile import looks
+from batchinference_operator.reconcile.ending import POLL_SECONDS
+from batchinference_operator.runtime.asking import FORGET_SECONDS, MAX_PAUSE, SLOTS, Asking
+from batchinference_operator.runtime.driver import Answer
+from batchinference_operator.status.observations import RayJobView
+from support.operator_objects import NAMESPACE, RUNNING, SUCCEEDED, job_body, ray_job_body
+from support.virtual_time import clock, in_leaping_time, until
+from support.world import World
+
+HEARD, UNHEARD = Answer(reached=True), Answer(reached=False)
+
+
+@dataclass
+class Head:
+    """Takes its time, and answers only while it is `up`."""
+
+    up: bool = False
+    asked: list[float] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+        self.asked.append(clock())
+        if self.up:
+            return HEARD
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(5)
+        self.at_once -= 1
+        return UNHEARD
+
+
+def seen(uid: str = "a", **status: Any) -> RayJobView:
+    return replace(RayJobView.of(ray_job_body(**{**RUNNING, **status})), uid=uid)
+
+
+async def ask(asking: Asking, ray_job: RayJobView) -> Answer:
+    return await asking.ask(NAMESPACE, ray_job, "a-token")
+
+
+@in_leaping_time
+async def test_a_driver_that_answers_is_asked_each_time() -> None:
+    head = Head(up=True)
+    asking = Asking(head, clock)
+    assert [await ask(asking, seen()) for _ in range(5)] == [HEARD] * 5
+    assert len(head.asked) == 5
+
+
+@in_leaping_time
+async def test_one_that_stays_silent_is_asked_ever_less_often() -> None:
+    head = Head()
+    asking = Asking(head, clock)
+    for _ in range(3600):
+        assert await ask(asking, seen()) == UNHEARD
+        await asyncio.sleep(1)
+    pauses = [after - before for before, after in zip(head.asked, head.asked[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 20
+    assert MAX_PAUSE <= pauses[-1] <= MAX_PAUSE + 10
+
+
+@in_leaping_time
+async def test_one_that_answers_again_is_asked_as_before() -> None:
+    head = Head()
+    asking = Asking(head, clock)
+    await ask(asking, seen())
+    head.up = True
+    await asyncio.sleep(MAX_PAUSE)
+    assert [await ask(asking, seen()) for _ in range(3)] == [HEARD] * 3
+
+
+@in_leaping_time
+async def test_at_the_end_of_its_ray_job_it_is_asked_at_once() -> None:
+    head = Head()
+    asking = Asking(head, clock)
+    await ask(asking, seen())
+    head.up = True
+    assert await ask(asking, seen(**SUCCEEDED)) == HEARD
+
+
+@in_leaping_time
+async def test_only_so_many_silent_ones_are_asked_at_a_time() -> None:
+    head = Head()
+    asking = Asking(head, clock)
+    many = [seen(uid=f"uid-{number}") for number in range(50)]
+    await asyncio.gather(*(ask(asking, one) for one in many))
+    head.most_at_once = 0
+    for _ in range(200):
+        await asyncio.sleep(1)
+        tasks = [asyncio.create_task(ask(asking, one)) for one in many]
+    await asyncio.gather(*tasks)
+    assert head.most_at_once == SLOTS
+
+
+@in_leaping_time
+async def test_those_that_are_gone_are_forgotten() -> None:
+    asking = Asking(Head(), clock)
+    for number in range(20):
+        await ask(asking, seen(uid=f"uid-{number}"))
+        await asyncio.sleep(FORGET_SECONDS / 3)
+    assert len(asking.silent) <= 5
+
+
+@in_leaping_time
+async def test_silent_drivers_do_not_delay_a_new_job() -> None:
+    world = World()
+    head: Any = Head()
+    world.driver = Asking(head, clock)  # type: ignore[assignment]
+    names = [f"job-{number}" for number in range(60)]
+    async with world.operated(workers=16):
+        for name in names:
+            world.cluster.put(job_body(name, uid=f"uid-of-{name}"))
+        await until(lambda: all(world.cluster.get("RayJob", f"{name}-1") for name in names))
+        for name in names:
+            world.cluster.change("RayJob", f"{name}-1", {"status": RUNNING})
+        await asyncio.sleep(120)
+        for number in range(10):
+            begun = clock()
+            world.cluster.put(job_body(f"fresh-{number}", uid=f"uid-fresh-{number}"))
+            await until(lambda: world.cluster.get("RayJob", f"fresh-{number}-1"))  # noqa: B023
+            assert clock() - begun <= 1
+            await asyncio.sleep(7)
+
+
+@in_leaping_time
+async def test_the_more_jobs_run_the_less_often_each_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = 10.0
+    monkeypatch.setattr(looks, "ASKS_PER_SECOND", limit)
+    few, many = 10, 40
+    rates = []
+    for count in (few, many):
+        world = World()
+        async with world.operated(workers=16):
+            for number in range(count):
+                name = f"job-{number}"
+                world.cluster.put(job_body(name, uid=f"uid-of-{name}"))
+                world.driver.answers[f"{name}-1"] = HEARD
+            await until(lambda: world.cluster.get("RayJob", f"job-{count - 1}-1"))  # noqa: B023
+            for number in range(count):
+                world.cluster.change("RayJob", f"job-{number}-1", {"status": RUNNING})
+            await asyncio.sleep(60)
+            before = len(world.driver.asked)
+            await asyncio.sleep(20)
+            rates.append((len(world.driver.asked) - before) / 20)
+    assert rates[0] == pytest.approx(few / POLL_SECONDS, rel=0.3)
+    assert rates[1] <= limit * 1.2

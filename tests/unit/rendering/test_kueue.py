@@ -1,0 +1,42 @@
+"""What is refused of a job in a queue, before Kueue has to refuse it."""
+
+from __future__ import annotations
+
+from batchinference.plan import plan_for_cluster
+from batchinference.rendering import effective
+from batchinference.rendering.kueue import MAX_GROUPS, check_queue
+from batchinference.spec.cluster import Cluster
+from support.documents import python_step
+from support.rendered import render
+from support.specs import job
+
+
+def problems(groups: int, **cluster: str) -> list[str]:
+    steps = [python_step(f"s{n}", resources={"cpu": 1, "memory": f"{n}Gi"})
+             for n in range(1, groups)]  # fmt: skip
+    spec = job(steps=steps, cluster=cluster).spec
+    return [str(problem) for problem in check_queue(spec.cluster, plan_for_cluster(spec).groups)]
+
+
+def test_a_job_may_have_as_many_groups_as_kueue_takes() -> None:
+    assert problems(MAX_GROUPS, queue="gpu") == []
+    (found,) = problems(MAX_GROUPS + 1, queue="gpu")
+    assert found.startswith("spec.cluster.queue: the job has 18 worker groups and Kueue takes 17")
+    assert problems(MAX_GROUPS + 1) == []
+
+
+def test_a_priority_needs_a_queue() -> None:
+    (found,) = problems(1, queuePriorityClass="nightly")
+    assert found.startswith("spec.cluster.queuePriorityClass: a priority in no queue")
+
+
+def test_the_queue_may_be_the_platforms() -> None:
+    platform = Cluster(image="own:1", queue="gpu")
+    made = render(effective(job(cluster={"queuePriorityClass": "nightly"}), platform))
+    assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
+
+
+def test_a_job_in_no_queue_is_not_held_back() -> None:
+    made = render(job(cluster={"image": "own:1"})).ray_job
+    assert "suspend" not in made["spec"]
+    assert "annotations" not in made["metadata"]

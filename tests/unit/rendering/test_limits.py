@@ -1,0 +1,100 @@
+"""Limits of what a job may take: one whose worker groups may grow beyond them is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchinference.plan import plan_for_cluster
+from batchinference.rendering import effective
+from batchinference.rendering.limits import check_limits
+from batchinference.spec import BatchInference, SpecError
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.limits import Limits, lowest
+from support.documents import Document, model_step
+from support.rendered import render
+from support.specs import job
+
+GPUS = model_step("embed", replicas={"max": 4}, resources={"gpu": 2, "cpu": 3})
+
+
+def problems(steps: list[Document], **cluster: Any) -> list[str]:
+    spec = job(steps=steps, cluster=cluster).spec
+    return [str(problem) for problem in check_limits(spec.cluster, plan_for_cluster(spec).groups)]
+
+
+def refused(over: BatchInference) -> str:
+    with pytest.raises(SpecError) as caught:
+        render(over)
+    return str(caught.value)
+
+
+def test_a_job_may_take_as_much_as_its_limits_say() -> None:
+    assert problems([GPUS], limits={"gpu": 8, "cpu": 17.0}) == []
+
+
+def test_one_gpu_more_is_refused_in_words_that_lead_out() -> None:
+    assert problems([GPUS], limits={"gpu": 7}) == [
+        "spec.cluster.limits.gpu: the job may grow to 8 GPUs (embed 4 x 2) and 7 are allowed: "
+        "lower replicas.max, or raise the limit, in the job and where the platform's defaults "
+        "have one"
+    ]
+
+
+def test_the_head_counts_among_the_cpus() -> None:
+    (found,) = problems([GPUS], limits={"cpu": 16.5}, head={"cpu": 1})
+    assert "17 CPUs (head 1 x 1, cpu 2 x 2, embed 4 x 3) and 16.5 are allowed" in found
+    assert "lower replicas.max or cluster.workers.max" in found
+
+
+def test_all_groups_count_together() -> None:
+    steps = [GPUS, model_step("judge", replicas={"max": 3}, resources={"gpu": 1})]
+    (found,) = problems(steps, limits={"gpu": 10})
+    assert "11 GPUs (embed 4 x 2, judge 3 x 1)" in found
+
+
+def test_a_job_without_gpus_may_run_where_none_are_allowed() -> None:
+    assert problems([], limits={"gpu": 0}) == []
+
+
+def test_such_a_job_is_not_rendered() -> None:
+    over = job(steps=[GPUS], cluster={"image": "own:1", "limits": {"gpu": 4}})
+    assert "8 GPUs" in refused(over)
+
+
+def test_the_platforms_limits_hold_for_every_job() -> None:
+    platform = Cluster(image="own:1", limits=Limits(gpu=4))
+    over = effective(job(steps=[GPUS], cluster={"limits": {"gpu": 64}}), platform)
+    assert "8 GPUs (embed 4 x 2) and 4 are allowed" in refused(over)
+
+
+LIMITS = st.builds(
+    Limits.model_construct,
+    gpu=st.none() | st.integers(0, 9),
+    cpu=st.none() | st.floats(1, 9),
+    gpu_hours=st.none() | st.floats(1, 9),
+)
+
+
+@given(own=LIMITS, platform=LIMITS)
+def test_a_job_may_ask_for_less_than_the_platform_allows_and_never_gets_more(
+    own: Limits, platform: Limits
+) -> None:
+    defaults = Cluster(limits=platform)
+    given_limits = own.model_dump(by_alias=True, exclude_none=True)
+    found = effective(job(cluster={"limits": given_limits}), defaults).spec.cluster.limits
+    for name in Limits.model_fields:
+        one, other, both = (getattr(each, name) for each in (own, platform, found))
+        assert both in (one, other)
+        assert both is not None or (one is None and other is None)
+        assert all(both <= limit for limit in (one, other) if limit is not None)
+    assert lowest(platform, own) == found
+
+
+@pytest.mark.parametrize("replicas", range(1, 9))
+def test_a_job_is_refused_just_where_its_groups_exceed_the_limit(replicas: int) -> None:
+    step = model_step("embed", replicas={"max": replicas}, resources={"gpu": 1})
+    assert bool(problems([step], limits={"gpu": 4})) == (replicas > 4)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ _processes.set_forkserver_preload(
     ["batchinference.pipeline.job", "batchinference.pipeline.file_input", "boto3", "psutil"]
 )
 
+_one_asks = threading.Lock()
+"""An exit code can be read once, and whoever starts a process asks after all others: of two threads
+that ask at once one would be told 255."""
 
 Stops = dict[int, signal.Signals]
 """The signals that a process gets, and the numbers of the steps before which it gets them."""
@@ -72,7 +76,8 @@ class Played:
         self._process: ForkServerProcess = _processes.Process(
             target=_play, args=arguments, daemon=True
         )
-        self._process.start()
+        with _one_asks:
+            self._process.start()
 
     @property
     def steps(self) -> list[str]:
@@ -84,25 +89,30 @@ class Played:
         """Of a job that has come to its end."""
         return Report.parse(self._log.with_name("report").read_bytes())
 
-    def end(self) -> int | None:
+    def end(self) -> int:
         """Wait for it. The exit code comes back; less than 0 is a signal."""
-        self._process.join(PATIENCE)
-        assert self._process.exitcode is not None, f"hangs after {self.steps[-1:]}"
-        return self._process.exitcode
+        wait([self._process.sentinel], PATIENCE)
+        code = self._exit_code()
+        assert code is not None, f"hangs after {self.steps[-1:]}"
+        return code
+
+    def _exit_code(self) -> int | None:
+        with _one_asks:
+            return self._process.exitcode
 
     def wait_for_stop(self) -> None:
         """Until SIGSTOP has stopped it. It may also end before that."""
         wait_until(self._is_still, "a stop")
 
     def _is_still(self) -> bool:
-        if not self._process.is_alive():
+        if self._exit_code() is not None:
             return True
         with suppress(psutil.NoSuchProcess):
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         return True
 
     def go_on(self) -> None:
-        if self._process.is_alive():
+        if self._exit_code() is None:
             assert self._process.pid is not None
             os.kill(self._process.pid, signal.SIGCONT)
 

@@ -32,7 +32,6 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import yaml
-from checkpoint_step import PAUSE
 from fault_scenarios import SCENARIOS, Faults, Outcome, put_input
 from rounds import ROUNDS
 
@@ -50,8 +49,6 @@ from support.s3 import S3Server, s3_server
 HERE = Path(__file__).parent
 ROWS, FILES = 200_000, 100
 DONE = 0.9
-SECONDS_A_BATCH = 0.3
-"""Of the step in a run that is to be killed."""
 LIMIT, NOISE = 1.05, 0.05
 """What the job may take of the time of the plain one, and what chance may add to that."""
 SIDES = ("plain", "checkpoint", "ours")
@@ -97,7 +94,7 @@ class Bench:
 
     def resume(self, side: str, output: str) -> Taken:
         """A run after one that was killed when enough was done."""
-        command = self.command(side, output, pause=SECONDS_A_BATCH)
+        command = self.command(side, output)
         with command.start():
             enough = DONE * ROWS
             wait_until(lambda: self.committed(side, output) >= enough, "rows", PATIENCE)
@@ -105,12 +102,11 @@ class Bench:
         before = self.committed(side, output) / ROWS
         return replace(self.run(side, output), before=before)
 
-    def command(self, side: str, output: str, pause: float = 0) -> Command:
+    def command(self, side: str, output: str) -> Command:
         env = {
             **self.server.environment,
             "READ_ENDPOINT": self.relay.endpoint,
             "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
-            PAUSE: str(pause),
         }
         job = self.job(output)
         if side == "ours":
@@ -127,7 +123,7 @@ class Bench:
         return document(
             "rows",
             read={"format": "parquet", "paths": ["s3://source/rows/"], "storage": storage},
-            steps=[{"name": "distance", "python": {"callable": "checkpoint_step:distance"}}],
+            steps=[{"name": "score", "python": {"callable": "checkpoint_step:score"}}],
             write={"format": "parquet", "path": f"s3://output/{output}"},
         )
 

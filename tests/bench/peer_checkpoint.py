@@ -11,7 +11,7 @@ import time
 
 import pyarrow.fs
 import ray
-from checkpoint_step import distance
+from checkpoint_step import score
 from ray.data import DataContext
 from ray.data.checkpoint import CheckpointConfig
 
@@ -37,7 +37,7 @@ def main(source: str, output: str, cpus: str, checkpoint: str | None = None) -> 
     configure(checkpoint)
     store = s3(os.environ["READ_ENDPOINT"])
     dataset = ray.data.read_parquet(source, filesystem=store, override_num_blocks=BLOCKS)
-    dataset = dataset.map_batches(distance, batch_size=None)
+    dataset = dataset.map_batches(score, batch_size=None)
     dataset.write_parquet(output, filesystem=s3(os.environ["AWS_ENDPOINT_URL"]))
     print(f"seconds={time.monotonic() - began:.3f}")
 

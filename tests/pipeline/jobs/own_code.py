@@ -73,6 +73,18 @@ def die_once(batch: Batch, file: str) -> Batch:
     return batch
 
 
+def in_company(batch: Batch, directory: str, tasks: int) -> Batch:
+    """Raises unless so many processes come to be here at the same time."""
+    place = Path(directory) / str(os.getpid())
+    place.touch()
+    deadline = time.monotonic() + 30
+    while len(list(place.parent.iterdir())) < tasks:
+        if time.monotonic() > deadline:
+            raise TimeoutError("alone")
+        time.sleep(0.05)
+    return batch
+
+
 class Granted:
     """What Ray grants this replica, and the threads that its libraries compute with."""
 

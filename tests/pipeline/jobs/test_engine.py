@@ -16,7 +16,7 @@ def mine(number, frame):
 
 signal.signal(signal.SIGTERM, mine)
 with embedded(cpus=1.5, directory=sys.argv[1], quiet=True):
-    print("cpus", ray.cluster_resources()["CPU"] == max(2, len(os.sched_getaffinity(0))))
+    print("cpus", ray.cluster_resources()["CPU"] == 1 + len(os.sched_getaffinity(0)))
     print("handler", signal.getsignal(signal.SIGTERM) is mine)
     print("module", ray.get(ray.remote(lambda: __import__("beside_the_file").VALUE).remote()))
 try:
@@ -27,7 +27,7 @@ print("up", ray.is_initialized())
 """
 
 
-def test_it_has_the_cpus_asked_for_finds_modules_and_stays_down_afterwards(tmp_path: Path) -> None:
+def test_it_has_a_cpu_more_than_the_machine_and_stays_down_afterwards(tmp_path: Path) -> None:
     (tmp_path / "beside_the_file.py").write_text("VALUE = 7\n")
     script = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)

@@ -71,3 +71,15 @@ def test_tasks_join_tasks_and_pools_and_writing_stand_alone(
     run = run_job(job_document("job", source, tmp_path / "out", steps=steps))
     assert run.counts == (60, 60, 0, 0)
     assert operators(written[0]) == expected
+
+
+def test_tasks_compute_on_all_cpus_but_the_one_of_which_writing_takes_its_part(
+    tmp_path: Path,
+) -> None:
+    lines = {f"{n}.txt": [f"text {m}" for m in range(3)] for n in range(20)}
+    source = write_lines(tmp_path / "in", lines)
+    (tmp_path / "here").mkdir()
+    arguments = {"directory": str(tmp_path / "here"), "tasks": 2}
+    step = {"name": "meet", "python": {"callable": "own_code:in_company", "callArgs": arguments}}
+    run = run_job(job_document("job", source, tmp_path / "out", steps=[step]))
+    assert run.counts == (60, 60, 0, 0), run.report.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -34,6 +35,8 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, given all the same: Ray Data joins only operators with equal arguments,
 and actors and write tasks do not have this one. So reading and task stages are joined with each
 other, and never into an actor pool or a write task, which would run them one after the other."""
+MIN_WRITERS, CPUS_A_WRITER = 2, 2
+"""Write tasks that run side by side at most: for so many CPUs one."""
 TASK_RETRIES = 10
 """How often a task is run again whose process died. Nodes come and go, but code that ends its
 process does so every time, and the job must not go on for ever."""
@@ -60,7 +63,8 @@ class Execution:
         for stage in self._plan.stages:
             dataset = _add(dataset, stage, self._plan, errors)
         sink = sink_for(self._spec.write, attempt, sizing.rows_per_file)
-        dataset.write_datasink(sink, ray_remote_args=_of_write_tasks(self._plan))
+        arguments = _of_write_tasks(self._plan)
+        dataset.write_datasink(sink, ray_remote_args=arguments, concurrency=_writers(self._plan))
 
     def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
         """Have the files of a finished output agree on their columns."""
@@ -108,6 +112,8 @@ def _run(rewrite: Rewrite) -> Piece:
 
 def configure() -> None:
     """Settings of Ray Data for this process."""
+    # of a job so small that it has fewer write tasks than may run
+    warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True
@@ -117,6 +123,15 @@ def configure() -> None:
 def _selector(plan: Plan, group: str) -> dict[str, str] | None:
     """Where on a cluster tasks and actors go; a single machine has no groups."""
     return {GROUP_LABEL: group} if plan.groups else None
+
+
+def _writers(plan: Plan) -> int:
+    """Write tasks at a time. Of an operator without such a bound Ray Data keeps a part of all CPUs
+    free, which for write tasks is far too large: a job that only reads, computes and writes would
+    compute on two CPUs of three."""
+    group = next((group for group in plan.groups if group.name == CPU_GROUP), None)
+    cpus = group.max * group.cpus if group else ray.cluster_resources()["CPU"]
+    return max(MIN_WRITERS, int(cpus / CPUS_A_WRITER))
 
 
 def _of_write_tasks(plan: Plan) -> dict[str, Any]:

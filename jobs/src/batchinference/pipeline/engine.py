@@ -22,8 +22,9 @@ Resources = dict[str, float]
 
 @contextmanager
 def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[Resources]:
-    """Ray on this machine, with at least so many logical CPUs. Yields the resources that it found,
-    by Ray's names of them: CPU, GPU, NPU, memory in bytes.
+    """Ray on this machine, with at least so many logical CPUs, and one more than there are, of
+    which write tasks take their parts while all others compute. Yields the resources that it
+    found, by Ray's names of them: CPU, GPU, NPU, memory in bytes.
 
     Modules in `directory` can be imported by its workers. `quiet` keeps what Ray prints in a file.
     Raises JobFailure when Ray does not start.
@@ -32,7 +33,7 @@ def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[Resources]
     importable(directory)
     with _stderr_to_file() if quiet else nullcontext():
         _init(
-            num_cpus=max(_cpus(), math.ceil(cpus)),
+            num_cpus=max(_cpus() + 1, math.ceil(cpus)),
             include_dashboard=False,
             log_to_driver=not quiet,
         )

@@ -63,7 +63,8 @@ class DoneRows:
         if not len(unique):
             return
         parted = sums != rows.WHOLE
-        mixed = np.isin(unique, rows.ids_of(self.good)) & np.isin(unique, rows.ids_of(self.failed))
+        others = np.concatenate([rows.ids_of(self.good), rows.ids_of(self.skipped)])
+        mixed = np.isin(unique, others) & np.isin(unique, rows.ids_of(self.failed))
         lots = [unique[~parted & ~mixed], unique[~parted & mixed], *_apart(unique[parted])]
         lots = [lot for lot in lots if len(lot)]
         yield from [self] if len(lots) == 1 else map(self._only, lots)

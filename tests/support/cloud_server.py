@@ -6,10 +6,31 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
+
+
+class Files(dict[str, bytes]):
+    """Objects that are files below a directory as well, for whoever looks without the API."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def __setitem__(self, name: str, content: bytes) -> None:
+        if not name.endswith("/"):  # by which the libraries mark directories
+            (self._directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (self._directory / name).write_bytes(content)
+        super().__setitem__(name, content)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        if not name.endswith("/"):
+            (self._directory / name).unlink(missing_ok=True)
+        return super().pop(name, *default)
 
 
 @dataclass
@@ -93,7 +114,10 @@ class CloudHandler(BaseHTTPRequestHandler):
 
 
 def serve(handler: type[CloudHandler]) -> None:
-    """Serve for ever on a free port of the loopback, which is printed."""
+    """Serve for ever on a free port of the loopback, which is printed. With a directory as argument
+    objects are files in it as well."""
+    if sys.argv[1:]:
+        handler.kept.objects = Files(Path(sys.argv[1]))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         print(server.server_port, flush=True)
         server.serve_forever()

@@ -24,6 +24,12 @@ class Cloud:
     wait for it."""
 
     url: str
+    kind: str
+
+    @property
+    def endpoint(self) -> str:
+        """As a job names it."""
+        return f"{self.url}/{ACCOUNT}" if self.kind == "azure" else self.url
 
     @property
     def objects(self) -> dict[str, bytes]:
@@ -56,17 +62,17 @@ class Cloud:
 
 
 @contextmanager
-def served(kind: str) -> Iterator[Cloud]:
-    """A server that plays `google` or `azure`."""
+def served(kind: str, directory: Path | None = None) -> Iterator[Cloud]:
+    """A server that plays `google` or `azure`; its objects are files of a directory as well."""
     process = subprocess.Popen(
-        [sys.executable, "-m", f"support.{kind}_storage"],
+        [sys.executable, "-m", f"support.{kind}_storage", *([str(directory)] if directory else [])],
         cwd=TESTS,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None
     try:
-        yield Cloud(f"http://127.0.0.1:{int(process.stdout.readline())}")
+        yield Cloud(f"http://127.0.0.1:{int(process.stdout.readline())}", kind)
     finally:
         process.terminate()
         process.communicate()

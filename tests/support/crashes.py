@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -28,6 +28,7 @@ import psutil
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.spec.report import Report
+from support.clouds import Cloud
 from support.commands import wait_until
 from support.documents import Document
 from support.played_jobs import play, play_task, small_job, write_input
@@ -119,16 +120,24 @@ class Played:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job's input and outputs are. Those on S3 are plain files to whoever looks into the
-    directory of the server."""
+    """Where a job's input and outputs are. Those of object stores are plain files to whoever looks
+    into the directory of the server, which `environment` or `storage` of the job tell of."""
 
     uri: str
     directory: Path
     logs: Path
-    environment: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
+    storage: Document = field(default_factory=dict)
+
+    @property
+    def local(self) -> bool:
+        return not self.environment and not self.storage
 
     def job(self, name: str, **write: Any) -> Document:
-        return small_job(f"{self.uri}/in", f"{self.uri}/{name}", **write)
+        job = small_job(f"{self.uri}/in", f"{self.uri}/{name}", **write)
+        if self.storage:
+            job["spec"]["read"]["storage"] = job["spec"]["write"]["storage"] = self.storage
+        return job
 
     def play(self, job: Document, kill: int | None = None) -> Played:
         """Run it until it ends, or is killed before a step."""
@@ -141,16 +150,29 @@ class Place:
 def local_place(directory: Path) -> Place:
     write_input(directory / "in")
     (directory / "logs").mkdir()
-    return Place(str(directory), directory, directory / "logs", {})
+    return Place(str(directory), directory, directory / "logs")
 
 
 def s3_place(directory: Path, server: S3Server) -> Place:
     local = local_place(directory)
-    bucket = f"crashes-{directory.name.replace('_', '-').lower().strip('-')}"
+    bucket = _bucket(directory)
     server.client().create_bucket(Bucket=bucket)
     for file in (directory / "in").iterdir():
         server.put(bucket, {f"in/{file.name}": file.read_bytes()})
     return Place(f"s3://{bucket}", server.directory / bucket, local.logs, server.environment)
+
+
+def cloud_place(directory: Path, scheme: str, cloud: Cloud, files: Path) -> Place:
+    """Of a server whose objects are files of a directory as well."""
+    local, bucket = local_place(directory), _bucket(directory)
+    for file in (directory / "in").iterdir():
+        cloud.put(f"{bucket}/in/{file.name}", file.read_bytes())
+    storage = {"endpoint": cloud.endpoint, "anonymous": True}
+    return Place(f"{scheme}://{bucket}", files / bucket, local.logs, storage=storage)
+
+
+def _bucket(directory: Path) -> str:
+    return f"crashes-{directory.name.replace('_', '-').lower().strip('-')}"
 
 
 def worth_a_kill(steps: list[str]) -> list[int]:

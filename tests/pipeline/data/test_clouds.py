@@ -15,7 +15,7 @@ from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.pipeline.stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from support.clouds import ACCOUNT, ACCOUNT_KEY, Cloud, served
+from support.clouds import ACCOUNT_KEY, Cloud, served
 
 SIGNATURE = "signature-of-the-tests"
 
@@ -40,7 +40,7 @@ def clouds() -> Iterator[dict[str, Cloud]]:
 @pytest.fixture(params=["gs", "az"])
 def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Address:
     """A place of the test's own in a bucket."""
-    endpoint = {"gs": clouds["gs"].url, "az": f"{clouds['az'].url}/{ACCOUNT}"}[request.param]
+    endpoint = clouds[request.param].endpoint
     storage = Storage(endpoint=endpoint, anonymous=request.param == "gs")
     return Address(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)
 
@@ -120,7 +120,7 @@ def test_an_address_travels_with_how_it_is_reached(place: Address) -> None:
 
 
 def test_credentials_are_sent_unless_access_is_anonymous(clouds: dict[str, Cloud]) -> None:
-    cloud, storage = clouds["az"], Storage(endpoint=f"{clouds['az'].url}/{ACCOUNT}")
+    cloud, storage = clouds["az"], Storage(endpoint=clouds["az"].endpoint)
     address = Address("az://bucket/credentials", storage)
     address.write(b"x")
     assert True in cloud.authorized
@@ -161,7 +161,7 @@ class TestAzureAccount:
         monkeypatch.setattr(retries, "ATTEMPTS", 1)
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"?sv=2026&sig={SIGNATURE}&se=2099")
-        address = Address("az://bucket/a", Storage(endpoint=f"{clouds['az'].url}/{ACCOUNT}"))
+        address = Address("az://bucket/a", Storage(endpoint=clouds["az"].endpoint))
         address.write(b"x")
         clouds["az"].fail(20)
         try:

@@ -15,7 +15,7 @@ from batchinference.pipeline.table_sources import open_table
 from batchinference.pipeline.tables.stores import iceberg_properties
 from batchinference.spec.read import ReadLance
 from batchinference.spec.storage import Storage
-from support.clouds import ACCOUNT, ACCOUNT_KEY, Cloud, served
+from support.clouds import ACCOUNT_KEY, Cloud, served
 from support.reading import Outcome
 from support.tables import in_order, run_job, table_of
 
@@ -34,7 +34,7 @@ def no_file_system_of_another_test() -> None:
 
 
 def storage(scheme: str, clouds: dict[str, Cloud], *, anonymous: bool) -> dict[str, Any]:
-    endpoint = clouds[scheme].url + (f"/{ACCOUNT}" if scheme == "az" else "")
+    endpoint = clouds[scheme].endpoint
     return {"endpoint": endpoint, "anonymous": anonymous}
 
 

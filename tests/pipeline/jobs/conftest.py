@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from batchinference.pipeline import engine
-from support.crashes import Place, local_place, s3_place
+from support.clouds import served
+from support.crashes import Place, cloud_place, local_place, s3_place
 from support.documentation import code_of_pages
 from support.examples import directories_of_modules
 from support.s3 import S3Server, s3_server
@@ -66,11 +67,17 @@ def ray(one_ray: None) -> Iterator[None]:
 
 
 @pytest.fixture(params=["posix", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Where played jobs read and write."""
-    if request.param == "posix":
-        return local_place(tmp_path)
-    return s3_place(tmp_path, request.getfixturevalue("s3"))
+    match request.param:
+        case "posix":
+            yield local_place(tmp_path)
+        case "s3":
+            yield s3_place(tmp_path, request.getfixturevalue("s3"))
+        case scheme:
+            files = tmp_path / "objects"
+            with served({"gs": "google", "az": "azure"}[scheme], files) as cloud:
+                yield cloud_place(tmp_path, scheme, cloud, files)
 
 
 @pytest.fixture(scope="session")

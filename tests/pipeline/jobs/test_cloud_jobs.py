@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from batchinference.spec.report import JobState
-from support.clouds import ACCOUNT, served
+from support.clouds import served
 from support.job_runs import job_document, run_job
 
 TEXTS = {"a.txt": b"one\ntwo\n", "deep/b.txt": b"three\n"}
@@ -19,7 +19,7 @@ def test_from_one_cloud_to_another(ray: None, tmp_path: Path) -> None:
         for name, content in TEXTS.items():
             google.put(f"lake/in/{name}", content)
         source = {"storage": {"endpoint": google.url, "anonymous": True}}
-        target = {"endpoint": f"{azure.url}/{ACCOUNT}", "anonymous": True}
+        target = {"endpoint": azure.endpoint, "anonymous": True}
         run = run_job(
             job_document(
                 "clouds",

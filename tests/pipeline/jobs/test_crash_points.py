@@ -1,4 +1,5 @@
-"""A job that is killed at any step of its protocol: the next run finishes it, on a disk and on S3.
+"""A job that is killed at any step of its protocol: the next run finishes it, on a disk, on S3, and
+on servers that play Google Cloud Storage and Azure Blob Storage.
 
 Every step that changes storage is a place to be killed at, whatever it belongs to: they are
 counted in a run that nobody disturbs (see support/crashes.py). What is stored after a step is what
@@ -80,7 +81,7 @@ def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[in
     if last.state != JobState.SUCCEEDED:
         return [*wrong, f"in the end: {last.reason}: {last.message}"]
     wrong += [f"in the end: {fault}" for fault in seen.of_the_end()]
-    return wrong if place.environment else [*wrong, *unproven(seen.output)]
+    return [*wrong, *unproven(seen.output)] if place.local else wrong
 
 
 def unproven(output: Path) -> list[str]:
@@ -117,6 +118,18 @@ def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(place: Pla
         return wrong
 
     assert faults(check, worth_a_kill(steps)) == {}
+
+
+@pytest.mark.parametrize("place", ["gs", "az"], indirect=True)
+def test_on_other_clouds_too_a_job_that_is_killed_is_finished_by_the_next_run(place: Place) -> None:
+    def check(kill: int) -> list[str]:
+        seen = Seen(place.directory / f"out-{kill}")
+        return killed_and_run_again(place, place.job(f"out-{kill}"), seen, [kill])
+
+    steps = place.play(place.job("undisturbed")).steps
+    kinds = {name: number for number, name in enumerate(steps)}
+    assert set(OF_TASKS) < set(kinds)
+    assert faults(check, kinds.values()) == {}
 
 
 def test_rows_of_a_task_that_was_killed_are_gone_before_they_are_done_again(place: Place) -> None:

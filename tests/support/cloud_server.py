@@ -47,9 +47,9 @@ class Kept:
 
     def below(self, bucket: str, prefix: str) -> dict[str, bytes]:
         """The objects of a bucket by their names in it."""
-        cut = len(bucket) + 1
-        names = sorted(name for name in self.objects if name.startswith(f"{bucket}/{prefix}"))
-        return {name[cut:]: self.objects[name] for name in names}
+        cut, now = len(bucket) + 1, self.objects.copy()  # other threads change them
+        names = sorted(name for name in now if name.startswith(f"{bucket}/{prefix}"))
+        return {name[cut:]: now[name] for name in names}
 
 
 class CloudHandler(BaseHTTPRequestHandler):

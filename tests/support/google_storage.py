@@ -18,14 +18,13 @@ class GoogleHandler(CloudHandler):
         "x-goog-generation": "1",
     }
 
-    def resource(self, name: str) -> dict[str, Any]:
+    def resource(self, name: str, content: bytes) -> dict[str, Any]:
         bucket, _, key = name.partition("/")
-        size = len(self.kept.objects[name])
         return {
             "kind": "storage#object",
             "name": key,
             "bucket": bucket,
-            "size": str(size),
+            "size": str(len(content)),
             "generation": "1",
             "metageneration": "1",
             "timeCreated": "2026-11-21T10:00:00Z",
@@ -45,9 +44,10 @@ class GoogleHandler(CloudHandler):
     def serve_get(self) -> None:
         if match := re.fullmatch(r"/storage/v1/b/([^/]+)/o", self.place):
             prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
-            names = self.kept.below(match[1], prefix)
-            deep = [name for name in names if delimiter and delimiter in name[len(prefix) :]]
-            items = [self.resource(f"{match[1]}/{name}") for name in names if name not in deep]
+            found = self.kept.below(match[1], prefix)
+            deep = [name for name in found if delimiter and delimiter in name[len(prefix) :]]
+            flat = {name: found[name] for name in found.keys() - deep}
+            items = [self.resource(f"{match[1]}/{name}", flat[name]) for name in sorted(flat)]
             ends = {name: name.index("/", len(prefix)) + 1 for name in deep}
             prefixes = sorted({name[:end] for name, end in ends.items()})
             self.json({"kind": "storage#objects", "items": items, "prefixes": prefixes})
@@ -55,14 +55,14 @@ class GoogleHandler(CloudHandler):
             self.json({"kind": "storage#bucket", "name": match[1]})
         elif "list-type" in self.query:
             self.list()
-        elif self.place[1:] in self.kept.objects:
-            self.answer_object(self.kept.objects[self.place[1:]], self.XML_HEADERS)
-        elif self.name() not in self.kept.objects:
+        elif (content := self.kept.objects.get(self.place[1:])) is not None:
+            self.answer_object(content, self.XML_HEADERS)
+        elif (content := self.kept.objects.get(self.name())) is None:
             self.missing()
         elif self.query.get("alt") == "media":
-            self.answer_object(self.kept.objects[self.name()], {"x-goog-generation": "1"})
+            self.answer_object(content, {"x-goog-generation": "1"})
         else:
-            self.json(self.resource(self.name()))
+            self.json(self.resource(self.name(), content))
 
     def serve_post(self) -> None:
         match = re.fullmatch(r"/upload/storage/v1/b/([^/]+)/o", self.place)
@@ -113,8 +113,8 @@ class GoogleHandler(CloudHandler):
             so_far = len(self.kept.under_way[session])
             self.answer(308, {"Range": f"bytes=0-{so_far - 1}"})
         else:
-            self.kept.objects[session] = self.kept.under_way.pop(session)
-            self.json(self.resource(session))
+            content = self.kept.objects[session] = self.kept.under_way.pop(session)
+            self.json(self.resource(session, content))
 
     def serve_delete(self) -> None:
         if self.kept.objects.pop(self.name() or self.place[1:], None) is None:

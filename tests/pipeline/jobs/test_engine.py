@@ -10,13 +10,14 @@ SCRIPT = """
 import os, signal, sys
 import ray
 from batchinference.pipeline.engine import embedded
+from batchinference.plan.writing import with_writers
 
 def mine(number, frame):
     pass
 
 signal.signal(signal.SIGTERM, mine)
 with embedded(cpus=1.5, directory=sys.argv[1], quiet=True):
-    print("cpus", ray.cluster_resources()["CPU"] == 1 + len(os.sched_getaffinity(0)))
+    print("cpus", ray.cluster_resources()["CPU"] == with_writers(len(os.sched_getaffinity(0))))
     print("handler", signal.getsignal(signal.SIGTERM) is mine)
     print("module", ray.get(ray.remote(lambda: __import__("beside_the_file").VALUE).remote()))
 try:
@@ -27,7 +28,7 @@ print("up", ray.is_initialized())
 """
 
 
-def test_it_has_a_cpu_more_than_the_machine_and_stays_down_afterwards(tmp_path: Path) -> None:
+def test_it_has_cpus_for_write_tasks_too_and_stays_down_afterwards(tmp_path: Path) -> None:
     (tmp_path / "beside_the_file.py").write_text("VALUE = 7\n")
     script = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)

@@ -73,9 +73,7 @@ def test_tasks_join_tasks_and_pools_and_writing_stand_alone(
     assert operators(written[0]) == expected
 
 
-def test_tasks_compute_on_all_cpus_but_the_one_of_which_writing_takes_its_part(
-    tmp_path: Path,
-) -> None:
+def test_tasks_compute_on_all_cpus_that_write_tasks_do_not_need(tmp_path: Path) -> None:
     lines = {f"{n}.txt": [f"text {m}" for m in range(3)] for n in range(20)}
     source = write_lines(tmp_path / "in", lines)
     (tmp_path / "here").mkdir()

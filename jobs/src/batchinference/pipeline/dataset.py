@@ -28,6 +28,7 @@ from batchinference.pipeline.table_sink import sink_for
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
+from batchinference.plan.writing import writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.quantities import memory_bytes
 
@@ -35,8 +36,6 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, given all the same: Ray Data joins only operators with equal arguments,
 and actors and write tasks do not have this one. So reading and task stages are joined with each
 other, and never into an actor pool or a write task, which would run them one after the other."""
-MIN_WRITERS, CPUS_A_WRITER = 2, 2
-"""Write tasks that run side by side at most: for so many CPUs one."""
 TASK_RETRIES = 10
 """How often a task is run again whose process died. Nodes come and go, but code that ends its
 process does so every time, and the job must not go on for ever."""
@@ -63,8 +62,8 @@ class Execution:
         for stage in self._plan.stages:
             dataset = _add(dataset, stage, self._plan, errors)
         sink = sink_for(self._spec.write, attempt, sizing.rows_per_file)
-        arguments = _of_write_tasks(self._plan)
-        dataset.write_datasink(sink, ray_remote_args=arguments, concurrency=_writers(self._plan))
+        arguments, at_once = _of_write_tasks(self._plan), writers(_all_cpus(self._plan))
+        dataset.write_datasink(sink, ray_remote_args=arguments, concurrency=at_once)
 
     def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
         """Have the files of a finished output agree on their columns."""
@@ -125,13 +124,10 @@ def _selector(plan: Plan, group: str) -> dict[str, str] | None:
     return {GROUP_LABEL: group} if plan.groups else None
 
 
-def _writers(plan: Plan) -> int:
-    """Write tasks at a time. Of an operator without such a bound Ray Data keeps a part of all CPUs
-    free, which for write tasks is far too large: a job that only reads, computes and writes would
-    compute on two CPUs of three."""
-    group = next((group for group in plan.groups if group.name == CPU_GROUP), None)
-    cpus = group.max * group.cpus if group else ray.cluster_resources()["CPU"]
-    return max(MIN_WRITERS, int(cpus / CPUS_A_WRITER))
+def _all_cpus(plan: Plan) -> float:
+    """Those that Ray has, or will have once its groups have grown."""
+    planned = sum(group.max * group.cpus for group in plan.groups)
+    return max(planned, float(ray.cluster_resources().get("CPU", 0)))
 
 
 def _of_write_tasks(plan: Plan) -> dict[str, Any]:

@@ -63,11 +63,18 @@ class DoneRows:
         if not len(unique):
             return
         parted = sums != rows.WHOLE
-        others = np.concatenate([rows.ids_of(self.good), rows.ids_of(self.skipped)])
-        mixed = np.isin(unique, others) & np.isin(unique, rows.ids_of(self.failed))
+        mixed = self._mixed(unique)
         lots = [unique[~parted & ~mixed], unique[~parted & mixed], *_apart(unique[parted])]
         lots = [lot for lot in lots if len(lot)]
         yield from [self] if len(lots) == 1 else map(self._only, lots)
+
+    def _mixed(self, ids: np.ndarray) -> np.ndarray:
+        """Which of them have failed in part, and not in all of what has come of them."""
+        if not self.failed.num_rows:
+            return np.zeros(len(ids), bool)
+        others = np.concatenate([rows.ids_of(self.good), rows.ids_of(self.skipped)])
+        mixed: np.ndarray = np.isin(ids, others) & np.isin(ids, rows.ids_of(self.failed))
+        return mixed
 
     @property
     def _whole_ids(self) -> np.ndarray:

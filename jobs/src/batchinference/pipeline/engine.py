@@ -16,15 +16,16 @@ from ray._private import auto_init_hook
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 
 from batchinference.pipeline.failures import Interrupted, JobFailure, cause_of
+from batchinference.plan.writing import with_writers
 
 Resources = dict[str, float]
 
 
 @contextmanager
 def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[Resources]:
-    """Ray on this machine, with at least so many logical CPUs, and one more than there are, of
-    which write tasks take their parts while all others compute. Yields the resources that it
-    found, by Ray's names of them: CPU, GPU, NPU, memory in bytes.
+    """Ray on this machine, with at least so many logical CPUs, and at least all that there are with
+    those of write tasks beside them. Yields the resources that it found, by Ray's names of them:
+    CPU, GPU, NPU, memory in bytes.
 
     Modules in `directory` can be imported by its workers. `quiet` keeps what Ray prints in a file.
     Raises JobFailure when Ray does not start.
@@ -33,7 +34,7 @@ def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[Resources]
     importable(directory)
     with _stderr_to_file() if quiet else nullcontext():
         _init(
-            num_cpus=max(_cpus() + 1, math.ceil(cpus)),
+            num_cpus=max(with_writers(_cpus()), math.ceil(cpus)),
             include_dashboard=False,
             log_to_driver=not quiet,
         )

@@ -5,8 +5,9 @@
     rows     20 million rows of parquet: a NumPy function over two columns, a filter, parquet
 
 Each run is a process of its own that starts Ray and ends it, ours and the peer's in turns, over the
-same files and with the same number of logical CPUs. What is compared is the whole time from start
-to end. The last lines are the ratios of the medians, ours to the peer's in rows a second.
+same files. By hand Ray has the CPUs of the machine, or what the job's actors need where that is
+more; ours has those of its write tasks besides. What is compared is the whole time from start to
+end. The last lines are the ratios of the medians, ours to the peer's in rows a second.
 `make throughput` calls this; `throughput.py images` runs one case alone.
 """
 

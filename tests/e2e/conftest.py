@@ -22,10 +22,13 @@ Job = dict[str, Any]
 SLOW_ROWS = 2000
 SLOW_CODE = """
 import time
+from batchinference.pipeline.storage import Address
 
 class Slow:
-    def __call__(self, batch):
+    def __call__(self, batch, until=None):
         time.sleep(0.4)
+        while until and "line 1999" in batch["text"] and not Address(until).exists():
+            time.sleep(1)
         return batch
 """
 
@@ -134,8 +137,9 @@ def run_locally() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def slow_job(
     kubectl: Kubectl, store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Job]:
-    """A job that takes half a minute and next to no CPU; it leaves every tenth row out."""
+) -> Callable[..., Job]:
+    """A job that takes half a minute and next to no CPU; it leaves every tenth row out. With
+    `until` it does not end before there is such a file."""
     directory = tmp_path_factory.mktemp("slow")
     (directory / "lines.txt").write_text("".join(f"line {n}\n" for n in range(SLOW_ROWS)))
     store.upload(directory, "slow/in")
@@ -147,12 +151,15 @@ def slow_job(
     volume = {"name": "code", "mountPath": "/code", "configMap": metadata}
     cluster = {"volumes": [volume], "env": [{"name": "PYTHONPATH", "value": "/code"}]}
 
-    def make(name: str) -> Job:
+    def make(name: str, until: str | None = None) -> Job:
+        slow = python_step("slow", "slow:Slow", batchSize=25)
+        if until:
+            slow["python"]["callArgs"] = {"until": until}
         return document(
             name,
             read={"format": "text", "paths": [store.uri("slow/in")]},
             steps=[
-                python_step("slow", "slow:Slow", batchSize=25),
+                slow,
                 {"name": "most", "filter": "not endswith(text, '0')"},
             ],
             write={"format": "parquet", "path": store.uri(f"slow/{uuid.uuid4().hex[:6]}")},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from support.kubectl import Kubectl, condition
@@ -16,10 +17,11 @@ Job = dict[str, Any]
 def test_of_two_jobs_for_one_path_the_later_one_is_refused_and_does_nothing_afterwards(
     kubectl: Kubectl,
     store: ObjectStore,
-    slow_job: Callable[[str], Job],
+    slow_job: Callable[..., Job],
     create: Callable[[Job], str],
+    tmp_path: Path,
 ) -> None:
-    job = slow_job("earlier")
+    job = slow_job("earlier", until=store.uri("gates/earlier"))
     earlier = create(job)
     rows_are_done(kubectl, earlier)
     other = copy.deepcopy(job)
@@ -28,6 +30,8 @@ def test_of_two_jobs_for_one_path_the_later_one_is_refused_and_does_nothing_afte
     failed = kubectl.wait_condition(later, "Failed", timeout=240)
     assert failed["reason"] == "BadOutput"
     assert f"is being written by {kubectl.namespace}/{earlier} (" in failed["message"]
+    (tmp_path / "earlier").touch()
+    store.upload(tmp_path, "gates")
     assert outcomes(kubectl.wait_complete(earlier, timeout=300)) == ["Succeeded"]
 
     # made anew over the complete output

@@ -194,7 +194,7 @@ class Brightness:
 def of_many_types(batch: Batch) -> Batch:
     """Columns whose types a way through Python objects would change."""
     rows = len(batch["text"])
-    batch["small"] = np.arange(rows, dtype=np.int32)
+    batch["small"] = np.array([len(text) for text in batch["text"]], np.int32)
     batch["vector"] = np.ones((rows, 3), dtype=np.float32)
     batch["pixels"] = np.zeros((rows, 2, 2, 3), dtype=np.uint8)
     batch["moment"] = np.full(rows, np.datetime64("2026-01-02T03:04:05", "ms"))

@@ -40,8 +40,7 @@ class AzureHandler(CloudHandler):
     def serve_head(self) -> None:
         if self.query.get("restype") == "container" or "/" not in self.name():
             self.answer(200, {"Last-Modified": DATE, "ETag": '"1"', "x-ms-request-id": "1"})
-        elif self.name() in self.kept.objects:
-            content = self.kept.objects[self.name()]
+        elif (content := self.kept.objects.get(self.name())) is not None:
             self.answer(200, {**self.properties(content), "Content-Length": len(content)})
         else:
             self.missing()
@@ -49,8 +48,7 @@ class AzureHandler(CloudHandler):
     def serve_get(self) -> None:
         if self.query.get("comp") == "list":
             self.list()
-        elif self.name() in self.kept.objects:
-            content = self.kept.objects[self.name()]
+        elif (content := self.kept.objects.get(self.name())) is not None:
             self.answer_object(content, self.properties(content))
         else:
             self.missing()

@@ -181,6 +181,11 @@ def worth_a_kill(steps: list[str]) -> list[int]:
     return [n for n, name in enumerate(steps) if ": " not in name or first[name] == n]
 
 
+def one_of_each_kind(steps: list[str]) -> list[int]:
+    """The numbers of the last steps of each kind, without those within others."""
+    return list({name: n for n, name in enumerate(steps) if ": " not in name}.values())
+
+
 def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int, list[str]]:
     """What a check finds, by the cases in which it finds something."""
     cases = list(cases)

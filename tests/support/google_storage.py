@@ -46,8 +46,8 @@ class GoogleHandler(CloudHandler):
             prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
             found = self.kept.below(match[1], prefix)
             deep = [name for name in found if delimiter and delimiter in name[len(prefix) :]]
-            flat = {name: found[name] for name in found.keys() - deep}
-            items = [self.resource(f"{match[1]}/{name}", flat[name]) for name in sorted(flat)]
+            flat = [(name, content) for name, content in found.items() if name not in deep]
+            items = [self.resource(f"{match[1]}/{name}", content) for name, content in flat]
             ends = {name: name.index("/", len(prefix)) + 1 for name in deep}
             prefixes = sorted({name[:end] for name, end in ends.items()})
             self.json({"kind": "storage#objects", "items": items, "prefixes": prefixes})

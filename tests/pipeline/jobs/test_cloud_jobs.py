@@ -18,7 +18,7 @@ def test_from_one_cloud_to_another(ray: None, tmp_path: Path) -> None:
     with served("google") as google, served("azure") as azure:
         for name, content in TEXTS.items():
             google.put(f"lake/in/{name}", content)
-        source = {"storage": {"endpoint": google.url, "anonymous": True}}
+        source = {"storage": {"endpoint": google.endpoint, "anonymous": True}}
         target = {"endpoint": azure.endpoint, "anonymous": True}
         run = run_job(
             job_document(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from batchinference.pipeline.verify.proof import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.crashes import END, Place, faults, worth_a_kill
+from support.crashes import END, Place, faults, one_of_each_kind, worth_a_kill
 from support.documents import Document
 from support.job_runs import without_order
 from support.outputs import Row
@@ -106,8 +107,8 @@ def test_these_are_the_steps_of_a_job(place: Place) -> None:
     assert list(dict.fromkeys(steps[closing:])) == [name.strip() for name in after[1:]]
 
 
-def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(place: Place) -> None:
-    steps = place.play(place.job("undisturbed")).steps
+def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], list[str]]:
+    """What is wrong with a job that was killed before a step."""
     committed = steps.index(f"write {ATTEMPT}/closed")
 
     def check(kill: int) -> list[str]:
@@ -117,19 +118,19 @@ def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(place: Pla
             wrong.append(f"{again} rows were done again, all of which were committed")
         return wrong
 
-    assert faults(check, worth_a_kill(steps)) == {}
+    return check
+
+
+def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(place: Place) -> None:
+    steps = place.play(place.job("undisturbed")).steps
+    assert faults(finished_by_the_next_run(place, steps), worth_a_kill(steps)) == {}
 
 
 @pytest.mark.parametrize("place", ["gs", "az"], indirect=True)
 def test_on_other_clouds_too_a_job_that_is_killed_is_finished_by_the_next_run(place: Place) -> None:
-    def check(kill: int) -> list[str]:
-        seen = Seen(place.directory / f"out-{kill}")
-        return killed_and_run_again(place, place.job(f"out-{kill}"), seen, [kill])
-
     steps = place.play(place.job("undisturbed")).steps
-    kinds = {name: number for number, name in enumerate(steps)}
-    assert set(OF_TASKS) < set(kinds)
-    assert faults(check, kinds.values()) == {}
+    assert set(OF_TASKS) < set(steps)
+    assert faults(finished_by_the_next_run(place, steps), one_of_each_kind(steps)) == {}
 
 
 def test_rows_of_a_task_that_was_killed_are_gone_before_they_are_done_again(place: Place) -> None:
@@ -219,8 +220,7 @@ def test_rows_that_are_added_leave_those_before_them_alone(place: Place, old: Pa
     shutil.copytree(old, place.directory / "undisturbed")
     steps = place.play(job("undisturbed")).steps
     assert steps[-1] == END
-    kinds = {name: number for number, name in enumerate(steps) if ": " not in name}
-    assert faults(check, kinds.values()) == {}
+    assert faults(check, one_of_each_kind(steps)) == {}
 
 
 @pytest.mark.parametrize("place", ["posix"], indirect=True)
@@ -242,8 +242,7 @@ def test_a_table_gets_all_rows_at_once(place: Place) -> None:
         return [*wrong, *unproven(place.directory / f"out-{kill}")]
 
     steps = place.play(job("undisturbed")).steps
-    kinds = {name: number for number, name in enumerate(steps) if ": " not in name}
-    assert faults(check, kinds.values()) == {}
+    assert faults(check, one_of_each_kind(steps)) == {}
 
 
 def rows_of_table(directory: Path) -> list[Row]:

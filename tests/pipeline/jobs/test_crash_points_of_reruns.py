@@ -13,7 +13,7 @@ import pytest
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
-from support.crashes import END, Place
+from support.crashes import END, Place, one_of_each_kind
 from support.documents import Document
 from support.job_runs import without_order
 from support.mended import LATER
@@ -58,8 +58,8 @@ def faults(
 
     steps = place.play(job).steps
     assert (steps[-1], in_the_end()) == (END, [])
-    kinds = {name: n for n, name in enumerate(steps) if ": " not in name and name.endswith(of)}
-    found = {name: killed_before(kill) for name, kill in kinds.items()}
+    kills = [kill for kill in one_of_each_kind(steps) if steps[kill].endswith(of)]
+    found = {steps[kill]: killed_before(kill) for kill in kills}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 

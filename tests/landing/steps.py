@@ -1,0 +1,109 @@
+"""Runs one step of the landing: a command with a budget and a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+GRACE_SECONDS = 30.0
+"""How long an interrupted command has to print its report before it is killed."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of the landing. It starts once the steps named in `after` have passed."""
+
+    name: str
+    command: tuple[str, ...]
+    budget: float
+    """Seconds on the reference machine."""
+    after: tuple[str, ...] = ()
+    is_suite: bool = False
+    """Whether it runs pytest, so that single failed tests are run again."""
+    cold: float = 0.0
+    """Seconds it may take on a machine on which nothing is installed or built yet."""
+
+    @property
+    def deadline(self) -> float:
+        """Seconds after which it counts as hanging, on the reference machine."""
+        return max(2 * self.budget, self.cold)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a step ended."""
+
+    step: str
+    outcome: str
+    """`passed`, `failed`, `timed out` or `not run`."""
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "passed"
+
+
+NOT_RUN = "not run"
+
+
+def run_command(
+    step: Step, deadline: float, env: Mapping[str, str], out: TextIO = sys.stdout
+) -> Result:
+    """Run the step's command and return its result.
+
+    Each line of its output is printed at once, behind the step's name. After `deadline` seconds the
+    command's process group gets SIGINT, with which pytest prints what it knows, then SIGKILL.
+    """
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        step.command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **env},
+        start_new_session=True,
+    )
+    printer = threading.Thread(target=_print_lines, args=(process, step.name, out), daemon=True)
+    printer.start()
+    timed_out = not _ends_within(process, deadline)
+    if timed_out:
+        _stop(process)
+    printer.join(timeout=GRACE_SECONDS)
+    outcome = "timed out" if timed_out else "failed" if process.returncode else "passed"
+    note = f"killed after {deadline:.0f} s" if timed_out else ""
+    return Result(step.name, outcome, time.monotonic() - begin, note)
+
+
+def _print_lines(process: subprocess.Popen[str], name: str, out: TextIO) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        out.write(f"{name:>7} | {line.rstrip()}\n")
+        out.flush()
+
+
+def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Interrupt the process group, and kill what is left of it after a while."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        _ends_within(process, GRACE_SECONDS)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,124 @@
+"""Groups of the long tier run when what they guard has changed, and in turn."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from landing.long_tier import (
+    Due,
+    Group,
+    Pass,
+    choose,
+    due_groups,
+    guarded_hash,
+    read_groups,
+    read_passes,
+    write_pass,
+)
+from landing.steps import Result
+from landing.suite import SuiteResult
+from landing.verdict import failures
+
+ROOT = Path(__file__).parents[3]
+DAYS = [f"2026-03-{day:02}" for day in range(1, 13)]
+
+
+def group(name: str, minutes: float = 2) -> Group:
+    return Group(name, ("make", name), minutes, (name,), added="2026-02-28")
+
+
+def due(name: str, age: int, changed: bool = False, minutes: float = 2) -> Due:
+    return Due(group(name, minutes), age, changed)
+
+
+def names(dues: list[Due]) -> list[str]:
+    return [each.group.name for each in dues]
+
+
+def test_changed_groups_run_before_the_one_that_waited_longest() -> None:
+    dues = [due("a", 1), due("b", 5), due("c", 2, changed=True), due("d", 9)]
+    assert names(choose(dues, minutes=10)) == ["c", "d"]
+
+
+def test_groups_run_while_there_is_time_for_them() -> None:
+    dues = [due("a", 5, True, 3), due("b", 4, True, 3), due("c", 3, True, 1), due("d", 1)]
+    assert names(choose(dues, minutes=4)) == ["a", "c"]
+
+
+def test_first_group_runs_however_long_it_takes() -> None:
+    assert names(choose([due("a", 1, minutes=30)], minutes=4)) == ["a"]
+
+
+def test_quicker_group_runs_first_among_equals() -> None:
+    assert names(choose([due("a", 3, minutes=4), due("b", 3, minutes=2)], minutes=4)) == ["b"]
+
+
+def test_each_group_runs_within_as_many_landings_as_there_are_groups() -> None:
+    ages = dict.fromkeys("abcde", 0)
+    for _ in range(2 * len(ages)):
+        ages = {name: age + 1 for name, age in ages.items()}
+        ran = choose([due(name, age) for name, age in ages.items()], minutes=0)
+        ages |= dict.fromkeys(names(ran), 0)
+        assert max(ages.values()) < len(ages)
+
+
+def test_age_is_the_number_of_landing_days_since_the_pass() -> None:
+    passes = {"a": Pass("2026-03-10", "same"), "b": Pass("2026-03-12", "other")}
+    hashes = dict.fromkeys("abc", "same")
+    found = due_groups([group("a"), group("b"), group("c")], passes, [*DAYS, DAYS[-1]], hashes)
+    assert [(each.age, each.changed) for each in found] == [(2, False), (0, True), (12, False)]
+
+
+def test_overdue_group_fails_the_landing_unless_it_ran() -> None:
+    (reason,) = failures([], [due("crash-points", 11), due("fresh", 10)], seconds=1, limit=2)
+    assert "long:crash-points: has not passed for 11 landings (at most 10)" in reason
+    assert "make long GROUP=crash-points" in reason
+    ran = [SuiteResult(Result("long:crash-points", "passed"))]
+    assert failures(ran, [due("crash-points", 11)], seconds=1, limit=2) == []
+
+
+def test_pass_is_recorded_beside_those_of_other_groups(tmp_path: Path) -> None:
+    file = tmp_path / "passed.json"
+    write_pass(file, group("a"), "2026-03-01", "x")
+    write_pass(file, group("b"), "2026-03-02", "y")
+    write_pass(file, group("a"), "2026-03-03", "z")
+    assert read_passes(file) == {"a": Pass("2026-03-03", "z"), "b": Pass("2026-03-02", "y")}
+
+
+def test_hash_changes_with_the_guarded_paths_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("one")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+
+    def hashes() -> list[str]:
+        subprocess.run(["git", "add", "."], check=True)
+        return [guarded_hash(group("a")), guarded_hash(group("b"))]
+
+    before = hashes()
+    (tmp_path / "a").write_text("two")
+    after = hashes()
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+
+
+def test_groups_of_the_repository_guard_paths_that_exist() -> None:
+    for each in read_groups(ROOT / "tests" / "long.toml"):
+        for path in each.paths:
+            assert list(ROOT.glob(path.rstrip("/"))), f"{each.name}: {path} matches nothing"
+
+
+def test_every_group_that_a_test_names_is_listed() -> None:
+    listed = {each.name for each in read_groups(ROOT / "tests" / "long.toml")}
+    marks = re.compile(r'mark\.(?:long|scaled)\("([\w-]+)"\)')
+    files = [
+        file for file in (ROOT / "tests").rglob("*.py") if file.parent != Path(__file__).parent
+    ]
+    named = {name for file in files for name in marks.findall(file.read_text())}
+    assert named <= listed

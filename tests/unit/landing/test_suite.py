@@ -1,0 +1,80 @@
+"""Failed tests run once more; a test that passes then is flaky."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from landing.steps import Result, Step
+from landing.suite import SuiteResult, run_suite
+from landing.verdict import failures
+
+SUITE = Step("test", ("all",), 10, is_suite=True)
+
+
+class Runs:
+    """Runs of pytest that have these failures, one after the other."""
+
+    def __init__(self, *failed: Sequence[str], outcome: str = "failed", complete: bool = True):
+        self._failed = list(failed)
+        self._outcome = outcome
+        self._complete = complete
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, step: Step, env: dict[str, str]) -> Result:
+        self.commands.append(step.command)
+        failed = self._failed.pop(0)
+        said = {"passed": 7, "failed": list(failed), "complete": self._complete}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(said))
+        return Result(step.name, self._outcome if failed else "passed", 5.0)
+
+
+def run(runs: Runs) -> SuiteResult:
+    return run_suite(SUITE, runs, lambda tests: ["again", *tests])
+
+
+def test_passing_suite_runs_once() -> None:
+    runs = Runs([])
+    found = run(runs)
+    assert (found.result.ok, found.passed, found.flaky, runs.commands) == (True, 7, (), [("all",)])
+
+
+def test_test_that_passes_when_run_again_is_flaky() -> None:
+    runs = Runs(["a", "b"], [])
+    found = run(runs)
+    assert runs.commands == [("all",), ("again", "a", "b")]
+    assert found.result.ok
+    assert found.result.seconds == 10.0
+    assert found.flaky == ("a", "b")
+
+
+def test_test_that_fails_twice_fails_the_suite() -> None:
+    found = run(Runs(["a", "b"], ["b"]))
+    assert not found.result.ok
+    assert found.failed == ("b",)
+
+
+def test_more_failures_than_may_be_flaky_are_not_run_again() -> None:
+    found = run(Runs(["a", "b", "c"]))
+    assert found.failed == ("a", "b", "c")
+
+
+def test_suite_that_was_broken_off_is_not_run_again() -> None:
+    assert not run(Runs(["a"], complete=False)).result.ok
+
+
+def test_suite_that_timed_out_is_not_run_again() -> None:
+    assert run(Runs(["a"], outcome="timed out")).result.outcome == "timed out"
+
+
+def test_more_than_two_flaky_tests_fail_the_landing() -> None:
+    results = [run(Runs(["a", "b"], [])), run(Runs(["c"], []))]
+    (reason,) = failures(results, [], seconds=1, limit=2)
+    assert reason == "flaky: 3 tests passed only on retry (at most 2)."
+    assert failures(results[:1], [], seconds=1, limit=2) == []
+
+
+def test_landing_that_takes_too_long_fails() -> None:
+    (reason,) = failures([run(Runs([]))], [], seconds=2800, limit=2700)
+    assert reason.startswith("total: took 2800 s (at most 2700).")

@@ -23,11 +23,11 @@ import transformers
 from rayjob import ray_job, script
 from rounds import ROUNDS
 
-from support.deployment import PIPELINE_IMAGE, ROOT, installed
-from support.documents import document, model_step
-from support.kubectl import Kubectl, eventually, run
-from support.objectstore import ObjectStore
-from support.outputs import rows_of
+from support.cluster.deployment import PIPELINE_IMAGE, ROOT, installed
+from support.cluster.kubectl import Kubectl, eventually, run
+from support.cluster.object_store import ObjectStore
+from support.documents.minimal import document, model_step
+from support.outputs.rows import rows_of
 
 ROWS = 5000
 WIDTH = 128

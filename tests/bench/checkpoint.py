@@ -41,10 +41,10 @@ from batchinference.pipeline.owner import owner_of
 from batchinference.plan import cpus_needed, plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.report import Report
-from support.commands import PROGRAM, Command, wait_until
-from support.counting import Relay, counted
-from support.documents import Document, document
-from support.s3 import S3Server, s3_server
+from support.documents.minimal import Document, document
+from support.jobs.command import PROGRAM, Command, wait_until
+from support.servers.byte_counting_proxy import Relay, counted
+from support.servers.s3 import S3Server, s3_server
 
 HERE = Path(__file__).parent
 ROWS, FILES = 200_000, 100

@@ -20,7 +20,7 @@ from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
 from batchinference.pipeline.snapshot import Snapshot
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
-from support.documents import document
+from support.documents.minimal import document
 
 ROWS, MANIFESTS = 1_000_000_000, 10_000
 """Each manifest has as many rows as each file, the second half of one and the first of the next."""

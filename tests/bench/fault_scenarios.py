@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import yaml
 from faults import COMMITTED_BEFORE, FAULT, FLAGS, Point
 
-from support.commands import Command, wait_until
-from support.documents import document
-from support.s3 import S3Server
+from support.documents.minimal import document
+from support.jobs.command import Command, wait_until
+from support.servers.s3 import S3Server
 
 HERE = Path(__file__).parent
 SOURCE = "s3://source/faults/"

@@ -22,13 +22,13 @@ import yaml
 from plain_client import PlainClient
 from rounds import ROUNDS
 
-from support.apiserver import ApiServer, Namespace, new_namespace, running
-from support.chart import kuberay_definition, own_chart
-from support.dashboard import served
-from support.deployment import CHART
+from support.cluster.chart import kuberay_definition, own_chart
+from support.cluster.deployment import CHART
+from support.cluster.kubectl import eventually
 from support.engines import kubebuilder_assets
-from support.kubectl import eventually
-from support.operator_process import OperatorProcess
+from support.operator.process import OperatorProcess
+from support.servers.api_server import ApiServer, Namespace, new_namespace, running
+from support.servers.dashboard import served
 
 BURST, FLEET = 1000, 5000
 RATIO = 0.6

@@ -16,8 +16,8 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.beginning import render
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.settings import Settings
-from support.apiserver import ADMIN_TOKEN, ApiServer, path_of
-from support.documents import document, model_step
+from support.documents.minimal import document, model_step
+from support.servers.api_server import ADMIN_TOKEN, ApiServer, path_of
 
 Object = dict[str, Any]
 Given, Made = TypeVar("Given"), TypeVar("Made")

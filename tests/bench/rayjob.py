@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.deployment import PIPELINE_IMAGE
-from support.objectstore import JOB_ENVIRONMENT
+from support.cluster.deployment import PIPELINE_IMAGE
+from support.cluster.object_store import JOB_ENVIRONMENT
 
 SCRIPT = Path(__file__).with_name("peer.py")
 _SMALL = {"cpu": "100m", "memory": "256Mi"}

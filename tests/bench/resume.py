@@ -35,10 +35,10 @@ from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.owner import owner_of
 from batchinference.spec import parse
-from support.commands import Command, wait_until
-from support.counting import Relay, counted
-from support.documents import Document, document
-from support.s3 import S3Server, s3_server
+from support.documents.minimal import Document, document
+from support.jobs.command import Command, wait_until
+from support.servers.byte_counting_proxy import Relay, counted
+from support.servers.s3 import S3Server, s3_server
 
 HERE = Path(__file__).parent
 DONE = 0.9

@@ -34,7 +34,7 @@ from skimage import data as photos
 
 from batchinference.plan import cpus_needed, plan_for_machine
 from batchinference.spec import parse
-from support.documents import document
+from support.documents.minimal import document
 
 HERE = Path(__file__).parent
 LIMIT = 1.0

@@ -7,9 +7,9 @@ import sys
 
 import yaml
 
-from support.deployment import PIPELINE_IMAGE, ROOT
-from support.kubectl import Kubectl, run
-from support.objectstore import JOB_ENVIRONMENT, ObjectStore
+from support.cluster.deployment import PIPELINE_IMAGE, ROOT
+from support.cluster.kubectl import Kubectl, run
+from support.cluster.object_store import JOB_ENVIRONMENT, ObjectStore
 
 NAMESPACE = "batchinference-quickstart"
 EXAMPLE = ROOT / "examples" / "text-embeddings"

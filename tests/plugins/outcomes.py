@@ -1,0 +1,58 @@
+"""Writes which tests passed and failed, for the landing (see landing/outcomes.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+DIRECTORY = "PYTEST_OUTCOMES"
+"""The environment variable that names the folder to write into."""
+BROKEN_OFF = {
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+}
+_XDIST_GROUP = re.compile(r"@[\w-]+$")
+"""What pytest-xdist appends to the id of a test that belongs to a group."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    directory = os.environ.get(DIRECTORY)
+    if directory and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Recorder(Path(directory)))
+
+
+def test_id(report: pytest.TestReport) -> str:
+    """Return the id by which pytest runs the test again."""
+    return _XDIST_GROUP.sub("", report.nodeid)
+
+
+class _Recorder:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._passed: set[str] = set()
+        self._failed: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = test_id(report)
+        if report.failed:
+            self._failed[name] = None
+        elif report.when == "call" and report.passed:
+            self._passed.add(name)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._failed[report.nodeid] = None
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        outcomes = {
+            "passed": len(self._passed - set(self._failed)),
+            "failed": list(self._failed),
+            "complete": exitstatus not in BROKEN_OFF,
+        }
+        (self._directory / f"{os.getpid()}.json").write_text(json.dumps(outcomes))

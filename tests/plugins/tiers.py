@@ -1,0 +1,53 @@
+"""Selects the tests of a tier.
+
+A test marked `long("GROUP")` runs in that group of the long tier only. A test marked
+`scaled("GROUP")` runs at each landing with few examples, and in the group with all of them (see
+support/tiers.py). Hypothesis tests belong to the group `properties` unless they are marked.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from support.tiers import TIER
+
+PROPERTIES = "properties"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", metavar="GROUP", help="Run one group of the long tier.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long(group): runs in this group of the long tier only")
+    config.addinivalue_line("markers", "scaled(group): uses more examples in this group")
+    config.addinivalue_line("markers", "serial: changes what all tests share; runs alone, last")
+    if config.getoption("--long"):
+        os.environ[TIER] = "long"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--long")
+    selected = [item for item in items if _is_selected(item, wanted)]
+    deselected = [item for item in items if item not in set(selected)]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = selected
+
+
+def _is_selected(item: pytest.Item, wanted: str | None) -> bool:
+    long = _groups(item, "long")
+    if wanted is None:
+        return not long
+    return wanted in (long or _groups(item, "scaled") or _implicit_groups(item))
+
+
+def _groups(item: pytest.Item, marker: str) -> set[str]:
+    return {mark.args[0] for mark in item.iter_markers(marker)}
+
+
+def _implicit_groups(item: pytest.Item) -> set[str]:
+    is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return {PROPERTIES} if is_property else set()

@@ -1,0 +1,1 @@
+"""The product on a real cluster: Helm, kubectl, waits, disruptions."""

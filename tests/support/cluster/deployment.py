@@ -1,0 +1,87 @@
+"""The operator on the cluster of KUBECONFIG, installed by Helm as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from batchinference.pipeline.devices import SIMULATED
+from support.cluster.kubectl import Kubectl, run
+from support.cluster.object_store import JOB_ENVIRONMENT
+from support.engines import missing, program
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "batch-inference-operator"
+RELEASE = "batchinference"
+NAMESPACE = os.environ.get("NAMESPACE", "batchinference-system")
+REGISTRY = os.environ.get("REGISTRY", "localhost:5000")
+TAG = os.environ.get("TAG", "dev")
+PIPELINE_IMAGE = f"{REGISTRY}/batchinference/pipeline:{TAG}"
+CUSTOM_STEP_IMAGE = f"{REGISTRY}/batchinference/custom-step:{TAG}"
+
+VALUES: dict[str, Any] = {
+    # a node may have an old image of the same tag
+    "image": {
+        "repository": f"{REGISTRY}/batchinference/operator",
+        "tag": TAG,
+        "pullPolicy": "Always",
+    },
+    "defaults": {
+        "image": PIPELINE_IMAGE,
+        "imagePullPolicy": "Always",
+        # nodes of the tests are small: pods request little and may use more
+        "requests": {"cpu": 0.1, "memory": "256Mi"},
+        # nodes of the tests may report GPUs that they do not have
+        "env": [*JOB_ENVIRONMENT, {"name": SIMULATED, "value": "1"}],
+    },
+}
+
+
+def require_cluster() -> None:
+    """Skip without a cluster with KubeRay."""
+    program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
+    program("helm", "https://helm.sh/docs/intro/install/")
+    command = ["kubectl", "get", "crd", "rayjobs.ray.io", "--request-timeout=10s"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        missing("a cluster with KubeRay", f"`make kind-up images`, set KUBECONFIG ({found.stderr})")
+
+
+_HELM = ["helm", "--namespace", NAMESPACE]
+
+
+@contextmanager
+def installed() -> Iterator[Kubectl]:
+    """Install the operator while the block runs; yield kubectl in its namespace."""
+    install({})
+    yield Kubectl(NAMESPACE)
+    uninstall()
+
+
+@contextmanager
+def upgraded(values: dict[str, Any]) -> Iterator[None]:
+    """Replace the operator by one with further values while the block runs."""
+    install(values)
+    try:
+        yield
+    finally:
+        install({})
+
+
+def install(values: dict[str, Any]) -> None:
+    """Install or upgrade the operator; its pod is always replaced."""
+    command = [*_HELM, "upgrade", "--install", RELEASE, str(CHART), "--create-namespace"]
+    fresh = {"podAnnotations": {"installed": uuid.uuid4().hex}}
+    run([*command, "--values", "-", "--wait", "--timeout", "4m"],
+        text=yaml.safe_dump({**VALUES, **fresh, **values}), timeout=250)  # fmt: skip
+
+
+def uninstall() -> None:
+    run([*_HELM, "uninstall", RELEASE, "--wait"], timeout=200)

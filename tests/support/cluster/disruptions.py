@@ -1,0 +1,31 @@
+"""Disruptions of the cluster itself, by programs that differ from cluster to cluster."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+from support.cluster.kubectl import eventually, run
+
+RESTART_API_SERVER = os.environ.get(
+    "RESTART_API_SERVER", "tests/tools/restart-api-server batchinference"
+)
+"""Kills the API server and starts it again."""
+SECOND_NODE = os.environ.get("SECOND_NODE", "tests/tools/second-node batchinference")
+"""Starts a second node (`up`) or cuts its power (`kill`)."""
+
+
+def restart_api_server() -> None:
+    """Kill the API server, and wait until it answers again."""
+    run(shlex.split(RESTART_API_SERVER))
+    eventually("the API server answers", _api_server_is_ready, timeout=120)
+
+
+def _api_server_is_ready() -> bool:
+    command = ["kubectl", "get", "--raw", "/readyz", "--request-timeout=5s"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def second_node(action: str) -> None:
+    run([*shlex.split(SECOND_NODE), action], timeout=300)

@@ -1,0 +1,68 @@
+"""The chart, installed by Helm into an API server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.cluster.chart import RELEASE, Chart
+from support.servers.api_server import ApiServer, Refused, collection
+
+Object = dict[str, Any]
+
+_VERSIONS = {
+    "Deployment": "apps/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "ClusterRole": "rbac.authorization.k8s.io/v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "BatchInference": "batchinference.dev/v1alpha1",
+}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release in a namespace of its own. Helm's errors raise AssertionError."""
+
+    chart: Chart
+    server: ApiServer
+    kubeconfig: Path
+    namespace: str
+
+    def install(self, **values: Any) -> str:
+        words = ("install", RELEASE, str(self.chart.path), "--create-namespace", "--values", "-")
+        return self.helm(*words, values=values)
+
+    def upgrade(self, **values: Any) -> str:
+        return self.helm("upgrade", RELEASE, str(self.chart.path), "--values", "-", values=values)
+
+    def uninstall(self) -> str:
+        return self.helm("uninstall", RELEASE)
+
+    def helm(self, *words: str, values: Object | None = None) -> str:
+        done = subprocess.run(
+            ["helm", *words, "--namespace", self.namespace],
+            input=yaml.safe_dump(values or {}),
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Any:
+        path = collection(_VERSIONS.get(kind, "v1"), kind, namespace or self.namespace)
+        return self.server.get(f"{path}/{name}")
+
+    def has(self, kind: str, name: str, namespace: str = "") -> bool:
+        try:
+            return bool(self.get(kind, name, namespace))
+        except Refused as refusal:
+            if refusal.code != 404:
+                raise
+            return False

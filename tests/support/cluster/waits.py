@@ -1,0 +1,102 @@
+"""Waiting for the events in the life of a job. Timeouts only bound the waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.cluster.kubectl import Kubectl, condition, eventually
+
+Object = dict[str, Any]
+KINDS = "rayjobs,rayclusters,pods"
+CLUSTER_START = 300
+"""Seconds that a Ray cluster may take to start, beside others that start as well."""
+JOB_END = 400
+"""Seconds that a whole job may take."""
+
+
+def belongings(kubectl: Kubectl, name: str, kinds: str = KINDS) -> list[str]:
+    """List the objects that carry the job's name.
+
+    Pods that have ended do not count: they hold nothing, and outlive their cluster for a moment.
+    """
+    return [
+        f"{found['kind']} {found['metadata']['name']}"
+        for found in kubectl.list(kinds)
+        if found["metadata"]["name"].startswith(name) and not _has_ended(found)
+    ]
+
+
+def _has_ended(found: Object) -> bool:
+    return found["kind"] == "Pod" and found["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def wait_until_none_is_left(kubectl: Kubectl, name: str, kinds: str = KINDS) -> None:
+    left: list[str] = []
+
+    def none_is_left() -> bool:
+        left[:] = belongings(kubectl, name, kinds)
+        return not left
+
+    try:
+        eventually(f"no {kinds} of {name}", none_is_left, timeout=120, interval=1)
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but {left}") from None
+
+
+def pods(kubectl: Kubectl, name: str, node_type: str) -> list[str]:
+    """Return the names of the job's head pods or worker pods."""
+    return [found["metadata"]["name"] for found in pod_bodies(kubectl, name, node_type)]
+
+
+def pod_bodies(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
+    selector = f"batchinference.dev/name={name},ray.io/node-type={node_type}"
+    return kubectl.list("pods", selector)
+
+
+def rows_done(status: Object) -> int:
+    rows: int = status.get("progress", {}).get("rows", 0)
+    return rows
+
+
+def wait_for_rows(kubectl: Kubectl, name: str, more_than: int = 0) -> int:
+    """Wait until more rows are done; return how many are."""
+    status = kubectl.status_when(
+        name, f"more than {more_than} rows are done", lambda s: rows_done(s) > more_than,
+        CLUSTER_START,
+    )  # fmt: skip
+    return rows_done(status)
+
+
+def wait_for_phase(
+    kubectl: Kubectl, name: str, phase: str, timeout: float = CLUSTER_START
+) -> Object:
+    return kubectl.status_when(name, f"is {phase}", lambda s: s.get("phase") == phase, timeout)
+
+
+def wait_for_reason(
+    kubectl: Kubectl, name: str, reason: str, timeout: float = CLUSTER_START
+) -> Object:
+    """Wait until the job is not ready for this reason; return the condition."""
+
+    def not_ready(status: Object) -> Object:
+        found = condition(status, "Ready", "False") or {}
+        return found if found.get("reason") == reason else {}
+
+    return not_ready(kubectl.status_when(name, f"is not ready: {reason}", not_ready, timeout))
+
+
+def kill(kubectl: Kubectl, names: list[str]) -> None:
+    """Remove pods at once, as a power cut of their node does."""
+    assert names
+    now = ("--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
+    kubectl("delete", "pod", *names, *now)
+
+
+def suspend(kubectl: Kubectl, name: str, value: bool) -> None:
+    patch = f'{{"spec": {{"suspend": {str(value).lower()}}}}}'
+    kubectl("patch", "batchinference", name, "--type=merge", "--patch", patch)
+
+
+def outcomes(status: Object) -> list[str]:
+    """Return how each attempt ended."""
+    return [attempt.get("outcome", "none yet") for attempt in status["attempts"]]

@@ -1,0 +1,1 @@
+"""Jobs, models and documentation pages as plain data."""

@@ -1,0 +1,33 @@
+"""The code blocks of the documentation's pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from support.documents.minimal import Document
+
+ROOT = Path(__file__).resolve().parents[3]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the blocks in one language, in their order."""
+    text = (ROOT / page).read_text()
+    return [body for found, body in _BLOCK.findall(text) if found == language]
+
+
+def code_of_pages() -> str:
+    """Return the module `steps` that jobs of the pages name."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return "\n".join(block for page in pages for block in blocks(str(page), "python"))
+
+
+def jobs(page: str) -> list[Document]:
+    return [yaml.safe_load(block) for block in blocks(page, "yaml")]
+
+
+def name_of(job: Document) -> str:
+    return str(job["metadata"]["name"])

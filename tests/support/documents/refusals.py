@@ -1,0 +1,157 @@
+"""Error messages of invalid documents, and valid documents that together use every field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec import BatchInference, SpecError, parse, parse_one
+from support.documents import http_models as endpoints
+from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.runtimes import FULL_MODELS, full_model
+from support.documents.variations import REMOVED, changed, full_document, place_of
+from support.documents.vllm_models import full_vllm_step
+
+
+def refused(value: Any) -> str:
+    """What is wrong with a document, one fault a line."""
+    with pytest.raises(SpecError) as caught:
+        parse(value)
+    return str(caught.value)
+
+
+def refused_text(text: str) -> str:
+    """Return the error message about a YAML text."""
+    with pytest.raises(SpecError) as caught:
+        parse_one(text)
+    return str(caught.value)
+
+
+def refused_at(place: str, value: Any, base: Document | None = None) -> str:
+    """Return the error message about a value at a path of a valid document."""
+    return refused(with_value(place, value, base))
+
+
+def accepted_at(place: str, value: Any, base: Document | None = None) -> BatchInference:
+    return parse(with_value(place, value, base))
+
+
+def with_value(place: str, value: Any, base: Document | None = None) -> Document:
+    """Return the document, by default the full one, with one value replaced."""
+    return changed(full_document() if base is None else base, place_of(place), value)
+
+
+READ_OPTIONS: dict[str, dict[str, Any]] = {
+    "images": {"mode": "L", "size": [32, 64]},
+    "parquet": {"columns": ["id", "text"]},
+    "json": {"lines": False},
+    "csv": {"delimiter": ";", "column_names": ["id", "text"]},
+    "text": {"encoding": "latin-1", "drop_empty_lines": False},
+    "binary": {},
+    "numpy": {},
+    "audio": {"sample_rate": 16000, "mono": True},
+    "video": {"fps": 0.5, "size": [32, 64], "include_timestamps": True},
+    "tfrecords": {"list_columns": ["id", "text"]},
+    "webdataset": {"mode": "L", "size": [32, 64], "decoder": False, "suffixes": ["jpg"]},
+    "manifest": {
+        "mode": "L",
+        "size": [32, 64],
+        "column": "url",
+        "decode": "image",
+        "on_unreachable": "error",
+    },
+}
+"""The options of each format, without those that all formats have."""
+
+
+def reading(format_: str, **options: Any) -> Document:
+    """Return a document that reads this format, by default with all its options."""
+    common = {
+        "include_paths": True,
+        "file_extensions": ["a", "b"],
+        "ignore_missing_paths": True,
+        "partitioning": "hive",
+        "limit": 10,
+        "shuffle": "files",
+        "shuffle_seed": 7,
+        "override_num_blocks": 8,
+    }
+    own = options or {**common, **READ_OPTIONS[format_]}
+    return document(read={"format": format_, "paths": ["s3://in/"], "options": own})
+
+
+SOURCES: dict[str, Document] = {
+    "sql": {
+        "query": "SELECT * FROM t",
+        "url": "sqlite:///data.db",
+        "options": {"shard_keys": ["id"], "shard_hash_fn": "unicode", "override_num_blocks": 4},
+    },
+    "sql of a secret": {"format": "sql", "query": "SELECT * FROM t", "urlEnv": "DATABASE_URL"},
+    "huggingface": {
+        "name": "org/data",
+        "options": {"config": "en", "split": "train", "revision": "v1", "streaming": False},
+    },
+    "lance": {
+        "path": "s3://in/data.lance",
+        "storage": {"region": "eu-west-1"},
+        "options": {"columns": ["id"], "filter": "id > 3", "version": 2},
+    },
+}
+"""Sources other than files, with every field."""
+
+
+def reading_source(name: str, **fields: Any) -> Document:
+    """Return a document that reads one of these sources, with some fields replaced."""
+    return document(read={"format": name, **SOURCES[name], **fields})
+
+
+def writing(format_: str, **fields: Any) -> Document:
+    return document(write={"format": format_, "path": "s3://out/", **fields})
+
+
+def calling(callable_: str = "module:Class", **fields: Any) -> Document:
+    """Return a document with one python step. `fields` are added to `callable`."""
+    step = python_step(callable_=callable_)
+    step["python"] |= fields
+    return document(steps=[step])
+
+
+def running(model: Document) -> Document:
+    """Return a document with one step that runs the model."""
+    return document(steps=[model_step(model=model)])
+
+
+def valid_documents() -> dict[str, Document]:
+    """Return valid documents by name. Together they use every field."""
+    return {
+        "smallest": document(),
+        "full": full_document(),
+        **{f"read {format_}": reading(format_) for format_ in READ_OPTIONS},
+        **{f"read {name}": reading_source(name) for name in SOURCES},
+        **{f"http {api}": running(model) for api, model in endpoints.full_models().items()},
+        **{f"model {name}": running(full_model(name)) for name in FULL_MODELS},
+        "vllm": document(steps=[full_vllm_step()]),
+        "write parquet": writing("parquet", mode="error", compression="lz4"),
+        "write json": writing("json", mode="overwrite", compression="gzip"),
+        "write lance": writing("lance", rowsPerFile=1000),
+        "write delta": writing("delta", partitionBy=["class"]),
+        "write iceberg": writing(
+            "iceberg",
+            table="ns.rows",
+            catalog={"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
+        ),
+        "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
+        "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
+        "write webdataset": writing("webdataset", keyColumn="path"),
+        "write images": writing("images", column="image", fileFormat="webp", nameColumn="path"),
+    }
+
+
+def short(value: Any) -> str:
+    """Return a value for the id of a test."""
+    if value is REMOVED:
+        return "removed"
+    if isinstance(value, int) and abs(value) > 2**64:
+        return "huge"
+    return (value if isinstance(value, str) else repr(value))[:40]

@@ -1,0 +1,1 @@
+"""Input files and tables that tests write, and how tests read them."""

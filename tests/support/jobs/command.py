@@ -1,0 +1,83 @@
+"""The command `batchinference` as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROGRAM = Path(sys.executable).parent / "batchinference"
+MARK = "TEST_COMMAND_MARK"
+"""A variable that children inherit. It finds them in any session."""
+
+
+@dataclass
+class Command:
+    """One run of the program with these arguments. `env` is added to the variables here."""
+
+    arguments: list[str]
+    directory: Path
+    env: dict[str, str] = field(default_factory=dict)
+    program: Path = PROGRAM
+    _mark: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start it in a process group of its own, as a shell does."""
+        return subprocess.Popen(
+            [str(self.program), *self.arguments],
+            cwd=self.directory,
+            env={**os.environ, **self.env, MARK: self._mark},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def run(self, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        with self.start() as process:
+            try:
+                out, err = process.communicate(stdin, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(self.arguments, process.returncode, out, err)
+
+    def kill(self) -> None:
+        """Kill all of its processes at once."""
+        while found := self.processes():
+            for process in found:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def processes(self) -> list[int]:
+        """Return the ids of the processes of this run that are alive."""
+        mark = f"{MARK}={self._mark}".encode()
+        return [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and mark in _environment(entry)
+        ]
+
+
+def _environment(process: Path) -> list[bytes]:
+    try:
+        return (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # it has ended
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Wait for a condition, or fail with its name."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.05)

@@ -1,0 +1,273 @@
+"""Jobs in processes of their own that get a signal before a chosen step on storage.
+
+A step is a call that changes what is stored. On a disk, each rename and each removal within such a
+call is a step as well. Steps are counted while a job runs, so nobody has to list them. What is
+stored after a step is what is stored before the next one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pytest
+
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.storage import Address
+from batchinference.spec.report import Report
+from support.documents.minimal import Document
+from support.jobs.command import wait_until
+from support.jobs.without_ray import run_task_again, run_without_ray, small_job, write_input
+from support.servers.clouds import Cloud
+from support.servers.s3 import S3Server
+
+TIMEOUT = 60.0
+AT_ONCE = 2
+"""Cases that run side by side."""
+END = "the end"
+_CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear"}
+_WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
+"""Audit events that Python raises before these system calls."""
+_HEARTBEAT = "/pulse"
+"""The file of heartbeats. It is written at any time and is no step."""
+_RANDOM = {
+    r"part-[0-9a-f]{8}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
+    r"part-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "part-*",
+    r"attempts/\d{4}-[0-9a-f]{8}": "attempts/*",
+    r"retyped/[0-9a-f]{32}": "retyped/*",
+    r"\d{8}\.\d+\.\d+\.\d+\.\d+\.[0-9a-f]{8}\.json": "TASK.json",
+}
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    ["batchinference.pipeline.job", "batchinference.pipeline.file_input", "boto3", __name__]
+)
+
+_one_asks = threading.Lock()
+"""An exit code can be read once, and starting a process reads those of all others. Of two threads
+that read at once, one would get 255."""
+
+Stops = dict[int, signal.Signals]
+"""Maps the number of a step to the signal that the process gets before it."""
+
+on_disk = pytest.mark.parametrize("place", ["posix"], indirect=True)
+on_disk_and_long_on_s3 = pytest.mark.parametrize(
+    "place", ["posix", pytest.param("s3", marks=pytest.mark.long("crash-points"))], indirect=True
+)
+
+
+@cache
+def _start_fork_server() -> None:
+    """Start it where it finds the modules of the tests, which take longer to import than a job."""
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+        forkserver.ensure_running()
+
+
+class JobProcess:
+    """A job in a process of its own, or one task of the job."""
+
+    def __init__(
+        self, place: Place, job: Document, stops: Stops | None = None, task: int | None = None
+    ) -> None:
+        self._log = Path(tempfile.mkdtemp(dir=place.logs)) / "steps"
+        self._log.touch()
+        arguments = (job, task, place.environment, stops or {}, self._log)
+        self._process: ForkServerProcess = _processes.Process(
+            target=_run_in_child, args=arguments, daemon=True
+        )
+        with _one_asks:
+            _start_fork_server()
+            self._process.start()
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of the steps that the process has reached."""
+        return self._log.read_text().splitlines()
+
+    @property
+    def report(self) -> Report:
+        """The report of a job that has ended."""
+        return Report.parse(self._log.with_name("report").read_bytes())
+
+    def end(self) -> int:
+        """Wait for the end and return the exit code. A negative code is a signal."""
+        wait([self._process.sentinel], TIMEOUT)
+        code = self._exit_code()
+        assert code is not None, f"hangs after {self.steps[-1:]}"
+        return code
+
+    def _exit_code(self) -> int | None:
+        with _one_asks:
+            return self._process.exitcode
+
+    def wait_for_stop(self) -> None:
+        """Wait until SIGSTOP has stopped the process, or until it has ended."""
+        wait_until(self._is_stopped, "a stop")
+
+    def _is_stopped(self) -> bool:
+        if self._exit_code() is not None:
+            return True
+        with suppress(psutil.NoSuchProcess):
+            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        return True
+
+    def go_on(self) -> None:
+        if self._exit_code() is None:
+            assert self._process.pid is not None
+            os.kill(self._process.pid, signal.SIGCONT)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job reads and writes. `directory` shows the objects of a store as plain files. The
+    store is reached by `environment`, or by the field `storage` of the job."""
+
+    uri: str
+    directory: Path
+    logs: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    storage: Document = field(default_factory=dict)
+
+    @property
+    def local(self) -> bool:
+        return not self.environment and not self.storage
+
+    def job(self, name: str, **write: Any) -> Document:
+        job = small_job(f"{self.uri}/in", f"{self.uri}/{name}", **write)
+        if self.storage:
+            job["spec"]["read"]["storage"] = job["spec"]["write"]["storage"] = self.storage
+        return job
+
+    def run(self, job: Document, kill: int | None = None) -> JobProcess:
+        """Run a job until it ends, or kill it before a step."""
+        process = JobProcess(self, job, {} if kill is None else {kill: signal.SIGKILL})
+        code = process.end()
+        assert code in (0, -signal.SIGKILL), f"it ended with {code} after {process.steps[-1:]}"
+        return process
+
+
+def local_place(directory: Path) -> Place:
+    write_input(directory / "in")
+    (directory / "logs").mkdir()
+    return Place(str(directory), directory, directory / "logs")
+
+
+def s3_place(directory: Path, server: S3Server) -> Place:
+    local = local_place(directory)
+    bucket = _bucket(directory)
+    server.client().create_bucket(Bucket=bucket)
+    for file in (directory / "in").iterdir():
+        server.put(bucket, {f"in/{file.name}": file.read_bytes()})
+    return Place(f"s3://{bucket}", server.directory / bucket, local.logs, server.environment)
+
+
+def cloud_place(directory: Path, scheme: str, cloud: Cloud, files: Path) -> Place:
+    """Return the place of a server that keeps its objects as files of a directory."""
+    local, bucket = local_place(directory), _bucket(directory)
+    for file in (directory / "in").iterdir():
+        cloud.put(f"{bucket}/in/{file.name}", file.read_bytes())
+    storage = {"endpoint": cloud.endpoint, "anonymous": True}
+    return Place(f"{scheme}://{bucket}", files / bucket, local.logs, storage=storage)
+
+
+def _bucket(directory: Path) -> str:
+    return f"crashes-{directory.name.replace('_', '-').lower().strip('-')}"
+
+
+def every_step(steps: list[str]) -> list[int]:
+    """Return the numbers of all steps, but of steps within others only one of each kind."""
+    first = {name: number for number, name in reversed(list(enumerate(steps)))}
+    return [n for n, name in enumerate(steps) if ": " not in name or first[name] == n]
+
+
+def one_of_each_kind(steps: list[str]) -> list[int]:
+    """Return the number of the last step of each kind, without steps within others."""
+    return list({name: n for n, name in enumerate(steps) if ": " not in name}.values())
+
+
+def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int, list[str]]:
+    """Return what the check finds, by the cases in which it finds something."""
+    cases = list(cases)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = dict(zip(cases, pool.map(check, cases), strict=True))
+    return {case: words for case, words in found.items() if words}
+
+
+def _run_in_child(
+    given: Document, task: int | None, environment: dict[str, str], stops: Stops, log: Path
+) -> None:
+    os.environ.update(environment)
+    os.fsync = lambda _: None  # only a machine forgets what a process has written
+    steps = _Steps(Address(given["spec"]["write"]["path"]).path, stops, log)
+    steps.count()
+    if task is None:
+        report = run_without_ray(given)
+        log.with_name("report").write_bytes(report.serialized())
+    else:
+        with suppress(BadOutput):
+            run_task_again(given, task)
+    steps.reach(END)
+
+
+class _Steps:
+    """Logs the steps of this process and sends it the signals before them."""
+
+    def __init__(self, output: str, stops: Stops, log: Path) -> None:
+        self._output, self._stops, self._log = output, stops, log
+        self._reached = 0
+        self._current = threading.local()
+
+    def reach(self, name: str) -> None:
+        for pattern, words in _RANDOM.items():
+            name = re.sub(pattern, words, name)
+        with self._log.open("a") as log:
+            log.write(name + "\n")
+        self._reached += 1
+        if (number := self._stops.get(self._reached - 1)) is not None:
+            # only a signal to this thread stops it at once
+            signal.pthread_kill(threading.get_ident(), number)
+
+    def count(self) -> None:
+        """Begin to count."""
+        for call, verb in _CALLS.items():
+            setattr(Address, call, self._counted(verb, getattr(Address, call)))
+        sys.addaudithook(self._on_event)
+
+    def _counted(self, verb: str, call: Callable[..., None]) -> Callable[..., None]:
+        def counted(address: Address, *content: Any) -> None:
+            if address.path.endswith(_HEARTBEAT):
+                call(address, *content)
+                return
+            name = f"{verb} {address.path.removeprefix(self._output).lstrip('/')}"
+            self.reach(name)
+            self._current.name = name
+            try:
+                call(address, *content)
+            finally:
+                self._current.name = None
+
+        return counted
+
+    def _on_event(self, event: str, _: tuple[Any, ...]) -> None:
+        within = getattr(self._current, "name", None)
+        if within is not None and event in _WITHIN:
+            self._current.name = None  # writing the log is no step
+            self.reach(f"{within}: {_WITHIN[event]}")
+            self._current.name = within

@@ -1,0 +1,83 @@
+"""Jobs whose last row waits at a gate until the test opens it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.owner import owner_of
+from batchinference.spec import parse
+from support.documents.minimal import Document
+from support.jobs.command import Command
+from support.jobs.on_ray import job_document, write_lines
+
+TEXTS = [f"text {n}" for n in range(39)]
+"""The rows that a held command commits before it waits."""
+HOLD = "hold"
+"""The row that waits."""
+
+
+class Gate:
+    """A file for which a step waits with each batch that has the row `hold`."""
+
+    def __init__(self, directory: Path, callable_: str = "wait_for") -> None:
+        self._file = directory / "gate"
+        step = {"callable": f"own_code:{callable_}", "callArgs": {"file": str(self._file)}}
+        self.steps: list[Document] = [{"name": "held", "python": step}]
+
+    def open(self) -> None:
+        self._file.touch()
+
+
+class HeldCommand:
+    """`batchinference run` in a process of its own."""
+
+    def __init__(self, directory: Path, own_code: Path) -> None:
+        self.output, self.gate = directory / "out", Gate(directory)
+        files = {"a.txt": TEXTS[:13], "b.txt": TEXTS[13:], "c.txt": [HOLD]}
+        source = write_lines(directory / "in", files)
+        shutil.copy(own_code, directory / "own_code.py")
+        self.job: Document = job_document("held", source, self.output, steps=self.gate.steps)
+        (directory / "job.yaml").write_text(yaml.safe_dump(self.job))
+        self.command = Command(["run", "job.yaml", "--report-directory", "."], directory)
+        self.process: subprocess.Popen[str] = self.command.start()
+
+    def committed(self) -> int:
+        """Count the rows whose manifests are written."""
+        layout = Layout.of(parse(self.job).spec)
+        owner = owner_of(layout)
+        return Attempt(layout, owner).counts().read if owner is not None else 0
+
+    def end(self) -> str:
+        """Wait for the end and return what was printed."""
+        _, err = self.process.communicate(timeout=60)
+        return err
+
+    def kill_driver(self) -> None:
+        """Kill the driver. The processes that it has started live for a moment longer."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def kill_all(self) -> None:
+        self.command.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def held_command(directory: Path, own_code: Path) -> Iterator[HeldCommand]:
+    held = HeldCommand(directory, own_code)
+    try:
+        yield held
+    finally:
+        held.gate.open()
+        if held.process.poll() is None:
+            held.kill_all()

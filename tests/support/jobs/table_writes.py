@@ -1,0 +1,120 @@
+"""Jobs that write a table, without Ray. Tests commit rows as write tasks do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.output import look
+from batchinference.pipeline.pieces import Piece
+from batchinference.pipeline.sink import CommitSink
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.table_sink import sink_for
+from batchinference.pipeline.tables import Table, table_for
+from batchinference.spec import BatchInferenceSpec
+from support.documents.parsed import spec_of
+from support.outputs.made import close_and_clean, succeeded_report
+
+Write = dict[str, Any]
+
+
+@dataclass
+class TableJob:
+    """One attempt at a table, whose input is a file of text."""
+
+    spec: BatchInferenceSpec
+    attempt: Attempt
+    sink: CommitSink
+    written: int = 0
+
+    def put(self, table: pa.Table, task: int | None = None, first: int | None = None) -> None:
+        """Write good rows as a task does; `task` and `first` repeat an earlier task."""
+        start = self.written if first is None else first
+        self._write(rows.with_ids(table, 0, start), task)
+        self.written = max(self.written, start + table.num_rows)
+
+    def begin(self, table: pa.Table) -> None:
+        self.sink.on_write_start(rows.with_ids(table, 0, 0).schema)
+
+    def check(self) -> list[Piece]:
+        self._write(rows.end_of_file(0, self.written), 10_000)
+        end = close_and_clean(self.attempt)
+        assert end.gaps(1, None) == {}
+        return end.pieces
+
+    def commit(self, pieces: list[Piece] | None = None) -> list[Piece]:
+        """All that makes the rows visible; `pieces` when they are checked already."""
+        checked = self.check() if pieces is None else pieces
+        layout = self.attempt.layout
+        end = Snapshot(layout.key, "", checked, {0: self.written})
+        self.attempt.commit(self.spec.write, end, succeeded_report(layout.output.uri))  # type: ignore[arg-type]
+        return checked
+
+    def complete(self) -> None:
+        layout = self.attempt.layout
+        end = Snapshot(layout.key, "", self.commit(), {0: self.written})
+        self.attempt.complete(end, succeeded_report(layout.output.uri))
+
+    def _write(self, table: pa.Table, task: int | None) -> None:
+        number = self.written if task is None else task
+        self.sink.write([table], SimpleNamespace(task_idx=number))
+
+
+def open_job(source: Path, write: Write) -> TableJob | None:
+    """The next attempt of a job; None when there is nothing to do."""
+    source.mkdir(exist_ok=True)
+    (source / "a.txt").write_text("one\n")
+    spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
+    layout = Layout.of(spec)
+    standing = look(spec.write, layout)
+    if standing is None:
+        return None
+    standing = standing.clear()
+    layout.input.write(freeze_input([str(source)], []).serialized())
+    attempt = standing.open(Snapshot(layout.key, ""))
+    return TableJob(spec, attempt, sink_for(spec.write, attempt, 1))
+
+
+def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:
+    """A whole job, a task a table. False when there was nothing to do."""
+    job = open_job(source, write)
+    if job is None:
+        return False
+    tables = list(tables)
+    if tables:
+        job.begin(tables[0])
+    for table in tables:
+        job.put(table)
+    job.complete()
+    return True
+
+
+def table_of(write: Write) -> Table:
+    """The table that a job writes."""
+    return table_for(spec_of(write=write).write)  # type: ignore[arg-type]
+
+
+def in_order(found: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, Any]]:
+    return sorted(found, key=lambda row: row[by])
+
+
+def together(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
+    """The rows of several tables."""
+    return list(concat(list(tables)).to_pylist())
+
+
+def without_x(row: dict[str, Any]) -> dict[str, Any]:
+    """A step that finds rows bad whose text has an x."""
+    if "x" in row["text"]:
+        raise ValueError("an x")
+    return row

@@ -1,0 +1,40 @@
+"""Code of users that jobs without Ray name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from support.documents.minimal import Document
+from support.jobs.without_ray import half
+
+LATER = [4, 5, 11]
+"""Values on which `half_until` fails at first."""
+
+
+def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
+    """Fail on bad rows until a file exists, and on the worst rows always."""
+    if "worst" in row["text"] or ("bad" in row["text"] and not Path(file).exists()):
+        raise ValueError("bad")
+    return row
+
+
+def step_until(file: Path) -> Document:
+    call = {"callable": "support.jobs.user_code:fails_until", "method": "map"}
+    return {"name": "own", "python": {**call, "callArgs": {"file": str(file)}}}
+
+
+def half_until(batch: dict[str, np.ndarray], file: str) -> dict[str, Any]:
+    """Do as `half`, but also fail on some values until a file exists: on one of several values of a
+    row, and on the only value of a row."""
+    if np.isin(batch["values"], LATER).any() and not Path(file).exists():
+        raise ValueError("not yet")
+    return half(batch)
+
+
+def embed(batch: dict[str, Any]) -> dict[str, Any]:
+    """Add the mean of each channel."""
+    means = [image.reshape(-1, 3).mean(axis=0) for image in batch["image"]]
+    return {**batch, "embedding": np.stack(means).astype(np.float32)}

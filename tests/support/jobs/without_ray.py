@@ -1,0 +1,209 @@
+"""A whole job in this process, without Ray.
+
+Only the class that starts tasks is replaced. Rows pass through the stages file by file. By default
+a write task takes four rows, so that the output of one input row falls into several tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+from typer.testing import CliRunner
+
+from batchinference.cli.main import app
+from batchinference.pipeline import dataset, engine, job, sink, storage
+from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.dataset import Execution
+from batchinference.pipeline.job import JobRun
+from batchinference.pipeline.job_input import open_input
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.owner import owner_of
+from batchinference.pipeline.stage import ErrorHandling, StageRunner
+from batchinference.pipeline.supervise import StopRequest
+from batchinference.pipeline.table_sink import sink_for
+from batchinference.plan import plan_for_machine
+from batchinference.spec import BatchInference, parse
+from batchinference.spec.report import Report
+from support.documents.minimal import Document, document
+
+ROWS_PER_TASK = 4
+INPUT = {
+    "a.jsonl": [(0, [1, 2]), (1, [4]), (2, [3, 5, 6]), (3, [8])],
+    "b.jsonl": [(4, [10, -1]), (5, [-2]), (6, [])],
+    "c.jsonl": [(7, [7, 9, 11, 13, 15])],
+    "d.jsonl": [],
+}
+"""Input rows and the values that each is exploded into. Negative values fail, row 3 is filtered."""
+ROWS = [
+    {"n": n, "values": value, "half": value / 2 if value % 2 == 0 else None}
+    for rows in INPUT.values()
+    for n, values in rows
+    for value in values
+    if value > 0 and n != 3
+]
+ERRORS = [(4, "b.jsonl"), (5, "b.jsonl")]
+"""The failed rows, and their files."""
+COUNTS = {"read": 8, "written": len(ROWS), "failed": 2, "skipped": 2}
+
+
+def write_input(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    for name, rows in INPUT.items():
+        lines = [json.dumps({"n": n, "values": values}) + "\n" for n, values in rows]
+        (directory / name).write_text("".join(lines))
+    return directory
+
+
+def small_job(source: Path | str, output: Path | str, **write: Any) -> Document:
+    """Return a job that explodes rows; some fail and one is filtered. `write` adds fields."""
+    steps = [
+        {"name": "few", "filter": "n != 3"},
+        {"name": "each", "explode": {"column": "values"}},
+        {"name": "half", "python": {"callable": "support.jobs.without_ray:half"}},
+    ]
+    return document(
+        "small",
+        read={"format": "json", "paths": [str(source)]},
+        write={"format": "parquet", "path": str(output), **write},
+        steps=steps,
+        errors={"maxRows": 10},
+    )
+
+
+def half(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Add a column in which some write tasks see numbers and some see only nulls."""
+    if (batch["values"] < 0).any():
+        raise ValueError("negative")
+    halves = [value / 2 if value % 2 == 0 else None for value in batch["values"].tolist()]
+    return {**batch, "half": halves}
+
+
+class InProcessExecution(Execution):
+    """Runs the tasks of a pass one after the other, or only one of them."""
+
+    rows_per_task = ROWS_PER_TASK
+
+    def __init__(self, *arguments: Any, only: int | None = None) -> None:
+        super().__init__(*arguments)
+        self._only = only
+
+    def run(self) -> None:
+        prepared, spec = self._prepared, self._spec
+        errors = ErrorHandling(spec.errors.tolerant, prepared.attempt.layout.input)
+        stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
+        runners = [StageRunner(stage, errors) for stage in stages]
+        target = sink_for(spec.write, prepared.attempt, 1)
+        done = (
+            reduce(lambda rows, run: run(rows), runners, table)
+            for read in prepared.input.read_tasks(3, prepared.gaps)
+            for table in read()
+        )
+        for task, blocks in enumerate(_blocks_of_tasks(done, self.rows_per_task)):
+            if task == 0:
+                target.on_write_start(blocks[0].schema)
+            if self._only in (None, task):
+                target.write(blocks, SimpleNamespace(task_idx=task))
+
+
+def _blocks_of_tasks(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.Table]]:
+    """Yield the blocks of each task: one block for each row."""
+    rows = [table.slice(row, 1) for table in tables for row in range(table.num_rows)]
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def run_task_again(given: Document, task: int) -> None:
+    """Run one task of the attempt that owns the output, as Ray does when it retries a task.
+
+    Raises BadOutput when the task comes late."""
+    spec = parse(given).spec
+    layout = Layout.of(spec)
+    owner = owner_of(layout)
+    assert owner is not None
+    read = open_input(spec.read)
+    prepared: Any = SimpleNamespace(input=read, attempt=Attempt(layout, owner), gaps=None)
+    with patch.object(sink, "PUT_THREADS", 1):
+        InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()
+
+
+class _InlineRay:
+    """Calls a remote function in place."""
+
+    def remote(self, **_: Any) -> Callable[[Callable[..., Any]], Any]:
+        return lambda function: SimpleNamespace(remote=function)
+
+    def get(self, results: list[Any]) -> list[Any]:
+        return results
+
+
+def run_without_ray(
+    given: Document | BatchInference,
+    publish: Callable[[Report], None] = lambda report: None,
+    rows_per_task: int = ROWS_PER_TASK,
+) -> Report:
+    """Run a job to its end. Its writes to storage have the same order every time."""
+    parsed = given if isinstance(given, BatchInference) else parse(given)
+    with in_this_process(rows_per_task):
+        plan = plan_for_machine(parsed.spec, gpus=0)
+        return JobRun(parsed, plan, publish, StopRequest()).run()
+
+
+@contextmanager
+def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
+    """Run all jobs in this process, without Ray."""
+    with (
+        patch.object(InProcessExecution, "rows_per_task", rows_per_task),
+        patch.object(job, "Execution", InProcessExecution),
+        patch.object(job, "spilled_bytes", lambda: None),
+        patch.object(dataset, "ray", _InlineRay()),
+        patch.object(sink, "PUT_THREADS", 1),
+        patch.object(storage, "DELETE_THREADS", 1),
+    ):
+        yield
+
+
+@dataclass(frozen=True)
+class Invoked:
+    """A command that has ended in this process."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def invoke_without_ray(*arguments: str, stdin: str = "") -> Invoked:
+    """Run the command in this process. It finds a machine with two CPUs."""
+    found = {"CPU": 2.0, "memory": float(1 << 30)}
+    with (
+        in_this_process(),
+        patch.object(engine, "embedded", lambda *_, **__: nullcontext(found)),
+        _captured_stderr() as printed,
+    ):
+        done = CliRunner().invoke(app, arguments, input=stdin)
+        printed.seek(0)
+        return Invoked(done.exit_code, done.stdout, done.stderr + printed.read().decode())
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[IO[bytes]]:
+    """Capture the file descriptor, to which the command prints directly."""
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

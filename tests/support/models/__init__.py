@@ -1,0 +1,1 @@
+"""Small models with seeded random weights."""

@@ -1,0 +1,75 @@
+"""Run models of the transformers runtime over columns."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import skimage
+from PIL import Image
+
+from batchinference.pipeline.blocks import to_batch
+from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.spec.models import TransformersModel
+
+
+def loaded(task: str, source: str, inputs: Any, device: Device | None = None, **fields: Any) -> Any:
+    """Return the runtime of a model whose inputs are columns of the same names."""
+    model = {
+        **{"runtime": "transformers", "task": task, "source": source, "output": "out"},
+        **{"inputs": {name: name for name in inputs}, **fields},
+    }
+    return load_runtime(TransformersModel.model_validate(model), device or Device())
+
+
+def objects(values: list[Any]) -> np.ndarray:
+    """Return an array of objects, one for each value."""
+    array = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        array[row] = value
+    return array
+
+
+def photographs(*sizes: tuple[int, int]) -> list[np.ndarray]:
+    """Return three photographs of these sizes (width, height)."""
+    images = []
+    for name, size in zip(("chelsea.png", "coffee.png", "rocket.jpg"), sizes, strict=True):
+        with Image.open(Path(skimage.data_dir) / name) as image:
+            images.append(np.asarray(image.convert("RGB").resize(size)))
+    return images
+
+
+def column(values: list[Any]) -> np.ndarray:
+    """Return values as a batch holds them. Values other than arrays are converted by Arrow."""
+    if any(isinstance(value, np.ndarray) or value is None for value in values):
+        return objects(values)
+    return to_batch(pa.table({"column": values}))["column"]
+
+
+def run(runtime: Runtime, columns: dict[str, list[Any]]) -> list[Any]:
+    """Return the results of one batch as Python values."""
+    result = runtime({name: column(values) for name, values in columns.items()})
+    return list(result.tolist() if isinstance(result, np.ndarray) else result.to_pylist())
+
+
+def rows_of(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def alike(found: Any, expected: Any, tolerance: float = 1e-4) -> bool:
+    """Return whether two results are equal up to the tolerance of their numbers."""
+    if isinstance(expected, dict):
+        same = isinstance(found, dict) and found.keys() == expected.keys()
+        return same and all(alike(found[key], expected[key], tolerance) for key in expected)
+    if isinstance(expected, list):
+        same = isinstance(found, list) and len(found) == len(expected)
+        return same and all(map(lambda a, b: alike(a, b, tolerance), found, expected))
+    if isinstance(expected, float | np.floating):
+        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(found == expected)

@@ -1,0 +1,321 @@
+"""Tiny transformers models with seeded random weights, one for each kind of task.
+
+Each function writes a model with its tokenizer or processor into a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+LABELS = {0: "left", 1: "middle", 2: "right"}
+SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>", "<image>")
+CHARACTERS = [*SPECIAL, *(letter for letter in string.printable if letter != " "), " "]
+CHAT = (
+    "{{ bos_token }}{% for message in messages %}[{{ message.role }}]"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+_SEEN = {**_SMALL, "intermediate_size": 64, "initializer_range": 0.5}
+_IMAGE = {"image_size": 32, "patch_size": 8}
+_SIZE = {"height": 32, "width": 32}
+
+
+def characters(**fields: Any) -> hf.PreTrainedTokenizerFast:
+    """A tokenizer of characters that begins each text with <bos>."""
+    vocabulary = {character: number for number, character in enumerate(CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <eos> $B", special_tokens=[("<bos>", 2), ("<eos>", 3)]
+    )
+    named = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{**named, **fields})
+
+
+def _words(folder: Path, **fields: Any) -> hf.BertTokenizer:
+    letters = [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    tokenizer = hf.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=64, **fields)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def _bert_config(**fields: Any) -> hf.BertConfig:
+    return hf.BertConfig(**_SEEN, vocab_size=57, max_position_embeddings=64, **fields)
+
+
+def masked_model(folder: Path) -> None:
+    _words(folder)
+    hf.BertForMaskedLM(_bert_config()).save_pretrained(folder)
+
+
+def token_classifier(folder: Path) -> None:
+    _words(folder)
+    config = _bert_config(id2label={0: "O", 1: "B-NAME", 2: "I-NAME"})
+    hf.BertForTokenClassification(config).save_pretrained(folder)
+
+
+def entailment_model(folder: Path) -> None:
+    _words(folder)
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    config = _bert_config(id2label=labels, label2id={name: key for key, name in labels.items()})
+    hf.BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def regressor(folder: Path) -> None:
+    """A score for a pair of texts."""
+    _words(folder)
+    hf.BertForSequenceClassification(_bert_config(num_labels=1)).save_pretrained(folder)
+
+
+def _llama_config() -> hf.LlamaConfig:
+    return hf.LlamaConfig(
+        **_SEEN,
+        vocab_size=len(CHARACTERS),
+        max_position_embeddings=512,
+        bos_token_id=2,
+        eos_token_id=3,
+    )
+
+
+def text_model(folder: Path) -> None:
+    """A causal model without chat template and pad token."""
+    characters().save_pretrained(folder)
+    hf.LlamaForCausalLM(_llama_config()).save_pretrained(folder)
+
+
+def chat_model(folder: Path) -> None:
+    characters(chat_template=CHAT).save_pretrained(folder)
+    hf.LlamaForCausalLM(_llama_config()).save_pretrained(folder)
+
+
+def decision_model(folder: Path) -> None:
+    """A decision model with answers of one letter."""
+    chat_model(folder)
+    hf.DecisionConfig(labels={"noul": ["Y", "N"]}).save_pretrained(folder)
+
+
+def encoder_decoder(folder: Path) -> None:
+    characters(pad_token="<pad>").save_pretrained(folder)
+    config = hf.T5Config(
+        vocab_size=len(CHARACTERS), d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
+        pad_token_id=0, eos_token_id=3, decoder_start_token_id=0, initializer_factor=5.0,
+    )  # fmt: skip
+    hf.T5ForConditionalGeneration(config).save_pretrained(folder)
+
+
+def vision_chat(folder: Path) -> None:
+    """A chat model for texts and images."""
+    text = _llama_config()
+    config = hf.LlavaConfig(
+        vision_config=hf.CLIPVisionConfig(**_SEEN, **_IMAGE), text_config=text,
+        image_token_index=SPECIAL.index("<image>"), vision_feature_layer=-1,
+        vision_feature_select_strategy="default",
+    )  # fmt: skip
+    hf.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    hf.LlavaProcessor(
+        image_processor=hf.CLIPImageProcessor(size=_SIZE, crop_size=_SIZE),
+        tokenizer=characters(pad_token="<pad>", additional_special_tokens=["<image>"]),
+        patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+        chat_template=CHAT,
+    ).save_pretrained(folder)  # fmt: skip
+
+
+def clip(folder: Path) -> None:
+    config = hf.CLIPConfig(
+        text_config={**_SEEN, "vocab_size": len(CHARACTERS), "bos_token_id": 2, "eos_token_id": 3},
+        vision_config={**_SEEN, **_IMAGE},
+        projection_dim=24,
+    )
+    hf.CLIPModel(config).save_pretrained(folder)
+    hf.CLIPImageProcessor(size=_SIZE, crop_size=_SIZE).save_pretrained(folder)
+    tokenizer = characters(pad_token="<pad>", model_max_length=77)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 3)]
+    )
+    tokenizer.save_pretrained(folder)
+
+
+def siglip(folder: Path) -> None:
+    config = hf.SiglipConfig(
+        text_config={**_SEEN, "vocab_size": len(CHARACTERS), "projection_size": 32},
+        vision_config={**_SEEN, **_IMAGE},
+    )
+    hf.SiglipModel(config).save_pretrained(folder)
+    hf.SiglipImageProcessor(size=_SIZE).save_pretrained(folder)
+    characters(pad_token="<pad>", model_max_length=64).save_pretrained(folder)
+
+
+def object_detector(folder: Path) -> None:
+    config = hf.YolosConfig(
+        **_SEEN, image_size=[32, 32], patch_size=8, num_detection_tokens=5, id2label=LABELS
+    )
+    hf.YolosForObjectDetection(config).save_pretrained(folder)
+    hf.YolosImageProcessor(size=_SIZE).save_pretrained(folder)
+
+
+def zero_shot_detector(folder: Path) -> None:
+    """A detector of objects with given labels."""
+    config = hf.OwlViTConfig(
+        text_config={**_SEEN, "vocab_size": len(CHARACTERS), "max_position_embeddings": 32},
+        vision_config={**_SEEN, **_IMAGE},
+        projection_dim=32,
+    )
+    hf.OwlViTForObjectDetection(config).save_pretrained(folder)
+    hf.OwlViTImageProcessor(size=_SIZE, do_center_crop=False).save_pretrained(folder)
+    characters(pad_token="<pad>", model_max_length=32).save_pretrained(folder)
+
+
+def segmenter(folder: Path) -> None:
+    config = hf.SegformerConfig(
+        num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 16],
+        patch_sizes=[3, 3], strides=[2, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2],
+        decoder_hidden_size=16, id2label=LABELS, initializer_range=0.5,
+    )  # fmt: skip
+    hf.SegformerForSemanticSegmentation(config).save_pretrained(folder)
+    hf.SegformerImageProcessor(size=_SIZE).save_pretrained(folder)
+
+
+def depth_estimator(folder: Path) -> None:
+    config = hf.GLPNConfig(
+        num_encoder_blocks=4, depths=[1, 1, 1, 1], sr_ratios=[1, 1, 1, 1],
+        hidden_sizes=[8, 8, 16, 16], patch_sizes=[3, 3, 3, 3], strides=[2, 2, 2, 2],
+        num_attention_heads=[1, 1, 2, 2], mlp_ratios=[2, 2, 2, 2], decoder_hidden_size=16,
+    )  # fmt: skip
+    hf.GLPNForDepthEstimation(config).save_pretrained(folder)
+    hf.GLPNImageProcessor(size_divisor=32).save_pretrained(folder)
+
+
+def mask_generator(folder: Path) -> None:
+    config = hf.SamConfig(
+        vision_config={**_SMALL, "image_size": 64, "patch_size": 16, "output_channels": 16,
+                       "mlp_dim": 32, "window_size": 2, "global_attn_indexes": [1],
+                       "num_pos_feats": 8},
+        prompt_encoder_config={"hidden_size": 16, "image_size": 64, "patch_size": 16,
+                               "mask_input_channels": 4},
+        mask_decoder_config={"hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 2,
+                             "num_attention_heads": 2, "iou_head_hidden_dim": 16},
+    )  # fmt: skip
+    hf.SamModel(config).save_pretrained(folder)
+    hf.SamImageProcessor(
+        size={"longest_edge": 64}, mask_size={"longest_edge": 16},
+        pad_size={"height": 64, "width": 64}, mask_pad_size={"height": 16, "width": 16},
+    ).save_pretrained(folder)  # fmt: skip
+
+
+def keypoint_matcher(folder: Path) -> None:
+    config = hf.SuperGlueConfig(
+        keypoint_detector_config={"encoder_hidden_sizes": [8, 8, 8, 8], "decoder_hidden_size": 16,
+                                  "keypoint_decoder_dim": 65, "descriptor_decoder_dim": 16,
+                                  "model_type": "superpoint", "max_keypoints": 20,
+                                  "keypoint_threshold": 0.0},
+        hidden_size=16, keypoint_encoder_sizes=[8, 16], gnn_layers_types=["self", "cross"],
+        num_attention_heads=2, sinkhorn_iterations=5, matching_threshold=0.0,
+    )  # fmt: skip
+    hf.SuperGlueForKeypointMatching(config).save_pretrained(folder)
+    hf.SuperGlueImageProcessor(size={"height": 48, "width": 64}).save_pretrained(folder)
+
+
+def _wave_config(**fields: Any) -> hf.Wav2Vec2Config:
+    return hf.Wav2Vec2Config(
+        **_SEEN, vocab_size=len(CHARACTERS), conv_dim=[16, 16], conv_stride=[8, 8],
+        conv_kernel=[16, 16], num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+        feat_extract_norm="layer", pad_token_id=0, **fields,
+    )  # fmt: skip
+
+
+def audio_classifier(folder: Path) -> None:
+    config = _wave_config(id2label=LABELS, classifier_proj_size=16)
+    hf.Wav2Vec2ForSequenceClassification(config).save_pretrained(folder)
+    hf.Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(folder)
+
+
+def speech_recognizer(folder: Path) -> None:
+    hf.Wav2Vec2ForCTC(_wave_config()).save_pretrained(folder)
+    hf.Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(folder)
+    vocabulary = {character: number for number, character in enumerate(CHARACTERS)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    hf.Wav2Vec2CTCTokenizer(
+        str(folder / "vocab.json"), bos_token="<bos>", eos_token="<eos>", unk_token="<unk>",
+        pad_token="<pad>", word_delimiter_token="|",
+    ).save_pretrained(folder)  # fmt: skip
+
+
+def audio_text_model(folder: Path) -> None:
+    """Embeddings of audio and text in one space."""
+    config = hf.ClapConfig(
+        text_config={**_SEEN, "vocab_size": len(CHARACTERS), "max_position_embeddings": 130},
+        audio_config={"spec_size": 32, "num_mel_bins": 8, "patch_size": 4, "patch_stride": [4, 4],
+                      "patch_embeds_hidden_size": 8, "depths": [1, 1],
+                      "num_attention_heads": [2, 2], "window_size": 4, "hidden_size": 16,
+                      "num_hidden_layers": 2},
+        projection_dim=16,
+    )  # fmt: skip
+    hf.ClapModel(config).save_pretrained(folder)
+    hf.ClapFeatureExtractor(
+        feature_size=8, sampling_rate=1000, max_length_s=2, fft_window_size=64, hop_length=16,
+        frequency_max=500, truncation="rand_trunc",
+    ).save_pretrained(folder)  # fmt: skip
+    characters(pad_token="<pad>").save_pretrained(folder)
+
+
+def speech_synthesizer(folder: Path) -> None:
+    config = hf.VitsConfig(
+        vocab_size=len(CHARACTERS), **_SMALL, ffn_dim=32, flow_size=16, spectrogram_bins=9,
+        prior_encoder_num_flows=1, posterior_encoder_num_wavenet_layers=1,
+        duration_predictor_num_flows=1, depth_separable_num_layers=1,
+        upsample_initial_channel=16, upsample_rates=[8, 8], upsample_kernel_sizes=[16, 16],
+        resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 1]], noise_scale=0.0,
+        noise_scale_duration=0.0, prior_encoder_num_wavenet_layers=1,
+    )  # fmt: skip
+    hf.VitsModel(config).save_pretrained(folder)
+    characters(pad_token="<pad>").save_pretrained(folder)
+
+
+def video_classifier(folder: Path) -> None:
+    config = hf.VideoMAEConfig(
+        **_SEEN, **_IMAGE, num_frames=4, tubelet_size=2, id2label=LABELS, use_mean_pooling=True
+    )
+    hf.VideoMAEForVideoClassification(config).save_pretrained(folder)
+    size = {"shortest_edge": 32}
+    hf.VideoMAEImageProcessor(size=size, crop_size=_SIZE).save_pretrained(folder)
+
+
+def document_reader(folder: Path) -> None:
+    """Question answering on documents with known words."""
+    _words(folder)
+    config = hf.LayoutLMConfig(**_SEEN, vocab_size=57, max_position_embeddings=64)
+    hf.LayoutLMForQuestionAnswering(config).save_pretrained(folder)
+
+
+def table_reader(folder: Path) -> None:
+    """Question answering on tables."""
+    letters = [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EMPTY]", *letters, *string.digits]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    hf.TapasTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    config = hf.TapasConfig(
+        **_SEEN, vocab_size=len(words), max_position_embeddings=64, num_aggregation_labels=2,
+        aggregation_labels={0: "NONE", 1: "SUM"}, no_aggregation_label_index=0,
+        select_one_column=True,
+    )  # fmt: skip
+    hf.TapasForQuestionAnswering(config).save_pretrained(folder)
+
+
+def write(name: str, folder: Path) -> str:
+    """Write the model of this name, and return its folder."""
+    torch.manual_seed(0)
+    globals()[name](folder)
+    return str(folder)

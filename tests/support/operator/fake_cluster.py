@@ -1,0 +1,298 @@
+"""A Kubernetes API server in memory, and the operator's gateway and watches of it.
+
+It keeps resourceVersions and refuses stale ones, holds objects that have finalizers, and collects
+garbage by owner references. Two drivers run the operator on it: harness.py in virtual time, and
+stepped_operator.py call by call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from batchinference.rendering import NAME_LABEL
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.gateway import Conflict
+from batchinference_operator.status.observations import RayJobView
+from support.operator.objects import NAMESPACE, job_body
+from support.operator.virtual_time import wall_clock
+
+Object = dict[str, Any]
+Watcher = Callable[[str | None, Object], None]
+WATCHED = ("BatchInference", "RayJob", "Pod")
+FOREGROUND = "foregroundDeletion"
+
+
+def apply_merge_patch(target: Any, patch: Any) -> Any:
+    """The algorithm of RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = apply_merge_patch(result.get(name), value)
+    return result
+
+
+@dataclass
+class FakeCluster:
+    """Objects of one namespace, by kind and name. A stored object is never changed, only
+    replaced."""
+
+    now: Callable[[], datetime] = wall_clock
+    objects: dict[tuple[str, str], Object] = field(default_factory=dict)
+    version: int = 0
+    finalizers_hold: bool = False
+    """Whether deleted objects wait for `finalize`; else their finalizers go at once."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """Messages of warning Events, by the name of the object."""
+    events: dict[str, Object] = field(default_factory=dict)
+    """Events that were posted, by name."""
+    watchers: list[Watcher] = field(default_factory=list)
+    history: list[Object] = field(default_factory=list)
+    """All statuses of all BatchInferences, in order."""
+    on_status: Callable[[Object, Object], None] = lambda before, after: None
+    """Called with the BatchInference before and after each write of its status."""
+
+    def get(self, kind: str, name: str) -> Object | None:
+        return self.objects.get((kind, name))
+
+    def list(self, kind: str) -> list[Object]:
+        return [body for (each, _), body in self.objects.items() if each == kind]
+
+    def put(self, body: Object) -> Object:
+        """Create or replace an object."""
+        known = self.get(body["kind"], body["metadata"]["name"])
+        metadata = {
+            "uid": f"{self.version + 1:08d}-uid",
+            "creationTimestamp": stamp(self.now()),
+            "generation": 1,
+            "namespace": NAMESPACE,
+            **(known["metadata"] if known else {}),
+            **body["metadata"],
+        }
+        return self._store({**body, "metadata": metadata})
+
+    def patch(self, kind: str, name: str, patch: Object) -> Object:
+        """Apply a merge patch to an object."""
+        return self._store(apply_merge_patch(self.objects[kind, name], patch))
+
+    def apply(self, name: str = "job", **spec: Any) -> None:
+        """Create a BatchInference."""
+        body = job_body(name)
+        self.put({**body, "spec": {**body["spec"], **spec}})
+
+    def delete(
+        self, kind: str, name: str, *, unseen: bool = False, foreground: bool = False
+    ) -> None:
+        """Delete an object; one with finalizers is only marked. No watch sees it if `unseen`."""
+        body = self.objects[kind, name]
+        finalizers = [
+            *(body["metadata"].get("finalizers", []) if self.finalizers_hold else []),
+            *([FOREGROUND] if foreground else []),
+        ]
+        if not finalizers:
+            self._remove(body, unseen=unseen)
+        elif "deletionTimestamp" not in body["metadata"]:
+            marks = {"deletionTimestamp": stamp(self.now()), "finalizers": finalizers}
+            self.patch(kind, name, {"metadata": marks})
+
+    def finalize(self, kind: str) -> None:
+        """Remove the objects of a kind that are marked as deleted."""
+        for body in self.list(kind):
+            if "deletionTimestamp" in body["metadata"]:
+                self._remove(body)
+
+    def collect_garbage(self) -> None:
+        """Delete objects without an owner, and in foreground deletion the owned ones first."""
+        for body in list(self.objects.values()):
+            if FOREGROUND in body["metadata"].get("finalizers", []):
+                owned = list(self._owned_by(body))
+                for each in owned:
+                    self.delete(each["kind"], each["metadata"]["name"])
+                if not owned:
+                    self._remove(body)
+        uids = {body["metadata"]["uid"] for body in self.objects.values()}
+        for body in list(self.objects.values()):
+            owners = body["metadata"].get("ownerReferences", [])
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                self.delete(body["kind"], body["metadata"]["name"])
+
+    def status(self, name: str = "job") -> Object:
+        """The status of a BatchInference."""
+        found: Object = self.objects["BatchInference", name].get("status", {})
+        return found
+
+    def _owned_by(self, owner: Object) -> Iterator[Object]:
+        for body in self.objects.values():
+            references = body["metadata"].get("ownerReferences", [])
+            if any(each["uid"] == owner["metadata"]["uid"] for each in references):
+                yield body
+
+    def _store(self, body: Object) -> Object:
+        key = body["kind"], body["metadata"]["name"]
+        event = "MODIFIED" if key in self.objects else "ADDED"
+        self.version += 1
+        stored = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
+        self.objects[key] = stored
+        if stored["kind"] == "BatchInference" and "status" in stored:
+            self.history.append(stored["status"])
+        self._notify(event, stored)
+        return stored
+
+    def _remove(self, body: Object, *, unseen: bool = False) -> None:
+        removed = self.objects.pop((body["kind"], body["metadata"]["name"]))
+        if not unseen:
+            self._notify("DELETED", removed)
+
+    def _notify(self, event: str, body: Object) -> None:
+        for watcher in list(self.watchers):
+            watcher(event, body)
+
+
+def is_watched(body: Object) -> bool:
+    """The operator watches all BatchInferences, and RayJobs and pods that have its label."""
+    if body["kind"] == "BatchInference":
+        return True
+    return body["kind"] in WATCHED and NAME_LABEL in body["metadata"].get("labels", {})
+
+
+class Watches:
+    """One watch per kind. Events wait until they are delivered to a controller."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.controller: Controller | None = None
+        self.pending: dict[str, deque[tuple[str | None, Object]]] = {
+            kind: deque() for kind in WATCHED
+        }
+        cluster.watchers.append(self.enqueue)
+
+    def enqueue(self, event: str | None, body: Object) -> None:
+        if is_watched(body):
+            self.pending[body["kind"]].append((event, body))
+
+    def relist(self, kind: str) -> None:
+        """Begin a watch again: it lists what exists, and not what was deleted meanwhile."""
+        self.pending[kind].clear()
+        for body in self.cluster.list(kind):
+            self.enqueue(None, body)
+
+    def deliver(self, kind: str, *, repeat: bool = False) -> None:
+        """Deliver the next event of a watch; `repeat` keeps it, to be delivered again."""
+        pending = self.pending[kind]
+        if pending and self.controller is not None:
+            event, body = pending[0] if repeat else pending.popleft()
+            cache = self.controller.cache
+            put, drop = {
+                "BatchInference": (cache.set_job, cache.drop_job),
+                "RayJob": (cache.set_ray_job, cache.drop_ray_job),
+                "Pod": (cache.pods.put, cache.pods.drop),
+            }[kind]
+            self.controller.hear(drop if event == "DELETED" else put, body)
+
+    def deliver_all(self) -> None:
+        for kind in WATCHED:
+            while self.pending[kind]:
+                self.deliver(kind)
+
+
+@dataclass
+class FakeGateway:
+    """The operator's gateway to a FakeCluster. `before` and `after` are called with the name of
+    each call, before and after the cluster serves it, and may raise."""
+
+    cluster: FakeCluster
+    before: Callable[[str], None] = lambda _: None
+    after: Callable[[str], None] = lambda _: None
+
+    async def begin(self, call: str) -> None:
+        self.before(call)
+
+    def end(self, call: str) -> None:
+        self.after(call)
+
+    async def create(self, body: Object) -> Object | None:
+        call = f"create {body['kind']}"
+        await self.begin(call)
+        exists = self.cluster.get(body["kind"], body["metadata"]["name"]) is not None
+        created = None if exists else self.cluster.put(body)
+        self.end(call)
+        return created
+
+    async def all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+        await self.begin(f"list {kind}")
+        for body in self.cluster.list(kind):
+            if is_watched(body):
+                yield body
+        self.end(f"list {kind}")
+
+    async def pods(self, namespace: str, job: str) -> set[str]:
+        await self.begin("list Pods")
+        found = [body["metadata"] for body in self.cluster.list("Pod")]
+        self.end("list Pods")
+        return {one["name"] for one in found if one["labels"].get(NAME_LABEL) == job}
+
+    async def ray_job(self, namespace: str, name: str) -> Object | None:
+        await self.begin("get RayJob")
+        found = self.cluster.get("RayJob", name)
+        self.end("get RayJob")
+        return found
+
+    async def warning(self, namespace: str, kind: str, name: str) -> str:
+        await self.begin("get Events")
+        self.end("get Events")
+        return self.cluster.warnings.get(name, "")
+
+    async def why_queued(self, namespace: str, seen: RayJobView) -> str:
+        await self.begin("get Workload")
+        self.end("get Workload")
+        return self.cluster.warnings.get(seen.name, "")
+
+    async def release(self, namespace: str, seen: RayJobView) -> None:
+        await self._remove_cluster(seen)
+        await self.begin("release")
+        if self.cluster.get("RayJob", seen.name):
+            self.cluster.patch("RayJob", seen.name, {"spec": {"ttlSecondsAfterFinished": 0}})
+        self.end("release")
+
+    async def remove(self, namespace: str, seen: RayJobView) -> None:
+        await self.begin("remove RayJob")
+        found = self.cluster.get("RayJob", seen.name)
+        if found is not None and found["metadata"]["uid"] == seen.uid:
+            self.cluster.delete("RayJob", seen.name)
+        self.end("remove RayJob")
+        await self._remove_cluster(seen)
+
+    async def _remove_cluster(self, seen: RayJobView) -> None:
+        if seen.cluster:
+            await self.begin("remove RayCluster")
+            if self.cluster.get("RayCluster", seen.cluster):
+                self.cluster.delete("RayCluster", seen.cluster)
+            self.end("remove RayCluster")
+
+    async def post_event(self, body: Object) -> bool:
+        await self.begin("post Event")
+        known = self.cluster.events.get(body["metadata"]["name"], {"count": 0})
+        self.cluster.events[body["metadata"]["name"]] = {**body, "count": known["count"] + 1}
+        return known["count"] > 0
+
+    async def patch_status(
+        self, namespace: str, name: str, resource_version: str, patch: Object
+    ) -> Object | None:
+        assert namespace == NAMESPACE
+        await self.begin("patch status")
+        known = self.cluster.get("BatchInference", name)
+        if known is not None:
+            if known["metadata"]["resourceVersion"] != resource_version:
+                raise Conflict("the object has been modified")
+            written = self.cluster.patch("BatchInference", name, {"status": patch})
+            self.cluster.on_status(known, written)
+        self.end("patch status")
+        return self.cluster.get("BatchInference", name)

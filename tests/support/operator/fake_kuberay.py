@@ -1,0 +1,337 @@
+"""KubeRay and the drivers of Ray jobs, as state machines.
+
+FakeKubeRay advances all RayJobs when it is told to. RayJobScript takes one RayJob through its
+states in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
+from batchinference.spec.report import JobState, Report
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.runtime.driver import Answer
+from batchinference_operator.status.observations import RayJobView, owner_uid
+from support.operator.fake_cluster import FakeCluster, Object
+from support.operator.objects import RUNNING, asking, placed, report, waiting
+from support.operator.virtual_time import seconds_of, until
+
+FINALIZER = "ray.io/rayjob-finalizer"
+ENDS = {JobState.SUCCEEDED: "Complete", JobState.FAILED: "Failed"}
+ROWS = 800
+
+
+async def _undisturbed(call: str) -> None:
+    """Calls of drivers have no faults."""
+
+
+@dataclass
+class RayDriver:
+    """The driver of a Ray job. It has no state until it starts."""
+
+    state: JobState | None = None
+    rows: int = 0
+    cause: str | None = None
+
+    def advance(self) -> None:
+        """One step towards success."""
+        if self.state is None:
+            self.state = JobState.PREPARING
+        elif self.state == JobState.PREPARING:
+            self.state = JobState.RUNNING
+        elif self.state == JobState.RUNNING and self.rows < ROWS:
+            self.rows += ROWS // 8
+        elif self.state == JobState.RUNNING:
+            self.state = JobState.FINALIZING
+        elif self.state == JobState.FINALIZING:
+            self.state = JobState.SUCCEEDED
+
+    @property
+    def ray_status(self) -> str:
+        """The status of the job in Ray."""
+        if self.state is None:
+            return "PENDING"
+        return self.state.value.upper() if self.state.ended else "RUNNING"
+
+
+@dataclass
+class FakeKubeRay:
+    """KubeRay in HTTPMode: the states of a RayJob, its finalizer and its RayCluster."""
+
+    cluster: FakeCluster
+    trouble: dict[str, float] = field(default_factory=dict)
+    """Until when a fault lasts: KubeRay is `away`, drivers are `silent`, new pods are `stuck`."""
+    drivers: dict[str, RayDriver] = field(default_factory=dict)
+    """By the name of the RayCluster."""
+    succeeded: set[str | None] = field(default_factory=set)
+    """The uids of BatchInferences whose driver has succeeded."""
+
+    begin: Callable[[str], Awaitable[str | None]] = _undisturbed
+    """Is awaited before each call of a driver, and may return a fault."""
+
+    def has(self, trouble: str) -> bool:
+        return self.trouble.get(trouble, 0.0) > seconds_of(self.cluster.now())
+
+    def reconcile(self) -> None:
+        """Reconcile every RayJob once, unless KubeRay is away."""
+        if self.has("away"):
+            return
+        self.cluster.finalize("RayJob")
+        for body in self.cluster.list("RayJob"):
+            self._reconcile(body)
+
+    def advance_drivers(self) -> None:
+        """Every driver takes one step."""
+        for name, driver in self.drivers.items():
+            if self.cluster.get("RayCluster", name) is not None:
+                driver.advance()
+                self._note_success(name, driver)
+
+    def fail_driver(self, cause: str) -> str | None:
+        """A driver fails. Returns the uid of its BatchInference."""
+        for name, driver in self.drivers.items():
+            cluster = self.cluster.get("RayCluster", name)
+            if cluster and driver.state is not None and not driver.state.ended:
+                driver.state, driver.cause = JobState.FAILED, cause
+                return self._job_of(cluster)
+        return None
+
+    def lose_head(self) -> None:
+        """All heads are lost with their drivers. KubeRay submits the jobs to new ones."""
+        for name in self.drivers:
+            self.drivers[name] = RayDriver()
+
+    def give_up(self, body: Object, reason: str) -> None:
+        """KubeRay calls a RayJob failed, whatever its driver does."""
+        end = {"jobDeploymentStatus": "Failed", "reason": reason, "endTime": self._now()}
+        self._set_status(body, **end)
+
+    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+        """The operator asks a driver for its report."""
+        fault = await self.begin("ask the driver")
+        if fault or self.has("silent") or self.cluster.get("RayCluster", ray_job.cluster) is None:
+            return Answer(reached=False)
+        return Answer(reached=True, report=self._report(self.drivers[ray_job.cluster]))
+
+    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
+        fault = await self.begin("stop the driver")
+        driver = self.drivers.get(ray_job.cluster)
+        if not fault and driver is not None and not self.has("silent"):
+            self._stop(driver)
+
+    def _report(self, driver: RayDriver) -> Report | None:
+        if driver.state is None:
+            return None
+        rows = {"rows": driver.rows, "total": ROWS} if driver.rows else {"rows": None}
+        fields = {"reason": driver.cause, "updatedAt": self._now()}
+        return report(driver.state, **rows, **fields)
+
+    def _reconcile(self, body: Object) -> None:
+        state = body.get("status", {}).get("jobDeploymentStatus", "")
+        suspend = bool(body["spec"].get("suspend"))
+        if state == "" and not suspend:
+            self.accept(body, f"{body['metadata']['name']}-{self.cluster.version}")
+        elif state in ("Initializing", "Running") and suspend:
+            self._interrupt(body)
+            self._set_status(body, jobDeploymentStatus="Suspending")
+        elif state == "Initializing":
+            self._start_cluster(body)
+        elif state == "Running":
+            self._follow(body)
+        elif state == "Suspending":
+            self._drop_cluster(body)
+            gone = {"rayClusterStatus": None, "rayClusterName": None, "jobStatus": ""}
+            self._set_status(body, jobDeploymentStatus="Suspended", **gone)
+        elif state == "Suspended" and not suspend:
+            self._set_status(body, jobDeploymentStatus="")
+        elif state in ("Complete", "Failed"):
+            self._clean_up(body)
+
+    def _interrupt(self, body: Object) -> None:
+        """Stop the driver, which may still report that."""
+        driver = self.drivers.get(body["status"].get("rayClusterName", ""))
+        if driver is not None:
+            self._stop(driver)
+
+    def _stop(self, driver: RayDriver) -> None:
+        if driver.state is not None and not driver.state.ended:
+            driver.state, driver.cause = JobState.FAILED, "Interrupted"
+
+    def accept(self, body: Object, name: str) -> None:
+        """Put the finalizer on a new RayJob and name its RayCluster."""
+        finalizers = {"finalizers": [FINALIZER]}
+        self.cluster.patch("RayJob", body["metadata"]["name"], {"metadata": finalizers})
+        self._set_status(body, jobDeploymentStatus="Initializing", rayClusterName=name)
+
+    def _start_cluster(self, body: Object) -> None:
+        name = body["status"]["rayClusterName"]
+        if self.cluster.get("RayCluster", name) is None:
+            self._make_cluster(body, name)
+            return
+        secret = body["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
+        if self.has("stuck"):
+            return
+        lacks = self.cluster.get("Secret", secret) is None
+        state = waiting("CreateContainerConfigError", f'secret "{secret}" not found')
+        for pod in self._pods(name):
+            status = state if lacks else {"containerStatuses": []}
+            self.cluster.patch("Pod", pod["metadata"]["name"], {"status": status})
+        if lacks:
+            return
+        head = {"head": {"podIP": "10.0.0.7", "serviceName": f"{name}-head-svc"}}
+        self._set_status(body, jobDeploymentStatus="Running", rayClusterStatus=head)
+
+    def _make_cluster(self, body: Object, name: str) -> None:
+        owner = {"kind": "RayJob", "uid": body["metadata"]["uid"], "controller": True}
+        metadata = {"name": name, "ownerReferences": [owner]}
+        cluster = self.cluster.put({"kind": "RayCluster", "metadata": metadata})
+        self.drivers[name] = RayDriver()
+        for kind in ("head", "worker"):
+            self.add_pod(body, cluster, kind)
+
+    def add_pod(self, body: Object, cluster: Object, kind: str) -> None:
+        """A pod of a RayJob's cluster."""
+        labels = {key: body["metadata"]["labels"][key] for key in (NAME_LABEL, ATTEMPT_LABEL)}
+        owner = {"kind": "RayCluster", "uid": cluster["metadata"]["uid"], "controller": True}
+        metadata = {
+            "name": f"{cluster['metadata']['name']}-{self.cluster.version}-{kind}",
+            "labels": {
+                **labels,
+                GPUS_LABEL: "1",
+                "ray.io/cluster": cluster["metadata"]["name"],
+                "ray.io/node-type": kind,
+            },
+            "ownerReferences": [owner],
+        }
+        state = waiting("ImagePullBackOff") if self.has("stuck") else {}
+        status = placed(self._now(), **state)
+        self.cluster.put({"kind": "Pod", "metadata": metadata, "spec": asking("2"),
+                         "status": status})  # fmt: skip
+
+    def _follow(self, body: Object) -> None:
+        """KubeRay asks Ray for the job's status, and creates a missing cluster again."""
+        name = body["status"]["rayClusterName"]
+        if self.cluster.get("RayCluster", name) is None:
+            self._make_cluster(body, name)
+        driver = self.drivers[name]
+        if driver.state is not None and driver.state.ended:
+            self.finish(body, driver.state)
+        else:
+            self._set_status(body, jobStatus=driver.ray_status)
+
+    def finish(self, body: Object, state: JobState) -> None:
+        """The driver has ended in this state."""
+        reason = {"reason": "AppFailed"} if state == JobState.FAILED else {}
+        self._set_status(
+            body,
+            jobStatus=state.value.upper(),
+            jobDeploymentStatus=ENDS[state],
+            endTime=self._now(),
+            **reason,
+        )
+
+    def _clean_up(self, body: Object) -> None:
+        ended = datetime.fromisoformat(body["status"]["endTime"])
+        if (self.cluster.now() - ended).total_seconds() >= body["spec"]["ttlSecondsAfterFinished"]:
+            self._drop_cluster(body)
+
+    def _drop_cluster(self, body: Object) -> None:
+        cluster = self.cluster.get("RayCluster", body["status"]["rayClusterName"])
+        if cluster is not None:
+            self.cluster.delete("RayCluster", cluster["metadata"]["name"])
+
+    def _pods(self, cluster: str) -> list[Object]:
+        owner = self.cluster.get("RayCluster", cluster)
+        uid = owner["metadata"]["uid"] if owner else None
+        return [pod for pod in self.cluster.list("Pod")
+                if pod["metadata"]["ownerReferences"][0]["uid"] == uid]  # fmt: skip
+
+    def _note_success(self, cluster: str, driver: RayDriver) -> None:
+        if driver.state == JobState.SUCCEEDED:
+            self.succeeded.add(self._job_of(self.cluster.get("RayCluster", cluster)))
+
+    def _job_of(self, cluster: Object | None) -> str | None:
+        owner = owner_uid(cluster, "RayJob") if cluster else None
+        ray_jobs = [one for one in self.cluster.list("RayJob") if one["metadata"]["uid"] == owner]
+        return owner_uid(ray_jobs[0], "BatchInference") if ray_jobs else None
+
+    def _set_status(self, body: Object, **status: Any) -> None:
+        known = self.cluster.get("RayJob", body["metadata"]["name"])
+        if known is not None and any(
+            known.get("status", {}).get(key) != value for key, value in status.items()
+        ):
+            self.cluster.patch("RayJob", body["metadata"]["name"], {"status": status})
+
+    def _now(self) -> str:
+        return stamp(self.cluster.now())
+
+
+@dataclass
+class FakeDriver:
+    """Gives scripted answers by the name of the RayJob; without one the driver is unreachable."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+
+    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+        self.asked.append((namespace, ray_job.name, token))
+        return self.answers.get(ray_job.name, Answer(reached=False))
+
+    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
+        self.stopped.append(ray_job.name)
+
+
+@dataclass
+class RayJobScript:
+    """Takes the RayJob of one attempt through its states, one every ten seconds."""
+
+    cluster: FakeCluster
+    driver: FakeDriver
+    name: str = "job"
+    attempt: int = 1
+
+    @property
+    def ray_job(self) -> str:
+        return f"{self.name}-{self.attempt}"
+
+    async def run(self, last: JobState = JobState.SUCCEEDED, **fields: Any) -> None:
+        """From the creation of the RayJob to its end. `fields` are those of the last report."""
+        await self.start()
+        await self.step(**RUNNING)
+        await self.answer(Answer(reached=True))
+        await self.answer(_answer(JobState.PREPARING))
+        for rows in (0, 40, 90):
+            await self.answer(_answer(JobState.RUNNING, rows=rows, total=100))
+        await self.answer(_answer(JobState.FINALIZING, rows=100, total=100))
+        fields = {"updatedAt": "2026-03-01T12:01:00Z", **fields}
+        await self.answer(_answer(last, rows=100, total=100, **fields))
+        if body := self.cluster.get("RayJob", self.ray_job):
+            FakeKubeRay(self.cluster).finish(body, last)
+            await asyncio.sleep(10)
+
+    async def start(self) -> None:
+        """Accept the RayJob as soon as it exists."""
+        await until(lambda: self.cluster.get("RayJob", self.ray_job))
+        body = self.cluster.objects["RayJob", self.ray_job]
+        FakeKubeRay(self.cluster).accept(body, f"{self.ray_job}-cluster")
+        await asyncio.sleep(10)
+
+    async def step(self, **status: Any) -> None:
+        """Change the status of the RayJob."""
+        self.cluster.patch("RayJob", self.ray_job, {"status": status})
+        await asyncio.sleep(10)
+
+    async def answer(self, answer: Answer) -> None:
+        """Change the answer of the driver."""
+        self.driver.answers[self.ray_job] = answer
+        await asyncio.sleep(10)
+
+
+def _answer(state: JobState, **fields: Any) -> Answer:
+    return Answer(reached=True, report=report(state, **fields))

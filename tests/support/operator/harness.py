@@ -1,0 +1,152 @@
+"""The operator on a cluster in memory, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.reconcile.reconcile import finished
+from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.runtime.cache import Cache
+from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.metrics import Metrics
+from batchinference_operator.runtime.recorder import Recorder
+from batchinference_operator.runtime.signals import Signals
+from support.operator.fake_cluster import WATCHED, FakeCluster, FakeGateway, Object, Watches
+from support.operator.fake_kuberay import FakeDriver, RayJobScript
+from support.operator.objects import RUNNING, SETTINGS
+from support.operator.virtual_time import clock, until, wall_clock
+
+LAGS: list[dict[str, float]] = [{}, {"BatchInference": 3}, {"RayJob": 3}, {"RayJob": 0.2}]
+"""Delays of the watches in seconds, by kind."""
+
+
+def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float]) -> Watches:
+    """Deliver all events of a cluster to a controller, those of a kind `lag` seconds late."""
+    loop = asyncio.get_running_loop()
+
+    class DelayedWatches(Watches):
+        def enqueue(self, event: str | None, body: Object) -> None:
+            before = len(self.pending.get(body["kind"], ()))
+            super().enqueue(event, body)
+            if len(self.pending.get(body["kind"], ())) > before:
+                loop.call_later(lag.get(body["kind"], 0), self.deliver, body["kind"])
+
+    watches = DelayedWatches(cluster)
+    watches.controller = controller
+    for kind in WATCHED:
+        watches.relist(kind)
+    return watches
+
+
+@asynccontextmanager
+async def running_operator(
+    gateway: FakeGateway,
+    driver: FakeDriver,
+    *,
+    workers: int = 2,
+    lag: Mapping[str, float] | None = None,
+    settings: Settings = SETTINGS,
+    signals: Signals | None = None,
+) -> AsyncIterator[Controller]:
+    """Run the operator while the block runs. It dies with the first of its workers."""
+    cache = Cache(clock, settings)
+    controller = Controller(
+        gateway, driver, settings, cache, now=wall_clock, signals=signals or Signals()
+    )
+    await controller.learn([])
+    watches = _watch(gateway.cluster, controller, lag or {})
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(controller.work()) for _ in range(workers)]
+        try:
+            yield controller
+        finally:
+            gateway.cluster.watchers.remove(watches.enqueue)
+            for task in tasks:
+                task.cancel()
+
+
+class Harness:
+    """A cluster, a driver and the operator's gateway. `calls` are its calls of the API server."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.driver = FakeDriver()
+        self.calls: list[tuple[float, str]] = []
+        self.gateway = FakeGateway(self.cluster, before=self.record)
+
+    def record(self, call: str) -> None:
+        self.calls.append((clock(), call))
+
+    def fail_call(self, call: str, fault: Exception) -> None:
+        """Let a call of the API server fail from now on."""
+
+        def fail(each: str) -> None:
+            self.record(each)
+            if each == call:
+                raise fault
+
+        self.gateway.before = fail
+
+    def ray_job(self, name: str = "job") -> RayJobScript:
+        return RayJobScript(self.cluster, self.driver, name)
+
+    def phase(self, name: str = "job") -> Any:
+        return self.cluster.status(name).get("phase")
+
+    def reason(self, name: str = "job") -> Any:
+        return self.cluster.status(name).get("conditions", [{}])[0].get("reason")
+
+    def is_finished(self, name: str = "job") -> bool:
+        body = self.cluster.get("BatchInference", name)
+        return body is not None and finished(JobView.of(body))
+
+    def count(self, call: str) -> int:
+        return sum(each == call for _, each in self.calls)
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases of the job in their order."""
+        return [phase for phase, _ in itertools.groupby(s["phase"] for s in self.cluster.history)]
+
+    def operator(self, **settings: Any) -> AbstractAsyncContextManager[Controller]:
+        """Run the operator."""
+        return running_operator(self.gateway, self.driver, **settings)
+
+    @asynccontextmanager
+    async def recorded_operator(self, **settings: Any) -> AsyncIterator[Metrics]:
+        """Run the operator with Events and metrics."""
+        metrics = Metrics()
+        recorder = Recorder(self.gateway, metrics, wall_clock)
+        async with self.operator(signals=Signals(metrics, recorder), **settings):
+            posting = asyncio.create_task(recorder.work())
+            yield metrics
+            await asyncio.sleep(1)
+            posting.cancel()
+
+    async def start_job(self) -> None:
+        """Create a job; wait for its RayJob."""
+        self.cluster.apply()
+        await until(lambda: self.phase() == "Starting")
+
+    async def run_job(self) -> RayJobScript:
+        """Create a job whose driver runs and has not reported yet."""
+        self.cluster.apply()
+        await until(lambda: self.cluster.get("RayJob", "job-1"))
+        kuberay = self.ray_job()
+        await kuberay.step(**RUNNING)
+        return kuberay
+
+    async def finish_job(self, last: JobState = JobState.SUCCEEDED) -> None:
+        """Create a job and take it to its end."""
+        self.cluster.apply()
+        await self.finish_run(last)
+
+    async def finish_run(self, last: JobState = JobState.SUCCEEDED) -> None:
+        await self.ray_job().run(last)
+        await until(self.is_finished)

@@ -1,0 +1,136 @@
+"""Kubernetes objects as the operator meets them, as small as they can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.status import Counts, Progress
+from batchinference_operator.reconcile.settings import Settings
+from support.documents.minimal import document
+
+Object = dict[str, Any]
+
+NAMESPACE = "team"
+UID = "5f0c7d1e-0000-4000-8000-000000000001"
+OTHER_UID = "5f0c7d1e-0000-4000-8000-000000000002"
+CREATED = "2026-03-01T12:00:00Z"
+SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least sixteen bytes")
+
+
+def job_body(name: str = "job", *, status: Object | None = None, **metadata: Any) -> Object:
+    """A BatchInference as a watch shows it. Further arguments are metadata."""
+    body = document(name)
+    body["metadata"] = {
+        "namespace": NAMESPACE,
+        "name": name,
+        "uid": UID,
+        "generation": 1,
+        "resourceVersion": "1",
+        "creationTimestamp": CREATED,
+        **metadata,
+    }
+    return body if status is None else {**body, "status": status}
+
+
+def owner(uid: str = UID, kind: str = "BatchInference") -> Object:
+    return {"kind": kind, "name": "job", "uid": uid, "controller": True}
+
+
+def ray_job_body(name: str = "job-1", *, owner_uid: str | None = UID, **status: Any) -> Object:
+    """A RayJob as KubeRay leaves it; further arguments are its status, None leaves one out."""
+    status = {"rayClusterName": f"{name}-cluster", **status}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {
+            "namespace": NAMESPACE,
+            "name": name,
+            "uid": f"uid-of-{name}",
+            "creationTimestamp": CREATED,
+            "labels": {NAME_LABEL: name.rpartition("-")[0]},
+            "ownerReferences": [owner(owner_uid)] if owner_uid else [],
+        },
+        "spec": {"ttlSecondsAfterFinished": 600},
+        "status": {key: value for key, value in status.items() if value is not None},
+    }
+
+
+HEAD = {"head": {"podIP": "10.0.0.7", "serviceName": "job-1-head-svc"}}
+INITIALIZING = {"jobDeploymentStatus": "Initializing"}
+RUNNING = {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running", "rayClusterStatus": HEAD}
+FAILED = {
+    "jobStatus": "FAILED",
+    "jobDeploymentStatus": "Failed",
+    "reason": "AppFailed",
+    "message": "Traceback ...",
+    "rayClusterStatus": HEAD,
+    "endTime": "2026-03-01T12:10:00Z",
+}
+SUCCEEDED = {
+    "jobStatus": "SUCCEEDED",
+    "jobDeploymentStatus": "Complete",
+    "rayClusterStatus": HEAD,
+    "endTime": "2026-03-01T12:10:00Z",
+}
+
+
+def pod_body(
+    name: str = "job-1-head", *, job: str = "job", attempt: int = 1, gpus: int = 0, **status: Any
+) -> Object:
+    """A pod of one attempt at a job; further arguments are its status."""
+    labels = {
+        NAME_LABEL: job,
+        ATTEMPT_LABEL: str(attempt),
+        **({GPUS_LABEL: str(gpus)} if gpus else {}),
+        "ray.io/cluster": f"{job}-{attempt}-cluster",
+        "ray.io/node-type": "head" if name.endswith("head") else "worker",
+    }
+    return {
+        "kind": "Pod",
+        "metadata": {"namespace": NAMESPACE, "name": name, "labels": labels},
+        "status": status,
+    }
+
+
+def placed(since: str = CREATED, **status: Any) -> Object:
+    """Status of a pod that has had a node since then."""
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
+    return {"conditions": [scheduled], "phase": "Running", **status}
+
+
+def asking(cpu: str = "1") -> Object:
+    """Spec of a pod with one container that asks for so much."""
+    return {"containers": [{"name": "ray", "resources": {"limits": {"cpu": cpu}}}]}
+
+
+def waiting(reason: str, message: str = "") -> Object:
+    """Status of a pod with one container that waits."""
+    state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
+    return {"containerStatuses": [{"name": "ray", "state": state}]}
+
+
+def report(
+    state: JobState = JobState.RUNNING,
+    *,
+    rows: int | None = None,
+    total: int | None = None,
+    counts: Counts | None = None,
+    **fields: Any,
+) -> Report:
+    """A driver's report. Further arguments are fields by their names in JSON."""
+    return Report(
+        name="job",
+        state=state,
+        progress=None if rows is None else Progress(rows=rows, total=total),
+        counts=counts,
+        **{
+            "output": "s3://out/result/",
+            "startedAt": "2026-03-01T12:01:00Z",
+            "updatedAt": "2026-03-01T12:09:00Z",
+            "version": "0.1.0",
+            **fields,
+        },
+    )

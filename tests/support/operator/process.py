@@ -1,0 +1,137 @@
+"""The operator as a process of its own, with the rights, settings and files of the chart's pod."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from support.cluster.chart import container, one
+from support.servers.api_server import ApiServer, free_port
+from support.servers.dashboard import Dashboard
+
+Object = dict[str, Any]
+
+PROGRAM = Path(sys.executable).with_name("batchinference-operator")
+_DNS = Path(__file__).with_name("cluster_dns")
+_GRANTED = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+class OperatorProcess:
+    """The operator of one release. It may be stopped and started as often as one likes."""
+
+    def __init__(
+        self, server: ApiServer, manifests: list[Object], directory: Path, dashboard: Dashboard
+    ) -> None:
+        self.manifests = manifests
+        self.log = directory / "operator.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        account = one(manifests, "ServiceAccount")["metadata"]
+        self.user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+        for manifest in manifests:
+            if manifest["kind"] in _GRANTED:
+                server.apply(manifest)
+        self.token = server.token(account["namespace"], account["name"])
+        kubeconfig = server.kubeconfig(directory / "kubeconfig", self.token)
+        self._environment = _environment(manifests, _mounted(manifests, directory)) | {
+            "HOME": str(directory),
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(kubeconfig),
+            "BATCHINFERENCE_OPERATOR_HEALTH_PORT": str(free_port()),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_DNS), os.getenv("PYTHONPATH")])),
+            "DASHBOARD_OF_TEST": dashboard.address,
+        }
+
+    @property
+    def health(self) -> str:
+        return (
+            f"http://127.0.0.1:{self._environment['BATCHINFERENCE_OPERATOR_HEALTH_PORT']}/healthz"
+        )
+
+    def answers(self, path: str) -> int:
+        """The status of its own answer; 0 while it gives none."""
+        try:
+            return urllib3.request(
+                "GET", self.health.replace("/healthz", path), retries=False
+            ).status
+        except urllib3.exceptions.HTTPError:
+            return 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(PROGRAM)], env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def stop(self, seconds: float = 10) -> int:
+        """End it as Kubernetes does; its exit code. An error when it takes longer."""
+        assert self._process is not None
+        self._process.terminate()
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 10) -> int:
+        """Its exit code, when it ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout=seconds)
+
+    def kill(self) -> None:
+        """End it at once, as when its node loses power."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def output(self) -> str:
+        """All that it has said so far."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+def _mounted(manifests: list[Object], directory: Path) -> dict[str, Path]:
+    """Mount paths of the pod's ConfigMaps and Secrets, and where their files lie here."""
+    spec = one(manifests, "Deployment")["spec"]["template"]["spec"]
+    paths = {mount["name"]: mount["mountPath"] for mount in container(manifests)["volumeMounts"]}
+    places = {}
+    for volume in spec["volumes"]:
+        if files := _files(manifests, volume):
+            place = directory / volume["name"]
+            place.mkdir()
+            for name, content in files.items():
+                (place / name).write_bytes(content)
+            places[paths[volume["name"]]] = place
+    return places
+
+
+def _files(manifests: list[Object], volume: Object) -> dict[str, bytes]:
+    if "configMap" in volume:
+        assert one(manifests, "ConfigMap")["metadata"]["name"] == volume["configMap"]["name"]
+        data = one(manifests, "ConfigMap")["data"]
+        return {name: text.encode() for name, text in data.items()}
+    if "secret" in volume:
+        assert one(manifests, "Secret")["metadata"]["name"] == volume["secret"]["secretName"]
+        data = one(manifests, "Secret")["data"]
+        return {name: base64.b64decode(text) for name, text in data.items()}
+    return {}
+
+
+def _environment(manifests: list[Object], places: dict[str, Path]) -> dict[str, str]:
+    """The variables of the container, their paths moved to where the files lie here."""
+    found = {}
+    for variable in container(manifests)["env"]:
+        value = str(variable["value"])
+        for mounted, place in places.items():
+            value = value.replace(f"{mounted}/", f"{place}/")
+        found[variable["name"]] = value
+    return found

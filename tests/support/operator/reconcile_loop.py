@@ -1,0 +1,177 @@
+"""Calls of `reconcile` for one job, each of which sees what the one before has written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from batchinference.spec.limits import Limits
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.reconcile.following import created
+from batchinference_operator.reconcile.model import Actions, JobView, Observed
+from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
+from batchinference_operator.reconcile.turns import Turn
+from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.pods import Loss, PodView
+from support.operator.objects import INITIALIZING, RUNNING, SETTINGS, job_body, ray_job_body, report
+from support.operator.virtual_time import BEGINNING
+
+Object = dict[str, Any]
+
+
+class ReconcileLoop:
+    """The job, its RayJobs and all else that is observed. Arguments are fields of the spec."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.spec = {**job_body()["spec"], **spec}
+        self.generation = 1
+        self.status: Object = {}
+        self.now: datetime = BEGINNING
+        self.ray_jobs: dict[str, Object] = {}
+        self.pods: tuple[PodView, ...] = ()
+        self.losses: tuple[Loss, ...] = ()
+        self.report: Any = None
+        self.phases: list[str] = []
+        self.settings = SETTINGS
+        self.words: dict[str, str] = {}
+        self.turn: Turn | None = None
+        self.unheard_pods = False
+
+    def reconcile(self, seconds: float = 0.0) -> Actions:
+        """Reconcile after so many seconds, and carry out the actions."""
+        self.now += timedelta(seconds=seconds)
+        body = job_body(status=self.status, generation=self.generation)
+        body["spec"] = self.spec
+        seen = {name: RayJobView.of(one) for name, one in self.ray_jobs.items()}
+        reached = self.report is not None
+        observed = Observed(
+            JobView.of(body),
+            seen,
+            self.pods,
+            self.losses,
+            self.report,
+            reached,
+            self.words,
+            self.turn,
+            unheard_pods=self.unheard_pods,
+        )
+        actions = reconcile_once(observed, self.settings, self.now)
+        self._act(actions)
+        return actions
+
+    def _act(self, actions: Actions) -> None:
+        for seen in actions.stop:
+            self.ray_jobs[seen.name]["status"]["jobStatus"] = "STOPPED"
+        for seen in actions.remove:
+            self.ray_jobs[seen.name]["metadata"]["deletionTimestamp"] = stamp(self.now)
+        for body in actions.create:
+            if body["kind"] == "RayJob":
+                made = ray_job_body(body["metadata"]["name"])
+                made["metadata"]["creationTimestamp"] = stamp(self.now)
+                self.ray_jobs.setdefault(body["metadata"]["name"], made)
+        for seen in actions.release:
+            self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0
+        if actions.status is not None:
+            self.status = actions.status
+            self.phases.append(actions.status["phase"])
+
+    def limit(self, **limits: Any) -> None:
+        """Set the limits of the platform."""
+        defaults = SETTINGS.defaults.model_copy(update={"limits": Limits.model_construct(**limits)})
+        self.settings = replace(SETTINGS, defaults=defaults)
+
+    # --- KubeRay and the driver ---------------------------------------------------------
+
+    @property
+    def ray_job(self) -> Object:
+        """The RayJob of the last attempt."""
+        return self.ray_jobs[self.status["rayJobName"]]
+
+    def set_kuberay_status(self, **status: Any) -> None:
+        """KubeRay writes the status of the RayJob."""
+        self.ray_job["status"] = {**self.ray_job["status"], **status}
+
+    def finalize_deletions(self) -> None:
+        """KubeRay takes its finalizers off deleted RayJobs."""
+        for name, body in list(self.ray_jobs.items()):
+            if "deletionTimestamp" in body["metadata"]:
+                del self.ray_jobs[name]
+
+    def set_report(self, state: JobState, **fields: Any) -> None:
+        """The driver reports."""
+        self.report = report(state, **{"updatedAt": stamp(self.now), **fields})
+
+    def plan(self) -> None:
+        self.reconcile()
+
+    def begin(self, seconds: float) -> None:
+        """Create a RayJob, and write it to the status at once."""
+        before, (*_, made) = self.status, self.reconcile(seconds).create
+        planned = self.status
+        self.phases.pop()
+        job = JobView.of({**job_body(status=before), "spec": self.spec})
+        body = self.ray_jobs[made["metadata"]["name"]]
+        self._act(created(job, planned, body, self.settings, self.now))
+
+    def start(self) -> None:
+        """Advance until the RayJob gets its cluster."""
+        self.plan()
+        self.set_kuberay_status(**INITIALIZING)
+        self.reconcile()
+
+    def run(self, rows: int = 10) -> None:
+        """Advance until the first rows."""
+        self.start()
+        self.set_kuberay_status(**RUNNING)
+        self.set_report(JobState.RUNNING, rows=rows)
+        self.reconcile()
+
+    def queue(self) -> None:
+        """Advance until Kueue suspends the RayJob."""
+        self.start()
+        self.ray_job["spec"]["suspend"] = True
+        self.reconcile()
+
+    def finalize(self) -> None:
+        """Advance until the last rows."""
+        self.run()
+        self.set_report(JobState.FINALIZING, rows=10)
+        self.reconcile()
+
+    def lose(self) -> None:
+        """Advance until an attempt with rows fails."""
+        self.run()
+        self.fail()
+
+    def fail(self, cause: str = "NodeLost", message: str = "in its words") -> Actions:
+        """The driver reports a failure."""
+        self.ray_job["spec"]["suspend"] = False
+        self.set_kuberay_status(**RUNNING)
+        self.set_report(JobState.FAILED, reason=cause, message=message)
+        actions = self.reconcile()
+        self.report = None
+        return actions
+
+    # --- the status ---------------------------------------------------------------------
+
+    @property
+    def phase(self) -> str:
+        return str(self.status["phase"])
+
+    @property
+    def reason(self) -> str:
+        (found,) = {str(condition["reason"]) for condition in self.status["conditions"]}
+        return found
+
+    @property
+    def message(self) -> str:
+        (found,) = {str(condition["message"]) for condition in self.status["conditions"]}
+        return found
+
+    @property
+    def attempt(self) -> Object:
+        """The last attempt."""
+        found: Object = self.status["attempts"][-1]
+        return found

@@ -1,0 +1,152 @@
+"""A job whose RayJob nobody runs: the test plays KubeRay and the driver."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from batchinference.rendering.objects import TOKEN_KEY
+from batchinference.spec.report import Report
+from support.cluster.kubectl import condition, eventually
+from support.servers.api_server import Namespace
+from support.servers.dashboard import Dashboard
+
+Object = dict[str, Any]
+Found = TypeVar("Found")
+
+HEAD_IP = "10.244.0.9"
+OUTPUT = "s3://out/result/"
+PATIENCE = 60.0
+"""Seconds that a change may take to show in the status."""
+LONG_AGO = timedelta(minutes=5)
+"""Longer than the operator asks a driver for its report when the RayJob has ended."""
+
+
+def soon(what: str, condition: Callable[[], Found]) -> Found:
+    """The first true value of a condition; AssertionError when it takes too long."""
+    return eventually(what, condition, PATIENCE, 0.02)
+
+
+def stamp(ago: timedelta = timedelta()) -> str:
+    return (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class PlayedJob:
+    """A BatchInference, its RayJob and the dashboard of its Ray cluster."""
+
+    def __init__(self, namespace: Namespace, name: str, dashboard: Dashboard) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.dashboard = dashboard
+        self.attempt = 1
+        self.service = f"{name}-head-svc"
+
+    # --- what the operator makes ------------------------------------------------------------
+
+    @property
+    def body(self) -> Object:
+        found: Object = self.namespace.get("BatchInference", self.name)
+        return found
+
+    @property
+    def ray_job(self) -> Object:
+        """The RayJob of the attempt that is played, as soon as it is there."""
+        name = f"{self.name}-{self.attempt}"
+        return soon(f"RayJob {name}", lambda: self.namespace.find("RayJob", name))
+
+    @property
+    def secret(self) -> Object:
+        """The token of the Ray cluster, as soon as it is there."""
+        name = self.ray_job["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
+        return soon(f"Secret {name}", lambda: self.namespace.find("Secret", name))
+
+    @property
+    def config_map(self) -> Object:
+        head = self.ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+        volume = next(volume for volume in head["volumes"] if "configMap" in volume)
+        found: Object = self.namespace.get("ConfigMap", volume["configMap"]["name"])
+        return found
+
+    def status(self, phase: str, reason: str = "", words: str = "") -> Object:
+        """The status as soon as it has this phase, and this reason and these words if given."""
+
+        def reached() -> Object | None:
+            status = self.body.get("status", {})
+            ready = status.get("conditions", [{}])[0]
+            right = status.get("phase") == phase and words in ready["message"]
+            return status if right and reason in ("", ready["reason"]) else None
+
+        try:
+            return soon(f"{phase} {reason} {words}", reached)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.body.get('status')}") from None
+
+    def condition(self, kind: str) -> Object:
+        """A condition as soon as it holds."""
+        return soon(
+            f"{self.name} is {kind}",
+            lambda: condition(self.body.get("status", {}), kind, "True"),
+        )
+
+    def released(self) -> bool:
+        """Waits until the cluster need not be kept any longer."""
+        return soon(
+            f"the cluster of {self.name} is released",
+            lambda: self.ray_job["spec"]["ttlSecondsAfterFinished"] == 0,
+        )
+
+    def suspend(self, value: bool) -> None:
+        self.namespace.patch("BatchInference", self.name, {"spec": {"suspend": value}})
+
+    # --- what KubeRay and the driver do -----------------------------------------------------
+
+    def play(self, deployment: str, job: str = "", **fields: Any) -> None:
+        """What KubeRay says of the RayJob: the states of its deployment and of its driver."""
+        status = {"jobDeploymentStatus": deployment, **fields}
+        if job:
+            status["jobStatus"] = job
+        name = self.ray_job["metadata"]["name"]
+        self.namespace.patch_status("RayJob", name, status)
+
+    def play_cluster(self) -> None:
+        """The Ray cluster is ready, and its dashboard answers to its token."""
+        head = {"podIP": HEAD_IP, "serviceName": self.service}
+        self.play("Running", rayClusterName=f"{self.name}-abcde", rayClusterStatus={"head": head})
+        token = base64.b64decode(self.secret["data"][TOKEN_KEY]).decode()
+        self.dashboard.tokens[self.host] = token
+
+    def play_pod(self, status: Object) -> str:
+        """A worker's pod that has come so far; returns its name."""
+        group = self.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+        name = f"{self.name}-worker-x"
+        pod = {**group["template"], "apiVersion": "v1", "kind": "Pod"}
+        self.namespace.create({**pod, "metadata": {"name": name, **pod["metadata"]}})
+        self.namespace.patch_status("Pod", name, status)
+        return name
+
+    def play_driver(self) -> None:
+        self.play("Running", "RUNNING", startTime=stamp())
+
+    def play_end(self, job: str, deployment: str = "Complete", **fields: Any) -> None:
+        """The RayJob has ended, so long ago that nobody waits for a report any more."""
+        self.play(deployment, job, endTime=stamp(LONG_AGO), **fields)
+
+    def report(self, state: str, **fields: Any) -> None:
+        """What the driver says from now on."""
+        fields = {"output": OUTPUT, "startedAt": stamp(), "updatedAt": stamp(), **fields}
+        text = json.dumps({"name": self.name, "state": state, "version": "0.1.0", **fields})
+        self.dashboard.reports[self.host, HEAD_IP] = Report.parse(text)
+
+    def play_success(self) -> None:
+        """All of it, from the cluster to the end."""
+        self.play_cluster()
+        self.play_driver()
+        self.report("succeeded", counts={"read": 10, "written": 10, "failed": 0, "skipped": 0})
+        self.play("Complete", "SUCCEEDED", endTime=stamp())
+
+    @property
+    def host(self) -> str:
+        return f"{self.service}.{self.namespace.name}.svc"

@@ -1,0 +1,181 @@
+"""The operator, run call by call: between two of its calls only the test changes anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.runtime.cache import Cache
+from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
+from batchinference_operator.runtime.keys import Key
+from batchinference_operator.runtime.queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from support.operator.fake_cluster import WATCHED, FakeCluster, FakeGateway, Watches
+from support.operator.fake_kuberay import FakeKubeRay
+from support.operator.objects import SETTINGS
+from support.operator.virtual_time import ManualClock
+
+IDLE = "get a key"
+EXPECTED = (Conflict, Refused)
+"""Errors of the server; any other is a defect of the operator."""
+BEFORE: dict[str, Callable[[], Exception]] = {
+    "conflict": lambda: Conflict("the object has been modified"),
+    "refused": lambda: Refused("403: exceeded quota"),
+    "unreachable": lambda: Unreachable("connection reset"),
+}
+AFTER: dict[str, Callable[[], Exception]] = {
+    "no answer": lambda: Unreachable("504: gateway timeout"),
+}
+FAULTS = (*BEFORE, *AFTER)
+"""How a call may fail: before or after the server serves it."""
+
+
+@dataclass
+class Call:
+    """A call at which the operator waits. The fault to raise is sent into it."""
+
+    name: str
+
+    def __await__(self) -> Generator[Call, str | None, str | None]:
+        fault = yield self
+        if fault in BEFORE:
+            raise BEFORE[fault]()
+        return fault
+
+
+class SteppedGateway(FakeGateway):
+    """Each call waits until the test lets it continue, with or without a fault."""
+
+    fault: str | None = None
+
+    async def begin(self, call: str) -> None:
+        self.fault = await Call(call)
+
+    def end(self, call: str) -> None:
+        if self.fault in AFTER:
+            raise AFTER[self.fault]()
+
+    async def post_event(self, body: Any) -> bool:
+        raise AssertionError("Events are posted outside of the reconcile loop")
+
+
+async def call_driver(call: str) -> str | None:
+    return await Call(call)
+
+
+@dataclass
+class SteppedQueue:
+    """The operator's queue for a single job, on a manual clock."""
+
+    clock: ManualClock
+    key: Key | None = None
+    due: float | None = None
+    failures: int = 0
+    defects: list[BaseException] = field(default_factory=list)
+
+    @property
+    def ready(self) -> bool:
+        if self.due is not None and self.due <= self.clock.seconds:
+            self.due = None
+            self.waiting = True
+        return self.waiting
+
+    waiting: bool = False
+
+    def add(self, key: Key) -> None:
+        self.key, self.waiting, self.due = key, True, None
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        at = self.clock.seconds + seconds
+        if not self.waiting and (self.due is None or at < self.due):
+            self.due = at
+
+    async def get(self) -> Key:
+        while not self.ready:
+            await Call(IDLE)
+        self.waiting = False
+        assert self.key is not None
+        return self.key
+
+    def done(self, key: Key) -> None:
+        pass
+
+    def retry(self, key: Key) -> float:
+        met = sys.exc_info()[1]
+        if met is not None and not isinstance(met, EXPECTED):
+            self.defects.append(met)
+        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(self.failures, 10), MAX_RETRY_SECONDS)
+        self.failures += 1
+        self.add_after(key, delay)
+        return delay
+
+    def forgive(self, key: Key) -> None:
+        self.failures = 0
+
+    def forget(self, key: Key) -> None:
+        self.failures, self.due = 0, None
+
+    def __len__(self) -> int:
+        """How many other jobs wait, as set by the test."""
+        return self.others
+
+    others: int = 0
+
+
+class SteppedOperator:
+    """An operator that can be killed between any two calls."""
+
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        kuberay: FakeKubeRay,
+        clock: ManualClock,
+        settings: Settings = SETTINGS,
+    ) -> None:
+        self.cluster = cluster
+        self.kuberay = kuberay
+        self.clock = clock
+        self.settings = settings
+        self.watches = Watches(cluster)
+        self.start()
+
+    def start(self) -> None:
+        self.queue = SteppedQueue(self.clock)
+        queue: Any = self.queue
+        cache = Cache(lambda: self.clock.seconds, self.settings)
+        self.controller = Controller(
+            SteppedGateway(self.cluster), self.kuberay, self.settings, cache, queue,
+            self.clock.now,
+        )  # fmt: skip
+        self.watches.controller = self.controller
+        self.work: Coroutine[Call, str | None, None] = self._run()
+        self.call = self.work.send(None)
+
+    async def _run(self) -> None:
+        """Learn what exists, with retries, and then work."""
+        while True:
+            try:
+                await self.controller.learn([])
+                break
+            except EXPECTED:
+                continue
+        for kind in WATCHED:
+            self.watches.relist(kind)
+        await self.controller.work()
+
+    def kill(self) -> None:
+        """Kill the operator and start another."""
+        self.work.close()
+        self.start()
+
+    @property
+    def idle(self) -> bool:
+        return self.call.name == IDLE and not self.queue.ready
+
+    def step(self, fault: str | None = None) -> None:
+        """Serve the call at which it waits, and run to the next one."""
+        if not self.idle:
+            self.call = self.work.send(None if self.call.name == IDLE else fault)

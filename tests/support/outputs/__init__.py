@@ -1,0 +1,1 @@
+"""Outputs: written by tests, read back, checked."""

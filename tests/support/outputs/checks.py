@@ -1,0 +1,122 @@
+"""Checks of the output of the small job (see jobs/without_ray.py), by its files alone."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from batchinference.pipeline.manifest import counts_of_name
+from batchinference.spec.report import JobState, Report
+from support.jobs.without_ray import COUNTS, ERRORS, ROWS
+from support.outputs.rows import Row
+
+SCHEMA = pa.schema([("n", pa.int64()), ("values", pa.int64()), ("half", pa.float64())])
+_STATE = {"job.json", "spec.json", "input.parquet", "output.json", "report.json"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An output on a disk. `state` is the folder of the job's own files. `others` and `files` are
+    rows and files that existed before and stay. `replaced` are rows that the job removes."""
+
+    output: Path
+    state: str = "_batchinference"
+    others: tuple[Row, ...] = ()
+    files: frozenset[str] = frozenset()
+    replaced: tuple[Row, ...] = ()
+
+    def of_any_moment(self) -> Iterator[str]:
+        """Yield faults that must never occur: duplicate rows, foreign rows, or a success mark on an
+        incomplete output."""
+        found = Counter(map(_key, self.rows()))
+        allowed = {_key(row) for row in [*ROWS, *self.others, *self.replaced]}
+        yield from (f"twice: {row}" for row, count in found.items() if count > 1)
+        yield from (f"foreign: {row}" for row in found if row not in allowed)
+        yield from (f"gone: {row}" for row in map(_key, self.others) if row not in found)
+        old = self.replaced and found == Counter(map(_key, self.replaced))
+        if (self.output / self._success).exists() and not old:
+            yield from self.of_the_end()
+
+    def of_the_end(self) -> Iterator[str]:
+        """Yield faults that must not exist when the job has ended."""
+        if not (self.output / self._success).exists():
+            yield "no _SUCCESS"
+        yield from _differences("rows", self.rows(), [*ROWS, *self.others])
+        yield from _differences("errors", self.errors(), _ERRORS)
+        yield from self.wrong_files()
+        report = Report.parse((self.output / self.state / "report.json").read_bytes())
+        counts = report.counts and report.counts.model_dump()
+        if (report.state, counts) != (JobState.SUCCEEDED, COUNTS):
+            yield f"report: {report.state} {counts}"
+
+    @property
+    def _success(self) -> str:
+        return "_SUCCESS" if self.state == "_batchinference" else f"{self.state}/_SUCCESS"
+
+    def rows(self) -> list[Row]:
+        """Return the rows as a plain reader sees them."""
+        if not self.output.exists():
+            return []
+        table = ds.dataset(self.output, SCHEMA, "parquet", partitioning="hive").to_table()
+        rows: list[Row] = table.to_pylist()
+        return rows
+
+    def errors(self) -> list[Row]:
+        files = (self.output / self.state / "errors").glob("part-*")
+        found = [row for file in files for row in pq.read_table(file).to_pylist()]
+        return [{"row": row["row"], "path": Path(row["path"]).name} for row in found]
+
+    def wrong_files(self) -> Iterator[str]:
+        """Yield files that output.json does not name, and files that differ from it."""
+        pieces = json.loads((self.output / self.state / "output.json").read_bytes())["pieces"]
+        data = {file["name"]: file for piece in pieces for file in piece["data"]}
+        errors = [piece["errors"] for piece in pieces if piece["errors"]]
+        named = data | {f"{self.state}/errors/{file['name']}": file for file in errors}
+        there = self.names()
+        known = {*named, *self.files, *(f"{self.state}/{name}" for name in _STATE), self._success}
+        yield from (f"too many: {name}" for name in there - known if "/attempts/" not in name)
+        yield from (f"missing: {name}" for name in known - there)
+        for name in named.keys() & there:
+            content = (self.output / name).read_bytes()
+            if (len(content), zlib.crc32(content)) != (named[name]["bytes"], named[name]["crc32"]):
+                yield f"differs from output.json: {name}"
+
+    def names(self) -> set[str]:
+        """Return all files except hidden ones, which were never completed."""
+        files = {str(path.relative_to(self.output)): path for path in self.output.rglob("*")}
+        return {
+            name
+            for name, path in files.items()
+            if path.is_file() and (path.name[0] != "." or ".part-" in name)
+        }
+
+    def done_again(self) -> int:
+        """Count rows that were committed more than once, in the output or not."""
+        names = (name.split("/")[-1] for name in self.names() if "/attempts/" in name)
+        committed = [found[1] for found in map(counts_of_name, names) if found]
+        done = sum(counts.written + counts.failed + counts.skipped for counts in committed)
+        return done - sum(COUNTS.values()) + COUNTS["read"]
+
+
+_ERRORS = [{"row": int(n) - 4, "path": name} for n, name in ERRORS]
+
+
+def _differences(what: str, found: list[Row], wanted: list[Row]) -> Iterator[str]:
+    left, right = Counter(map(_key, found)), Counter(map(_key, wanted))
+    if left - right:
+        yield f"{what} too many: {dict(left - right)}"
+    if right - left:
+        yield f"{what} missing: {dict(right - left)}"
+
+
+def _key(row: dict[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)

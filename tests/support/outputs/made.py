@@ -1,0 +1,179 @@
+"""Outputs, attempts and commits, made by the product's own code without a job or without Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import rows
+from batchinference.pipeline.additions import targets_of
+from batchinference.pipeline.attempt import Attempt
+from batchinference.pipeline.blocks import concat
+from batchinference.pipeline.frozen import digest
+from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline.intact import intact
+from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.pieces import Counts, Piece, Range, Share
+from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.sink import Commit
+from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.storage import Address
+from batchinference.pipeline.tables import table_for
+from batchinference.pipeline.writers import writer_for
+from batchinference.pipeline.writers.cut import Cut
+from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.spec import parse
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.secrets import without_secrets
+from batchinference.spec.write import WriteTable
+from support.documents.minimal import Document, document
+
+OURS, THEIRS = "a" * 64, "b" * 64
+"""The keys of two works."""
+NOW = "2026-01-01T00:00:00Z"
+States = Callable[[np.ndarray], np.ndarray]
+"""Maps the numbers of rows in their files to the states of these rows (see `rows`)."""
+
+
+# --- attempts and commits ---------------------------------------------------------------
+
+
+def layout_of(output: Path | str, key: str = OURS, errors: Path | None = None) -> Layout:
+    address = Address(str(output))
+    state = address / "_batchinference"
+    return Layout(key, address, state, Address(str(errors)) if errors else state / "errors")
+
+
+def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
+    """Begin an attempt over the files of a directory."""
+    content = freeze_input([str(source)], []).serialized()
+    layout.input.write(content)
+    return Attempt.open(layout, number, Snapshot(layout.key, digest(content)))
+
+
+def commit_rows(attempt: Attempt, table: pa.Table, task: int = 0) -> None:
+    """Commit rows as a write task does."""
+    Commit(attempt, ParquetWriter("snappy"), Cut()).put(table, task)
+
+
+def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
+    """Close the attempt and return the snapshot of what counts."""
+    before = start or Snapshot(attempt.layout.key, "")
+    return intact(attempt.layout, before.with_commits(attempt.close()))
+
+
+def close_and_clean(attempt: Attempt) -> Snapshot:
+    """Close the attempt and remove the files that do not count."""
+    end = close_attempt(attempt)
+    attempt.remove_all_but(end.pieces)
+    return end
+
+
+def piece(ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> Piece:
+    """Return a piece that holds these rows, in no file."""
+    held = list(ranges)
+    rows = sum(after - first for _, first, after in held)
+    return Piece(Counts(rows, rows), held, list(shares), [], [], None)
+
+
+def succeeded_report(output: str, **fields: Any) -> Report:
+    """Return the report of a job that has succeeded."""
+    times = {"startedAt": NOW, "updatedAt": NOW}
+    given = {"name": "job", "state": JobState.SUCCEEDED, "output": output, "version": "0"}
+    return Report.model_validate({**given, **times, **fields})
+
+
+# --- outputs of jobs without steps ------------------------------------------------------
+
+
+def all_good(numbers: np.ndarray) -> np.ndarray:
+    return np.full(len(numbers), rows.GOOD)
+
+
+def every_tenth(numbers: np.ndarray) -> np.ndarray:
+    """Of ten rows, fail the fourth and filter the eighth."""
+    return np.select([numbers % 10 == 3, numbers % 10 == 7], [rows.FAILED, rows.SKIPPED], rows.GOOD)
+
+
+def make_output(
+    job: Document, states: States = all_good, *, tasks: int = 3, complete: bool = True
+) -> Layout:
+    """Write the output of a job in this many commits, or omit the last commit."""
+    spec = parse(job).spec
+    prepared = prepare(spec, next(targets_of(spec)))
+    assert isinstance(prepared, Prepared)
+    tables = list(_tables(prepared, states, tasks))
+    _put(spec, prepared, tables if complete else tables[:-1])
+    if complete:
+        end = prepared.end()
+        assert prepared.missing(end) == {}
+        prepared.attempt.remove_all_but(end.pieces)
+        names = ("read", "written", "failed", "skipped")
+        counts = {name: getattr(end.counts, name) for name in names}
+        report = succeeded_report(spec.write.path, counts=counts)
+        if isinstance(spec.write, WriteTable):
+            prepared.attempt.commit(spec.write, end, report)
+        prepared.attempt.complete(end, report)
+    return prepared.attempt.layout
+
+
+def _tables(prepared: Prepared, states: States, tasks: int) -> Iterator[pa.Table]:
+    for read in prepared.input.read_tasks(tasks, prepared.gaps):
+        yield concat([done for table in read() for done in _with_states(table, states)])
+
+
+def _with_states(table: pa.Table, states_of: States) -> Iterator[pa.Table]:
+    good, rest = rows.split(table)
+    ids = rows.ids_of(good)
+    states = states_of(rows.unpack(ids)[1])
+    yield good.filter(pa.array(states == rows.GOOD))
+    if (states == rows.SKIPPED).any():
+        yield rows.skipped_rows(ids[states == rows.SKIPPED])
+    for row in ids[states == rows.FAILED].tolist():
+        yield rows.failed_row(row, "own", ValueError("no"))
+    if rest is not None:
+        yield rest
+
+
+def _put(spec: BatchInferenceSpec, prepared: Prepared, tables: list[pa.Table]) -> None:
+    writer = table_for(spec.write) if isinstance(spec.write, WriteTable) else writer_for(spec.write)
+    put = Commit(prepared.attempt, writer, Cut.of(spec.write))
+    for task, table in enumerate(tables):
+        good = rows.split(table)[0]
+        if task == 0 and isinstance(spec.write, WriteTable):
+            writer.begin(good.select(rows.data_columns(good)).schema)
+        put.put(table, task)
+
+
+# --- outputs of given tables ------------------------------------------------------------
+
+
+def finished_output(directory: Path | str, *tables: pa.Table, **spec: Any) -> str:
+    """Write an output with one file for each table; `spec` replaces fields of its job."""
+    write = {"format": "parquet", "path": str(directory), **spec.pop("write", {})}
+    job = parse(document(write=write, **spec)).spec
+    layout, writer = Layout.of(job), writer_for(job.write)
+    for number, table in enumerate(tables):
+        for ending, content in writer.files(table):
+            place = Address(str(directory)) / f"part-{number:04d}{ending}"
+            place.write(content)
+    layout.spec.write(json.dumps(without_secrets(job)).encode())
+    layout.success.write(b"")
+    return str(directory)
+
+
+def vectors(rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """Return random vectors, rows x width, float32."""
+    return np.random.default_rng(seed).standard_normal((rows, width), dtype=np.float32)
+
+
+def embedded(matrix: np.ndarray, **columns: Any) -> pa.Table:
+    """Return a table with these columns and the matrix's rows in a column `embedding`."""
+    lists = pa.array(list(matrix), pa.list_(pa.from_numpy_dtype(matrix.dtype)))
+    return pa.table({**columns, "embedding": lists})

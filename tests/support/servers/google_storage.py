@@ -1,0 +1,127 @@
+"""Google Cloud Storage as far as files need it: `python -m support.servers.google_storage`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, ClassVar
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from support.servers.cloud_server import CloudHandler, serve
+
+
+class GoogleHandler(CloudHandler):
+    XML_HEADERS: ClassVar = {
+        "ETag": '"1"',
+        "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT",
+        "x-goog-generation": "1",
+    }
+
+    def resource(self, name: str, content: bytes) -> dict[str, Any]:
+        bucket, _, key = name.partition("/")
+        return {
+            "kind": "storage#object",
+            "name": key,
+            "bucket": bucket,
+            "size": str(len(content)),
+            "generation": "1",
+            "metageneration": "1",
+            "timeCreated": "2026-11-21T10:00:00Z",
+            "updated": "2026-11-21T10:00:00Z",
+        }
+
+    def json(self, value: Any) -> None:
+        self.answer(200, {"Content-Type": "application/json"}, json.dumps(value).encode())
+
+    def missing(self) -> None:
+        self.answer(404, {"Content-Type": "application/json"}, b'{"error": {"code": 404}}')
+
+    def name(self) -> str:
+        match = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.*)", self.place)
+        return f"{match[1]}/{match[2]}" if match else ""
+
+    def serve_get(self) -> None:
+        if match := re.fullmatch(r"/storage/v1/b/([^/]+)/o", self.place):
+            prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
+            found = self.kept.below(match[1], prefix)
+            deep = [name for name in found if delimiter and delimiter in name[len(prefix) :]]
+            flat = [(name, content) for name, content in found.items() if name not in deep]
+            items = [self.resource(f"{match[1]}/{name}", content) for name, content in flat]
+            ends = {name: name.index("/", len(prefix)) + 1 for name in deep}
+            prefixes = sorted({name[:end] for name, end in ends.items()})
+            self.json({"kind": "storage#objects", "items": items, "prefixes": prefixes})
+        elif match := re.fullmatch(r"/storage/v1/b/([^/]+)", self.place):
+            self.json({"kind": "storage#bucket", "name": match[1]})
+        elif "list-type" in self.query:
+            self.list()
+        elif (content := self.kept.objects.get(self.place[1:])) is not None:
+            self.answer_object(content, self.XML_HEADERS)
+        elif (content := self.kept.objects.get(self.name())) is None:
+            self.missing()
+        elif self.query.get("alt") == "media":
+            self.answer_object(content, {"x-goog-generation": "1"})
+        else:
+            self.json(self.resource(self.name(), content))
+
+    def serve_post(self) -> None:
+        match = re.fullmatch(r"/upload/storage/v1/b/([^/]+)/o", self.place)
+        assert match is not None
+        session = f"{match[1]}/{self.query['name']}"
+        self.kept.under_way[session] = b""
+        self.answer(200, {"Location": f"http://{self.headers['Host']}/session/{quote(session)}"})
+
+    def list(self) -> None:
+        """A bucket's objects as S3 would list them, which is another API of the same service."""
+        bucket, prefix = self.place.strip("/"), self.query.get("prefix", "")
+        found, folders = [], {}
+        for name, content in self.kept.below(bucket, prefix).items():
+            folder, cut, _ = name[len(prefix) :].partition(self.query.get("delimiter") or "\0")
+            if cut:
+                folders[f"<Prefix>{escape(prefix + folder + cut)}</Prefix>"] = None
+            elif name > self.query.get("start-after", ""):
+                found.append(
+                    f"<Contents><Key>{escape(name)}</Key><Size>{len(content)}</Size>"
+                    "<LastModified>2026-11-21T10:00:00.000Z</LastModified><ETag>1</ETag></Contents>"
+                )
+        common = f"<CommonPrefixes>{''.join(folders)}</CommonPrefixes>" * bool(folders)
+        xml = f"<ListBucketResult>{''.join(found)}{common}</ListBucketResult>"
+        self.answer(200, {"Content-Type": "application/xml"}, xml.encode())
+
+    def serve_head(self) -> None:
+        content = self.kept.objects.get(self.place[1:])
+        if content is None:
+            self.missing()
+        else:
+            self.answer(200, {**self.XML_HEADERS, "Content-Length": len(content)})
+
+    def put_object(self) -> None:
+        name, absent = self.place[1:], self.headers.get("x-goog-if-generation-match") == "0"
+        if absent and name in self.kept.objects:
+            self.answer(412, {})
+        else:
+            self.kept.objects[name] = self.body
+            self.answer(200, self.XML_HEADERS)
+
+    def serve_put(self) -> None:
+        if not self.place.startswith("/session/"):
+            self.put_object()
+            return
+        session = self.place.removeprefix("/session/")
+        self.kept.under_way[session] += self.body
+        if self.headers["Content-Range"].endswith("/*"):
+            so_far = len(self.kept.under_way[session])
+            self.answer(308, {"Range": f"bytes=0-{so_far - 1}"})
+        else:
+            content = self.kept.objects[session] = self.kept.under_way.pop(session)
+            self.json(self.resource(session, content))
+
+    def serve_delete(self) -> None:
+        if self.kept.objects.pop(self.name() or self.place[1:], None) is None:
+            self.missing()
+        else:
+            self.answer(204, {})
+
+
+if __name__ == "__main__":
+    serve(GoogleHandler)

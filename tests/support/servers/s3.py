@@ -1,0 +1,105 @@
+"""A real S3 server on loopback: versitygw, which keeps objects as plain files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from support.engines import program
+from support.jobs.command import wait_until
+
+HOW_TO_GET_IT = (
+    "take it from https://github.com/versity/versitygw/releases or run "
+    "`go install github.com/versity/versitygw/cmd/versitygw@latest`"
+)
+ACCESS_KEY, SECRET_KEY = "access-key-of-the-tests", "secret-key-of-the-tests-3141"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that is up. `directory` holds a folder for each bucket."""
+
+    endpoint: str
+    directory: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs to use it."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self) -> Any:
+        """boto3's client, which is none of the product's code."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name="us-east-1",
+            config=Config(s3={"addressing_style": "path"}),
+        )
+
+    def put(self, bucket: str, objects: dict[str, bytes]) -> None:
+        for key, content in objects.items():
+            self.client().put_object(Bucket=bucket, Key=key, Body=content)
+
+    def objects(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
+        """The objects below a prefix, but for those that only stand for directories."""
+        client = self.client()
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+        return {
+            key: client.get_object(Bucket=bucket, Key=key)["Body"].read()
+            for key in keys
+            if not key.endswith("/")
+        }
+
+
+@contextmanager
+def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
+    """A server that keeps its buckets in a directory, and tells of its requests in a file. Skips
+    where the program is missing."""
+    port = _free_port()
+    command = [program("versitygw", HOW_TO_GET_IT), "--quiet", "--port", f"127.0.0.1:{port}"]
+    keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+    if log is not None:
+        command += ["--access-log", str(log)]
+    process = subprocess.Popen(
+        [*command, "--health", "/health", "posix", str(directory)],
+        env={**os.environ, **keys},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: process.poll() is not None or _answers(port), "the S3 server")
+        assert process.poll() is None, process.communicate()[1]
+        yield S3Server(f"http://127.0.0.1:{port}", directory)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,1 @@
+"""Measures how many small defects the tests find: see __main__.py."""

@@ -1,0 +1,67 @@
+"""What is kept between runs: the mutants, what each test costs and reaches, and the results."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed function of a module."""
+
+    name: str
+    scope: str
+    file: str
+    module: str
+    line: int
+    function: str
+    """The qualified name of the outermost function."""
+    nth: int
+    """Which of the functions of this name, as a property and its setter share one."""
+    source: str
+    """The whole module, changed."""
+    diff: str
+
+
+class Store:
+    """A folder of JSON lines. What it has need not be done again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def mutants(self) -> list[Mutant]:
+        return [Mutant(**mutant) for mutant in self._read("mutants")]
+
+    def keep_mutants(self, mutants: list[Mutant]) -> None:
+        for mutant in mutants:
+            self._append("mutants", dataclasses.asdict(mutant))
+
+    @property
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """By file of tests: what each test costs, and the names of the mutants it reaches."""
+        return {line["file"]: line["tests"] for line in self._read("measured")}
+
+    def keep_measured(self, file: str, tests: dict[str, Any]) -> None:
+        self._append("measured", {"file": file, "tests": tests})
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """By mutant: its outcome, the test that killed it, and how many tests it had."""
+        return {line["mutant"]: line for line in self._read("results")}
+
+    def keep_result(self, mutant: str, **result: Any) -> None:
+        self._append("results", {"mutant": mutant, **result})
+
+    def _read(self, name: str) -> list[dict[str, Any]]:
+        file = self._folder / f"{name}.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def _append(self, name: str, entry: dict[str, Any]) -> None:
+        with (self._folder / f"{name}.jsonl").open("a") as file:
+            print(json.dumps(entry), file=file)

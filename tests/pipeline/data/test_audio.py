@@ -1,4 +1,4 @@
-"""Recordings: the samples that soundfile gives, resampled and mixed as asked."""
+"""Audio input: samples as soundfile decodes them, resampled and mixed on request."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import numpy as np
 import pytest
 import soundfile
 
-from support.reading import read_files
+from support.inputs.read_files import read_files
 
 RATE = 16000
 
 
-def tone(hertz: float, rate: int = RATE, seconds: float = 0.5) -> np.ndarray:
-    """A sine (float32)."""
+def sine(hertz: float, rate: int = RATE, seconds: float = 0.5) -> np.ndarray:
     return np.sin(2 * np.pi * hertz * np.arange(round(rate * seconds)) / rate).astype(np.float32)
 
 
-def record(path: Path, *channels: np.ndarray, rate: int = RATE) -> Path:
+def write_audio(path: Path, *channels: np.ndarray, rate: int = RATE) -> Path:
     kind = {"format": "OGG", "subtype": "OPUS"} if path.suffix == ".opus" else {}
     soundfile.write(path, np.stack(channels, axis=1) / 2, rate, **kind)
     return path
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "opus", "mp3", "aiff", "au", "caf"])
-def test_samples_are_those_of_soundfile(tmp_path: Path, ending: str) -> None:
-    path = record(tmp_path / f"a.{ending}", tone(440), tone(220))
+def test_samples_equal_those_of_soundfile(tmp_path: Path, ending: str) -> None:
+    path = write_audio(tmp_path / f"a.{ending}", sine(440), sine(220))
     outcome = read_files("audio", tmp_path)
     expected, rate = soundfile.read(path, dtype="float32", always_2d=True)
     (amplitude,) = outcome.column("amplitude")
@@ -35,16 +34,16 @@ def test_samples_are_those_of_soundfile(tmp_path: Path, ending: str) -> None:
     assert outcome.column("sample_rate").tolist() == [rate]
 
 
-def test_recordings_of_different_lengths_and_rates_keep_them(tmp_path: Path) -> None:
-    record(tmp_path / "a.wav", tone(440))
-    record(tmp_path / "b.wav", tone(440, 8000, 0.1), rate=8000)
+def test_files_keep_their_own_length_and_rate(tmp_path: Path) -> None:
+    write_audio(tmp_path / "a.wav", sine(440))
+    write_audio(tmp_path / "b.wav", sine(440, 8000, 0.1), rate=8000)
     outcome = read_files("audio", tmp_path)
-    assert [one.shape for one in outcome.column("amplitude")] == [(1, 8000), (1, 800)]
+    assert [samples.shape for samples in outcome.column("amplitude")] == [(1, 8000), (1, 800)]
     assert outcome.column("sample_rate").tolist() == [RATE, 8000]
 
 
-def test_channels_are_mixed_into_one(tmp_path: Path) -> None:
-    path = record(tmp_path / "a.wav", tone(440), tone(220))
+def test_mono_averages_the_channels(tmp_path: Path) -> None:
+    path = write_audio(tmp_path / "a.wav", sine(440), sine(220))
     (amplitude,) = read_files("audio", tmp_path, mono=True).column("amplitude")
     expected = soundfile.read(path, dtype="float32")[0].mean(axis=1)
     assert np.array_equal(amplitude, expected)
@@ -52,32 +51,28 @@ def test_channels_are_mixed_into_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000), (48000, 44100)])
 @pytest.mark.parametrize("mono", [True, False])
-def test_a_tone_stays_the_same_at_another_rate(
-    tmp_path: Path, rate: int, wanted: int, mono: bool
-) -> None:
-    record(tmp_path / "a.wav", tone(440, rate), tone(440, rate), rate=rate)
+def test_resampling_keeps_a_tone(tmp_path: Path, rate: int, wanted: int, mono: bool) -> None:
+    write_audio(tmp_path / "a.wav", sine(440, rate), sine(440, rate), rate=rate)
     outcome = read_files("audio", tmp_path, sample_rate=wanted, mono=mono)
     (amplitude,) = outcome.column("amplitude")
     assert outcome.column("sample_rate").tolist() == [wanted]
     assert amplitude.shape == ((wanted // 2,) if mono else (2, wanted // 2))
-    inner = np.atleast_2d(amplitude)[:, 100:-100]  # filters swing at the ends
-    assert np.abs(inner - tone(440, wanted)[100:-100] / 2).max() < 1e-3
+    inner = np.atleast_2d(amplitude)[:, 100:-100]  # the filter rings at the ends
+    assert np.abs(inner - sine(440, wanted)[100:-100] / 2).max() < 1e-3
 
 
-def test_what_lies_above_half_the_new_rate_is_filtered_out(tmp_path: Path) -> None:
-    record(tmp_path / "a.wav", tone(10000, 44100), rate=44100)
+def test_resampling_removes_frequencies_above_half_the_new_rate(tmp_path: Path) -> None:
+    write_audio(tmp_path / "a.wav", sine(10000, 44100), rate=44100)
     (amplitude,) = read_files("audio", tmp_path, sample_rate=8000).column("amplitude")
     assert np.abs(amplitude[:, 200:-200]).max() < 1e-2
 
 
-def test_a_recording_that_cannot_be_decoded_goes_to_the_errors_in_its_place(
-    tmp_path: Path,
-) -> None:
-    good = record(tmp_path / "a.flac", tone(440)).read_bytes()
+def test_undecodable_files_are_failed_rows(tmp_path: Path) -> None:
+    good = write_audio(tmp_path / "a.flac", sine(440)).read_bytes()
     bad = {"b.flac": good[: len(good) // 2], "c.wav": b"", "d.mp3": b"no sound at all"}
     for name, content in bad.items():
         (tmp_path / name).write_bytes(content)
-    record(tmp_path / "e.wav", tone(440))
+    write_audio(tmp_path / "e.wav", sine(440))
     outcome = read_files("audio", tmp_path)
     assert outcome.places == [(0, 0), (4, 0)]
     assert outcome.bad == {
@@ -87,8 +82,8 @@ def test_a_recording_that_cannot_be_decoded_goes_to_the_errors_in_its_place(
     }
 
 
-def test_a_recording_of_which_a_part_is_missing_is_bad(tmp_path: Path) -> None:
-    path = record(tmp_path / "a.opus", tone(440, 48000, 1), tone(0, 48000, 1), rate=48000)
+def test_a_file_with_a_gap_is_a_failed_row(tmp_path: Path) -> None:
+    path = write_audio(tmp_path / "a.opus", sine(440, 48000, 1), sine(0, 48000, 1), rate=48000)
     content = bytearray(path.read_bytes())
     quarter = len(content) // 4
     content[2 * quarter : 3 * quarter] = bytes(quarter)

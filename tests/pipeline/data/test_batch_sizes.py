@@ -1,4 +1,4 @@
-"""How many rows a batch has, and what happens when memory runs out."""
+"""Batch sizes: the search for the best size, and halving when memory runs out."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from batchinference.spec.steps import Step
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch names its own."""
+    """Has the name of the error of torch."""
 
 
 class Limited:
-    """A step on a device that holds so many rows at once."""
+    """A step on a device with memory for `most` rows."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -64,7 +64,7 @@ def notes_of(result: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("most", [12, 5, 1])
 @pytest.mark.parametrize("size", ["auto", 64, 13])
-def test_batches_are_halved_until_memory_suffices_and_no_row_is_lost(most: int, size: Any) -> None:
+def test_batches_are_halved_until_memory_suffices(most: int, size: Any) -> None:
     device = Limited(most)
     step = runner(device, size)
     result = step(table(*range(100)))
@@ -73,7 +73,7 @@ def test_batches_are_halved_until_memory_suffices_and_no_row_is_lost(most: int, 
     assert notes_of(result)[-1]["batch_size"] <= most
 
 
-def test_the_smaller_size_is_kept() -> None:
+def test_the_halved_size_is_kept() -> None:
     device = Limited(12)
     step = runner(device, 16)
     step(table(*range(32)))
@@ -83,11 +83,11 @@ def test_the_smaller_size_is_kept() -> None:
 
 
 class Tensor:
-    """Something large on the device."""
+    """Stands for memory of the device."""
 
 
 class Holding:
-    """A step that runs out of memory at first, and whose error holds what the batch took."""
+    """Runs out of memory once, with an error that refers to the memory of the batch."""
 
     def __init__(self) -> None:
         self.held: weakref.ref[Tensor] | None = None
@@ -99,28 +99,28 @@ class Holding:
             try:
                 raise OutOfMemoryError("CUDA out of memory")
             except OutOfMemoryError as error:
-                kept = error  # a cycle: the error, its traceback, this frame
+                kept = error  # a reference cycle: error, traceback, frame
                 raise kept from None
         return batch
 
 
 @pytest.mark.parametrize("kind", ["cuda", "npu", "xpu"])
-def test_the_cache_of_the_device_is_emptied_before_the_smaller_batch(
+def test_device_cache_is_emptied_before_the_smaller_batch(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transform, gone = Holding(), []
+    transform, freed = Holding(), []
 
     def empty_cache() -> None:
         assert transform.held is not None
-        gone.append(transform.held() is None)
+        freed.append(transform.held() is None)
 
     backend = SimpleNamespace(empty_cache=empty_cache)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**{kind: backend}))
     assert good_of(runner(transform, 4)(table(1, 2, 3, 4))) == [1, 2, 3, 4]
-    assert gone == [True]
+    assert freed == [True]
 
 
-def test_no_cache_is_emptied_while_memory_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_cache_is_kept_while_memory_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
     emptied: list[bool] = []
     backend = SimpleNamespace(empty_cache=lambda: emptied.append(True))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=backend))
@@ -128,13 +128,13 @@ def test_no_cache_is_emptied_while_memory_suffices(monkeypatch: pytest.MonkeyPat
     assert emptied == []
 
 
-def test_memory_that_runs_out_does_not_load_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert good_of(runner(Limited(2), 4)(table(1, 2, 3))) == [1, 2, 3]
     assert "torch" not in sys.modules
 
 
-def test_a_bad_row_is_still_found_alone() -> None:
+def test_a_bad_row_is_isolated_after_halving() -> None:
     values = [-1 if n == 41 else n for n in range(50)]
     result = runner(Limited(12), 32)(table(*values))
     assert good_of(result) == [n for n in range(50) if n != 41]
@@ -144,27 +144,20 @@ def test_a_bad_row_is_still_found_alone() -> None:
     assert rows.ids_of(failed).tolist() == [rows.pack(0, 41)]
 
 
-def test_a_device_that_holds_no_row_fails_the_job() -> None:
+def test_out_of_memory_with_one_row_fails_the_job() -> None:
     with pytest.raises(JobFailure, match="memory runs out with one row a batch"):
         runner(Limited(0), "auto")(table(1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (OutOfMemoryError("x"), True),
-        (MemoryError(), True),
-        (RuntimeError("CUDA error: out of memory"), True),
-        (RuntimeError("shapes do not match"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_what_counts_as_out_of_memory(error: Exception, expected: bool) -> None:
-    assert is_out_of_memory(error) == expected
+def test_out_of_memory_errors_are_recognized() -> None:
+    for error in (OutOfMemoryError("x"), MemoryError(), RuntimeError("CUDA error: out of memory")):
+        assert is_out_of_memory(error)
+    for error in (RuntimeError("shapes do not match"), ValueError("out of memory")):
+        assert not is_out_of_memory(error)
 
 
 def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
-    """A search over sizes whose batches take so long."""
+    """Run the search; a batch of each size takes the given seconds."""
     size = BatchSize("step", FIRST_SIZE, most)
     while size.most is not None:
         size.ran(size.size, seconds_of[size.size])
@@ -174,13 +167,13 @@ def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        ({8: 1.0, 16: 1.0, 32: 1.0, 64: 2.0}, 32),  # twice the rows in twice the time
+        ({8: 1.0, 16: 1.0, 32: 1.0, 64: 2.0}, 32),  # 64 rows take twice as long as 32
         ({8: 1.0, 16: 2.5}, 8),  # slower
-        ({8: 1.0, 16: 1.98, 32: 3.0}, 16),  # hardly faster is no reason to go on
-        ({8: 1.0, 16: 1.0, 32: 1.0, 64: 1.0, 128: 1.0, 256: 1.0}, 256),  # as far as it goes
+        ({8: 1.0, 16: 1.98, 32: 3.0}, 16),  # too small a gain
+        ({8: 1.0, 16: 1.0, 32: 1.0, 64: 1.0, 128: 1.0, 256: 1.0}, 256),  # the upper limit
     ],
 )
-def test_the_search_ends_at_the_size_with_the_most_rows_a_second(
+def test_search_ends_at_the_size_with_the_most_rows_per_second(
     seconds: dict[int, float], expected: int
 ) -> None:
     found = search(seconds)
@@ -192,20 +185,20 @@ def test_the_search_ends_at_the_size_with_the_most_rows_a_second(
     }
 
 
-def test_what_is_left_of_a_block_is_no_measure() -> None:
+def test_an_incomplete_batch_is_not_measured() -> None:
     size = BatchSize("step", 8, 256)
     for _ in range(10):
         size.ran(3, 0.001)
     assert (size.size, size.most) == (8, 256)
 
 
-def test_a_size_that_was_asked_for_is_not_searched() -> None:
+def test_a_given_size_is_used_without_a_search() -> None:
     device = Limited(1000)
     runner(device, 10)(table(*range(35)))
     assert device.sizes == [10, 10, 10, 5]
 
 
-def test_without_a_size_a_batch_is_a_block() -> None:
+def test_without_a_size_a_batch_is_a_whole_block() -> None:
     step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
     device = Limited(1 << 30)
     stage.StepRunner(step, device, ErrorHandling(True, Address("/none")))(table(*np.arange(70)))

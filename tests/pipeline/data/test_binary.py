@@ -1,4 +1,4 @@
-"""Binary: each file is one row, with its bytes as they are."""
+"""Binary input: each file is one row with its bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import skimage
 
-from support.reading import read_files
+from support.inputs.read_files import read_files
 
 
 def test_files_are_read_byte_for_byte() -> None:
@@ -21,7 +21,7 @@ def test_files_are_read_byte_for_byte() -> None:
     assert outcome.places == [(number, 0) for number in range(len(files))]
 
 
-def test_an_empty_file_is_a_row_of_no_bytes(tmp_path: Path) -> None:
+def test_an_empty_file_is_a_row_with_empty_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert read_files("binary", tmp_path).good == [{"bytes": b""}]
 
@@ -33,7 +33,7 @@ def test_a_compressed_file_stays_compressed(tmp_path: Path) -> None:
     assert read_files("binary", tmp_path).good == [{"bytes": content}] * 3
 
 
-def test_paths_and_extensions_are_options_of_every_format(tmp_path: Path) -> None:
+def test_include_paths_and_file_extensions_apply(tmp_path: Path) -> None:
     for name in ("a.bin", "b.dat", "C.BIN"):
         (tmp_path / name).write_text(name)
     outcome = read_files("binary", tmp_path, include_paths=True, file_extensions=["bin"])

@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure Blob Storage, by servers that play them."""
+"""Google Cloud Storage and Azure Blob Storage, on simulated servers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.pipeline.stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from support.clouds import ACCOUNT_KEY, Cloud, served
+from support.servers.clouds import ACCOUNT_KEY, Cloud, served
 
 SIGNATURE = "signature-of-the-tests"
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No credentials but those of the test, and no file system of another test."""
+    """Use only the credentials of the test, and no cached file system."""
     for name in ("ACCOUNT", "ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
     monkeypatch.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
@@ -39,7 +39,7 @@ def clouds() -> Iterator[dict[str, Cloud]]:
 
 @pytest.fixture(params=["gs", "az"])
 def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Address:
-    """A place of the test's own in a bucket."""
+    """A unique path in a bucket."""
     endpoint = clouds[request.param].endpoint
     storage = Storage(endpoint=endpoint, anonymous=request.param == "gs")
     return Address(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)
@@ -51,9 +51,7 @@ def cloud(place: Address, clouds: dict[str, Cloud]) -> Cloud:
 
 
 @pytest.mark.parametrize("content", [b"", b"content", bytes(range(256)) * 40_000])
-def test_what_is_written_is_there_and_can_be_read(
-    place: Address, cloud: Cloud, content: bytes
-) -> None:
+def test_written_content_can_be_read(place: Address, cloud: Cloud, content: bytes) -> None:
     target = place / "deep/a b#é.bin"
     target.write(content)
     assert cloud.objects[target.path] == content
@@ -61,7 +59,7 @@ def test_what_is_written_is_there_and_can_be_read(
     assert target.exists()
 
 
-def test_a_file_that_is_not_there_is_missing_and_no_trouble(place: Address) -> None:
+def test_a_missing_file_is_not_found(place: Address) -> None:
     assert not (place / "none").exists()
     with pytest.raises(FileNotFoundError):
         (place / "none").read()
@@ -90,12 +88,12 @@ def test_an_input_is_found_by_directory_and_glob(place: Address, pattern: str) -
     assert [frozen.address(file).read() for file in frozen.files()] == [b"text"] * 2
 
 
-def test_an_input_that_is_not_there_is_refused(place: Address) -> None:
+def test_a_missing_input_is_rejected(place: Address) -> None:
     with pytest.raises(BadInput, match=f"read.paths.0. '{place.uri}/none' does not exist"):
         freeze_input([f"{place.uri}/none"], [], place.storage)
 
 
-def test_a_moment_of_trouble_is_waited_out(place: Address, cloud: Cloud) -> None:
+def test_a_passing_failure_is_retried(place: Address, cloud: Cloud) -> None:
     (place / "a").write(b"content")
     cloud.fail(1)
     assert (place / "a").read() == b"content"
@@ -104,18 +102,18 @@ def test_a_moment_of_trouble_is_waited_out(place: Address, cloud: Cloud) -> None
     assert cloud.objects[(place / "b").path] == b"content"
 
 
-def test_a_file_is_fetched_in_one_piece(place: Address, cloud: Cloud) -> None:
+def test_a_file_is_fetched_with_few_requests(place: Address, cloud: Cloud) -> None:
     cloud.put((place / "a").path, bytes(3 << 20))
     cloud.requests()
     assert len((place / "a").read()) == 3 << 20
     assert cloud.requests() <= 3
 
 
-def test_an_address_travels_with_how_it_is_reached(place: Address) -> None:
+def test_an_address_can_be_pickled(place: Address) -> None:
     (place / "a").write(b"content")
-    travelled = pickle.loads(pickle.dumps(place / "a"))
-    assert travelled == place / "a"
-    assert travelled.read() == b"content"
+    unpickled = pickle.loads(pickle.dumps(place / "a"))
+    assert unpickled == place / "a"
+    assert unpickled.read() == b"content"
     assert len(pickle.dumps(place)) < 500
 
 
@@ -130,7 +128,7 @@ def test_credentials_are_sent_unless_access_is_anonymous(clouds: dict[str, Cloud
 
 
 class TestAzureAccount:
-    def test_it_is_named_by_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_names_the_account(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "lake")
         assert object_store("az", "bucket", FROM_ENVIRONMENT).type_name == "abfs"
 
@@ -140,21 +138,21 @@ class TestAzureAccount:
          "https://lake.blob.core.chinacloudapi.cn", "http://127.0.0.1:10000/lake"],
     )  # fmt: skip
     @pytest.mark.parametrize("anonymous", [False, True])
-    def test_it_is_named_by_the_endpoint(self, endpoint: str, anonymous: bool) -> None:
+    def test_the_endpoint_names_the_account(self, endpoint: str, anonymous: bool) -> None:
         storage = Storage(endpoint=endpoint, anonymous=anonymous)
         assert object_store("az", "bucket", storage).type_name == "abfs"
 
-    def test_without_one_the_way_out_is_told(self) -> None:
+    def test_a_missing_account_is_rejected(self) -> None:
         with pytest.raises(BadInput, match="az:// needs the name of the storage account: set"):
             freeze_input(["az://bucket/in"], [])
 
-    def test_a_token_is_not_sent_unencrypted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_token_is_not_sent_without_tls(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         storage = Storage(endpoint="http://127.0.0.1:1/lake")
         with pytest.raises(BadInput, match="an http:// endpoint of Azure needs"):
             freeze_input(["az://bucket/in"], [], storage)
 
-    def test_its_signature_is_in_no_error(
+    def test_error_messages_hide_the_signature(
         self, monkeypatch: pytest.MonkeyPatch, clouds: dict[str, Cloud]
     ) -> None:
         monkeypatch.setattr(retries, "FIRST_WAIT", 0)
@@ -169,20 +167,17 @@ class TestAzureAccount:
                 address.read()
         finally:
             clouds["az"].fail(0)
-        assert SIGNATURE in str(raised.value), "the library shows it no more: hiding is for nothing"
+        assert SIGNATURE in str(raised.value), "the library no longer shows it: the test is void"
         assert is_trouble(raised.value)
         assert SIGNATURE not in JobFailure(f"cannot be read: {raised.value}").message
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("at https://u:p@host/x?a=1", "at https://***@host/x?a=1"),
-        ("'http://h/b?se=1&sig=abc%2F=&sv=2'", "'http://h/b?se=1&sig=***&sv=2'"),
-        ("?sig=abc' and more", "?sig=***' and more"),
-        ("s3://bucket/a@b and mail@host", "s3://bucket/a@b and mail@host"),
-        ("nothing secret", "nothing secret"),
-    ],
-)
-def test_credentials_in_addresses_are_hidden(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
+def test_credentials_in_addresses_are_hidden() -> None:
+    shown = {
+        "at https://u:p@host/x?a=1": "at https://***@host/x?a=1",
+        "'http://h/b?se=1&sig=abc%2F=&sv=2'": "'http://h/b?se=1&sig=***&sv=2'",
+        "?sig=abc' and more": "?sig=***' and more",
+    }
+    unchanged = ("s3://bucket/a@b and mail@host", "nothing secret")
+    assert {text: without_secrets(text) for text in shown} == shown
+    assert tuple(map(without_secrets, unchanged)) == unchanged

@@ -1,4 +1,4 @@
-"""The core of similarity search, against a search that sorts everything."""
+"""Top-k cosine similarity, compared with a brute-force search."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from batchinference.pipeline.search.cosine import NOBODY, TopK, is_usable, lengths_of
+from support.tiers import examples
 
 NUMBERS = st.floats(-100, 100, width=32).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
 TOLERANCE = 1e-5
@@ -23,7 +24,7 @@ def matrix(rows: st.SearchStrategy[int], width: int) -> st.SearchStrategy[np.nda
 
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, list[int]]:
-    """Rows, queries, k, and where the rows are cut into blocks."""
+    """Rows, queries, k, and the boundaries of blocks."""
     width = draw(st.integers(1, 5))
     rows = draw(matrix(st.integers(0, 30), width))
     queries = draw(matrix(st.integers(1, 4), width).filter(lambda q: (abs(q).sum(1) > 0).all()))
@@ -32,7 +33,7 @@ def searches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, list[int]]:
 
 
 def brute_force(rows: np.ndarray, query: np.ndarray) -> dict[int, float]:
-    """The similarity of each row that has a direction, by its number."""
+    """The similarity of each nonzero row by its number."""
     similarities = {}
     for number, row in enumerate(rows.astype(np.float64)):
         length = math.sqrt(row @ row) * math.sqrt(float(query.astype(np.float64) @ query))
@@ -49,8 +50,8 @@ def search(rows: np.ndarray, queries: np.ndarray, k: int, cuts: list[int]) -> To
 
 
 @given(searches())
-@settings(max_examples=300, deadline=None)
-def test_it_finds_the_k_most_similar_rows(
+@settings(max_examples=examples(300), deadline=None)
+def test_search_over_blocks_finds_the_k_most_similar_rows(
     case: tuple[np.ndarray, np.ndarray, int, list[int]],
 ) -> None:
     rows, queries, k, _ = case
@@ -67,19 +68,9 @@ def test_it_finds_the_k_most_similar_rows(
     assert best.passed_over == sum(not row.any() for row in rows)
 
 
-@given(searches())
-@settings(max_examples=100, deadline=None)
-def test_how_the_rows_are_cut_changes_nothing(
-    case: tuple[np.ndarray, np.ndarray, int, list[int]],
-) -> None:
-    rows, queries, k, _ = case
-    one = search(rows, queries, k, [0, len(rows)])
-    assert search(*case).similarities == pytest.approx(one.similarities, abs=TOLERANCE)
-
-
 @given(searches(), st.floats(1e-18, 1e18))
-@settings(max_examples=100, deadline=None)
-def test_the_length_of_a_vector_plays_no_part(
+@settings(max_examples=examples(100), deadline=None)
+def test_result_does_not_depend_on_vector_length(
     case: tuple[np.ndarray, np.ndarray, int, list[int]], factor: float
 ) -> None:
     rows, queries, k, cuts = case
@@ -87,13 +78,13 @@ def test_the_length_of_a_vector_plays_no_part(
     assert scaled.similarities == pytest.approx(search(*case).similarities, abs=TOLERANCE)
 
 
-def test_of_equal_rows_the_earlier_ones_win() -> None:
+def test_earlier_of_equal_rows_win() -> None:
     rows = np.tile(np.array([[3.0, 4.0]], np.float32), (20, 1))
     best = search(rows, np.array([[1.0, 0.0]], np.float32), 3, [0, 7, 20])
     assert best.rows.tolist() == [[0, 1, 2]]
 
 
-def test_a_row_is_itself_with_similarity_1_and_its_opposite_minus_1() -> None:
+def test_similarity_lies_between_minus_1_and_1() -> None:
     rows = np.array([[1e-20, 2e-20], [-5.0, -10.0], [3e20, 6e20], [2.0, -1.0]], np.float32)
     best = search(rows, rows[2:3], 4, [0, 4])
     assert best.similarities[0] == pytest.approx([1, 1, 0, -1], abs=1e-6)
@@ -102,25 +93,25 @@ def test_a_row_is_itself_with_similarity_1_and_its_opposite_minus_1() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_numbers_of_any_width_are_compared(dtype: type) -> None:
+def test_floats_of_every_width_are_compared(dtype: type) -> None:
     rows = np.array([[1, 0], [1, 1], [0, 1]], dtype)
     assert search(rows, rows[1:2], 2, [0, 3]).rows.tolist() == [[1, 0]]
 
 
 @pytest.mark.parametrize("bad", [0.0, math.nan, math.inf], ids=str)
-def test_rows_without_a_direction_are_passed_over_and_counted(bad: float) -> None:
+def test_rows_without_a_direction_are_skipped_and_counted(bad: float) -> None:
     rows = np.array([[bad, bad], [1, 1], [bad, 0], [0, 0]], np.float64)
     best = search(rows, np.ones((1, 2)), 4, [0, 2, 4])
     assert best.rows.tolist() == [[1, NOBODY, NOBODY, NOBODY]]
     assert best.passed_over == 3
 
 
-def test_a_query_without_a_direction_is_refused() -> None:
+def test_a_query_without_a_direction_is_rejected() -> None:
     with pytest.raises(ValueError, match="no direction"):
         TopK(np.array([[1.0, 0.0], [0.0, 0.0]]), 1)
 
 
-def test_no_length_overflows() -> None:
+def test_lengths_do_not_overflow() -> None:
     lengths = lengths_of(np.array([[3e30, 4e30], [np.nan, 1]], np.float32))
     assert lengths[0] == pytest.approx(5e30)
     assert is_usable(lengths).tolist() == [True, False]

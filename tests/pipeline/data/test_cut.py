@@ -1,4 +1,4 @@
-"""Which rows and columns go into which file."""
+"""The division of an output into files: rows, columns and partitions."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def pieces(cut: Cut, table: pa.Table = TABLE) -> list[tuple[str, list[int]]]:
     return [(directory, piece.column("n").to_pylist()) for directory, piece in cut.pieces(table)]
 
 
-def test_a_task_makes_one_file() -> None:
+def test_a_task_writes_one_file_by_default() -> None:
     assert pieces(Cut()) == [("", list(range(7)))]
 
 
-def test_a_file_has_no_more_rows_than_asked() -> None:
+def test_rows_per_file_limits_each_file() -> None:
     assert pieces(Cut(rows_per_file=3)) == [("", [0, 1, 2]), ("", [3, 4, 5]), ("", [6])]
 
 
-def test_columns_come_in_the_order_in_which_they_are_named() -> None:
+def test_columns_are_written_in_the_given_order() -> None:
     ((_, piece),) = Cut(("kind", "n")).pieces(TABLE)
     assert piece.column_names == ["kind", "n"]
 
 
-def test_values_become_directories_as_hive_names_them() -> None:
+def test_partitions_are_hive_directories() -> None:
     assert pieces(Cut(partition_by=("kind",))) == [
         ("kind=b", [0, 2, 5]),
         ("kind=a", [1, 6]),
@@ -43,13 +43,13 @@ def test_values_become_directories_as_hive_names_them() -> None:
     ]
 
 
-def test_a_partition_column_need_not_be_named_among_the_columns() -> None:
+def test_a_partition_column_need_not_be_selected() -> None:
     cut = Cut(("n",), ("flag",), rows_per_file=5)
     assert pieces(cut) == [("flag=true", [0, 1, 2, 3, 4]), ("flag=true", [5, 6])]
     assert {tuple(piece.column_names) for _, piece in cut.pieces(TABLE)} == {("n",)}
 
 
-def test_pyarrow_reads_the_partitions_back(tmp_path: Any) -> None:
+def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
     for number, (directory, piece) in enumerate(Cut(partition_by=("kind", "flag")).pieces(TABLE)):
         (tmp_path / directory).mkdir(parents=True, exist_ok=True)
         ((ending, content),) = ParquetWriter("snappy").files(piece)
@@ -67,7 +67,7 @@ def test_pyarrow_reads_the_partitions_back(tmp_path: Any) -> None:
         (Cut(partition_by=("lists",)), "column 'lists' holds list<.*>, and a directory needs"),
     ],
 )
-def test_columns_that_will_not_do_are_named(cut: Cut, message: str) -> None:
+def test_unusable_columns_are_named(cut: Cut, message: str) -> None:
     table = TABLE if cut.partition_by != ("lists",) else TABLE.append_column("lists", [[[1]] * 7])
     with pytest.raises(JobFailure, match=message):
         list(cut.pieces(table))

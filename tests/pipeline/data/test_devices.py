@@ -1,8 +1,9 @@
-"""The one rule by which a replica gets its device; no device is needed to see it work."""
+"""The choice of the device of a replica. The tests need no device."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -14,58 +15,50 @@ from batchinference.pipeline.runtimes.base import take
 NPU = {"NPU": "npu"}
 
 
-@pytest.mark.parametrize(
-    ("granted", "kinds", "device"),
-    [
-        pytest.param({}, {}, Device("cpu", 1, 3), id="CPUs alone"),
-        pytest.param({"gpus": 1}, {}, Device("cuda", 1, 3), id="a GPU"),
-        pytest.param({"gpus": 4}, {"GPU": "cuda"}, Device("cuda", 4, 3), id="GPUs"),
-        pytest.param({"gpus": 1}, {"GPU": "xpu"}, Device("xpu", 1, 3), id="GPUs of another kind"),
-        pytest.param({"custom": {"NPU": 1}}, NPU, Device("npu", 1, 3), id="an NPU"),
-        pytest.param({"custom": {"NPU": 8}}, NPU, Device("npu", 8, 3), id="NPUs"),
-        pytest.param({"custom": {"licence": 1}}, {}, Device("cpu", 1, 3), id="no device"),
-        pytest.param({"custom": {"licence": 1}}, NPU, Device("cpu", 1, 3), id="another's kind"),
-        pytest.param(
-            {"gpus": 1, "custom": {"NPU": 2}}, NPU, Device("cuda", 1, 3), id="GPUs come first"
-        ),
-        pytest.param({}, {"GPU": "cuda", **NPU}, Device("cpu", 1, 3), id="a machine without"),
-    ],
-)
-def test_the_device_of_a_replica(
-    granted: dict[str, object], kinds: dict[str, str], device: Device
-) -> None:
-    assert device_of(cpus=3.5, kinds=kinds, **granted) == device  # type: ignore[arg-type]
+GRANTED: dict[str, tuple[dict[str, Any], dict[str, str], Device]] = {
+    "CPUs": ({}, {}, Device("cpu", 1, 3)),
+    "a GPU": ({"gpus": 1}, {}, Device("cuda", 1, 3)),
+    "GPUs": ({"gpus": 4}, {}, Device("cuda", 4, 3)),
+    "GPUs of another kind": ({"gpus": 1}, {"GPU": "xpu"}, Device("xpu", 1, 3)),
+    "an NPU": ({"custom": {"NPU": 1}}, NPU, Device("npu", 1, 3)),
+    "NPUs": ({"custom": {"NPU": 8}}, NPU, Device("npu", 8, 3)),
+    "no device": ({"custom": {"licence": 1}}, {}, Device("cpu", 1, 3)),
+    "another kind": ({"custom": {"licence": 1}}, NPU, Device("cpu", 1, 3)),
+    "GPUs before NPUs": ({"gpus": 1, "custom": {"NPU": 2}}, NPU, Device("cuda", 1, 3)),
+    "machine without devices": ({}, {"GPU": "cuda", **NPU}, Device("cpu", 1, 3)),
+}
 
 
-@pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (1, 1), (1.9, 1), (2, 2), (7.5, 7)])
-def test_threads_are_whole_cpus_and_one_at_the_least(cpus: float, threads: int) -> None:
-    assert device_of(cpus=cpus).threads == threads
+def test_granted_resources_decide_the_device() -> None:
+    for case, (granted, kinds, device) in GRANTED.items():
+        assert device_of(cpus=3.5, kinds=kinds, **granted) == device, case
 
 
-@pytest.mark.parametrize(
-    ("device", "name"), [(Device(), "cpu"), (Device("npu", 4), "npu:0"), (Device("xpu"), "xpu:0")]
-)
-def test_a_replica_counts_its_own_devices_from_0(device: Device, name: str) -> None:
-    assert device.name == name
+def test_threads_are_whole_cpus_and_at_least_one() -> None:
+    threads = {0.5: 1, 1: 1, 1.9: 1, 2: 2, 7.5: 7}
+    assert {cpus: device_of(cpus=cpus).threads for cpus in threads} == threads
 
 
-def test_npus_without_their_package_are_refused_with_what_to_install() -> None:
-    with pytest.raises(ModelLoad) as refusal:
+def test_device_names_count_from_0() -> None:
+    devices = Device(), Device("npu", 4), Device("xpu")
+    assert [device.name for device in devices] == ["cpu", "npu:0", "xpu:0"]
+
+
+def test_an_npu_without_its_package_is_rejected() -> None:
+    words = "given the device 'npu', for which PyTorch needs the package torch_npu"
+    with pytest.raises(ModelLoad, match=words):
         take(Device("npu"))
-    assert "given the device 'npu', for which PyTorch needs the package torch_npu" in str(
-        refusal.value
-    )
 
 
-def test_a_kind_that_pytorch_does_not_know_is_named() -> None:
-    with pytest.raises(ModelLoad) as refusal:
+def test_an_unknown_kind_of_device_is_rejected() -> None:
+    words = "has no devices of the kind 'abacus', which a profile names"
+    with pytest.raises(ModelLoad, match=words):
         take(Device("abacus"))
-    assert "has no devices of the kind 'abacus', which a profile names" in str(refusal.value)
 
 
 @pytest.fixture
-def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules that Python looks for from now on."""
+def searched_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modules that Python has searched for since the start of the test."""
     names: list[str] = []
 
     class Finder:
@@ -78,11 +71,9 @@ def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.usefixtures("counted_gpus")
 @pytest.mark.parametrize("device", [Device(), Device("cuda"), Device("meta")], ids=str)
-def test_torch_npu_is_looked_for_only_where_the_device_is_an_npu(
-    looked_for: list[str], device: Device
-) -> None:
+def test_torch_npu_is_imported_for_npus_only(searched_modules: list[str], device: Device) -> None:
     assert isinstance(take(device), torch.device)
-    assert "torch_npu" not in looked_for
+    assert "torch_npu" not in searched_modules
     with pytest.raises(ModelLoad):
         take(Device("npu"))
-    assert "torch_npu" in looked_for
+    assert "torch_npu" in searched_modules

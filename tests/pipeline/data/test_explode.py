@@ -1,4 +1,4 @@
-"""The explode step: a row for each element."""
+"""The explode step: one row per list element."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def explode(table: pa.Table) -> Changed:
     [pa.list_(pa.string()), pa.large_list(pa.string())],
     ids=["list", "large list"],
 )
-def test_other_columns_are_repeated(kind: pa.DataType) -> None:
+def test_explode_repeats_the_other_columns(kind: pa.DataType) -> None:
     changed = explode(pa.table({"n": [1, 2, 3, 4], "list": pa.array(LISTS, kind)}))
     assert changed.table.to_pydict() == {"n": [1, 1, 4], "list": ["a", "b", "c"]}
     assert changed.parents.tolist() == [0, 0, 3]
 
 
-def test_lists_of_one_length() -> None:
+def test_fixed_size_lists_are_exploded() -> None:
     lists = pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))
     changed = explode(pa.table({"list": lists}))
     assert changed.table.column("list").to_pylist() == [1, 2, 3, 4]
     assert changed.parents.tolist() == [0, 0, 1, 1]
 
 
-def test_a_slice_of_a_table_is_taken_for_itself() -> None:
+def test_a_slice_of_a_table_is_exploded() -> None:
     table = pa.table({"n": [1, 2, 3, 4], "list": LISTS}).slice(2)
     assert explode(table).table.to_pydict() == {"n": [4], "list": ["c"]}
     assert explode(table).parents.tolist() == [1]
 
 
 @pytest.mark.parametrize("lengths", [(2, 2), (1, 3)], ids=["one shape", "several shapes"])
-def test_tensors_come_apart_along_their_first_axis(lengths: tuple[int, int]) -> None:
+def test_tensors_are_exploded_along_the_first_axis(lengths: tuple[int, int]) -> None:
     frames = np.empty(2, dtype=object)
     for row, length in enumerate(lengths):
         frames[row] = np.full((length, 4, 4, 3), row, dtype=np.uint8)
@@ -58,24 +58,24 @@ def test_tensors_come_apart_along_their_first_axis(lengths: tuple[int, int]) -> 
     assert changed.parents.tolist() == [0] * lengths[0] + [1] * lengths[1]
 
 
-def test_what_is_no_list_fails_the_job() -> None:
+def test_a_column_without_lists_fails_the_job() -> None:
     with pytest.raises(JobFailure, match="column 'list' holds int64, and explode needs lists"):
         explode(pa.table({"list": [1, 2]}))
 
 
-def test_elements_behind_a_null_list_do_not_count() -> None:
+def test_elements_of_a_null_list_are_ignored() -> None:
     values, offsets = pa.array(["a", "b", "c"]), pa.array([0, 2, 3], pa.int32())
     lists = pa.ListArray.from_arrays(offsets, values, mask=pa.array([True, False]))
     changed = explode(pa.table({"n": [1, 2], "list": lists}))
     assert changed.table.to_pydict() == {"n": [2], "list": ["c"]}
 
 
-def test_a_block_without_elements_tells_no_types() -> None:
-    """What comes of it meets blocks whose elements are tensors."""
+def test_a_block_without_elements_has_no_columns() -> None:
+    """Such a block is joined with blocks whose elements are tensors."""
     changed = explode(pa.table({"list": pa.array([[], None], pa.list_(pa.null()))}))
     assert (changed.table.num_rows, changed.table.column_names) == (0, [])
 
 
-def test_a_block_of_nulls_alone_has_no_children() -> None:
+def test_a_block_of_nulls_has_no_rows() -> None:
     changed = explode(pa.table({"n": [1, 2], "list": pa.nulls(2)}))
     assert (changed.table.num_rows, changed.parents.tolist()) == (0, [])

@@ -1,4 +1,4 @@
-"""What becomes of rows in a step that gives some of them several rows, one, or none."""
+"""Shares of input rows in steps that return zero, one or several rows for each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline import rows
 from batchinference.pipeline.fates import apply_step, divide
 from batchinference.pipeline.steps import Changed
+from support.tiers import examples
 
 CHILDREN = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
@@ -21,7 +22,7 @@ def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
 
 
 def shares_by_id(table: pa.Table) -> dict[int, int]:
-    """What is there of each row of the input, whatever became of it."""
+    """The sum of the shares of each input row."""
     ids, shares = rows.ids_of(table), rows.shares_of(table)
     filled = np.full(len(ids), rows.WHOLE) if shares is None else shares
     sums: dict[int, int] = {}
@@ -31,7 +32,7 @@ def shares_by_id(table: pa.Table) -> dict[int, int]:
 
 
 def repeat(counts: list[int], failing: set[int] = frozenset()) -> Any:  # type: ignore[assignment]
-    """A step that gives each row so many, and says that some have failed."""
+    """A step that repeats each row by its count and reports some as failed."""
 
     def step(batch: pa.Table) -> Changed:
         parents = np.repeat(np.arange(batch.num_rows), counts)
@@ -46,16 +47,16 @@ def batch(size: int) -> pa.Table:
 
 
 @given(CHILDREN)
-@settings(deadline=None)
-def test_of_every_row_all_is_accounted_for(counts: list[int]) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_shares_of_each_row_add_up(counts: list[int]) -> None:
     result = apply_step(repeat(counts), batch(len(counts)), set_aside)
     expected = {rows.pack(3, 10 + row): rows.WHOLE for row in range(len(counts))}
     assert shares_by_id(result) == expected
 
 
 @given(CHILDREN, st.data())
-@settings(deadline=None)
-def test_so_it_is_after_a_second_step_and_with_failures(counts: list[int], data: Any) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_shares_add_up_after_two_steps_and_failures(counts: list[int], data: Any) -> None:
     first = apply_step(repeat(counts), batch(len(counts)), set_aside)
     good, rest = rows.split(first)
     more = data.draw(st.lists(st.integers(0, 4), min_size=good.num_rows, max_size=good.num_rows))
@@ -71,7 +72,7 @@ def test_so_it_is_after_a_second_step_and_with_failures(counts: list[int], data:
     assert len(total) == len(counts)
 
 
-def test_a_row_without_children_is_left_out() -> None:
+def test_a_row_without_children_is_skipped() -> None:
     result = apply_step(repeat([2, 0, 1]), batch(3), set_aside)
     good, rest = rows.split(result)
     assert good.column("n").to_pylist() == [0, 0, 2]
@@ -80,12 +81,12 @@ def test_a_row_without_children_is_left_out() -> None:
     assert rest.column(rows.STATE).to_pylist() == [rows.SKIPPED]
 
 
-def test_shares_are_told_only_where_a_row_was_divided() -> None:
+def test_shares_are_stored_only_for_divided_rows() -> None:
     assert rows.SHARE not in apply_step(repeat([1, 0, 1]), batch(3), set_aside).column_names
     assert rows.SHARE in apply_step(repeat([1, 2, 1]), batch(3), set_aside).column_names
 
 
-def test_a_share_is_divided_without_a_rest() -> None:
+def test_a_share_is_divided_without_remainder() -> None:
     divided = divide(np.array([7, 1]), np.array([0, 0, 0, 1, 1]), 2)
     assert divided is not None
     assert divided.tolist() == [3, 2, 2, 1, 0]

@@ -1,4 +1,4 @@
-"""Options of every format: how many rows are read, in which order, and what paths tell of them."""
+"""Options of all file formats: limit, order, partitioning and missing paths."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from batchinference.pipeline import retries, rows
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.file_input import FileInput
 from batchinference.pipeline.sizing import RowCount, sizing_of
-from support.reading import Input, Outcome, data_of, open_input
-from support.specs import job
+from support.documents.parsed import job
+from support.inputs.read_files import Input, Outcome, data_of, open_input
+from support.tiers import examples
 
 SIZES = [3, 0, 5, 1, 4]
-"""Rows of the files of a test, in the order of their names."""
+"""Rows per file, in the order of file names."""
 
 
 def write(directory: Path, format_: str, sizes: list[int] = SIZES) -> Path:
-    """Files whose rows say which they are: the number of the file and of the row in it."""
+    """Write files whose rows hold `FILE:ROW`."""
     directory.mkdir(exist_ok=True)
     for file, size in enumerate(sizes):
         values = [f"{file}:{row}" for row in range(size)]
@@ -43,7 +44,7 @@ def write(directory: Path, format_: str, sizes: list[int] = SIZES) -> Path:
 
 
 FORMATS = {"parquet": "parquet", "jsonl": "json", "txt": "text"}
-"""Endings and formats: of the first the files tell their rows, of the others they do not."""
+"""Formats by ending. Only Parquet files know their number of rows."""
 
 
 def read_all(given: FileInput, tasks: int = 3) -> Outcome:
@@ -55,15 +56,16 @@ def texts(outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("limit", [1, 3, 4, 8, 12, 13, 100])
-def test_a_limit_takes_the_first_rows(tmp_path: Path, ending: str, limit: int) -> None:
-    opened = open_input(FORMATS[ending], write(tmp_path / "in", ending), limit=limit)
+def test_limit_takes_the_first_rows(tmp_path: Path, ending: str) -> None:
+    write(tmp_path / "in", ending)
     everything = [f"{file}:{row}" for file, size in enumerate(SIZES) for row in range(size)]
-    assert texts(read_all(opened.given)) == everything[:limit]
-    assert opened.given.count() == RowCount(min(limit, 13), estimated=False)
+    for limit in (1, 3, 4, 8, 12, 13, 100):
+        opened = open_input(FORMATS[ending], tmp_path / "in", limit=limit)
+        assert texts(read_all(opened.given)) == everything[:limit]
+        assert opened.given.count() == RowCount(min(limit, 13), estimated=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 6), min_size=1, max_size=6),
     limit=st.integers(1, 20),
@@ -71,7 +73,7 @@ def test_a_limit_takes_the_first_rows(tmp_path: Path, ending: str, limit: int) -
     seed=st.none() | st.integers(0, 2**31 - 1),
     ending=st.sampled_from(list(FORMATS)),
 )
-def test_rows_keep_their_ids_and_are_covered_whatever_the_limit_and_order(
+def test_row_ids_are_kept_for_every_limit_and_order(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     limit: int,
@@ -91,14 +93,14 @@ def test_rows_keep_their_ids_and_are_covered_whatever_the_limit_and_order(
     assert sum(outcome.ends.values()) == min(limit, len(whole))
 
 
-def test_a_limit_counts_rows_that_cannot_be_read(tmp_path: Path) -> None:
+def test_limit_counts_failed_rows(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\nno json\n{"text": "two"}\n')
     outcome = read_all(open_input("json", tmp_path, limit=2).given)
     assert texts(outcome) == ["one"]
     assert list(outcome.bad) == [(0, 1)]
 
 
-def test_files_of_one_row_are_limited_without_being_opened(tmp_path: Path) -> None:
+def test_limit_of_one_row_files_opens_no_others(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.bin").write_bytes(b"x")
     opened = open_input("binary", tmp_path, limit=3)
@@ -108,26 +110,26 @@ def test_files_of_one_row_are_limited_without_being_opened(tmp_path: Path) -> No
     assert len(read_all(opened.given).good) == 3
 
 
-def test_the_frozen_list_says_how_many_rows_of_each_file_are_read(tmp_path: Path) -> None:
+def test_frozen_list_has_the_rows_of_each_file(tmp_path: Path) -> None:
     opened = open_input("parquet", write(tmp_path / "in", "parquet"), limit=6)
     table = pq.read_table(io.BytesIO(opened.given.serialized()))
     assert table.column("rows").to_pylist() == [3, 0, 3]
     assert table.num_rows == 3
 
 
-def test_a_part_of_a_large_file_counts_with_a_part_of_its_bytes(tmp_path: Path) -> None:
+def test_limit_reduces_the_size_in_proportion(tmp_path: Path) -> None:
     write(tmp_path / "in", "parquet", [1000])
     whole = open_input("parquet", tmp_path / "in").given.size
     assert open_input("parquet", tmp_path / "in", limit=100).given.size == round(whole / 10)
 
 
 def order(directory: Path, **options: Any) -> list[int]:
-    """The numbers of the files in the order in which they are read."""
+    """The numbers of files in the order of reading."""
     given = open_input("text", directory, **options).given
     return list(dict.fromkeys(file for file, _ in read_all(given, tasks=1).places))
 
 
-def test_files_are_read_in_the_order_of_a_seed(tmp_path: Path) -> None:
+def test_shuffle_seed_decides_the_order_of_files(tmp_path: Path) -> None:
     write(tmp_path / "in", "txt", [1] * 50)
     first = order(tmp_path / "in", shuffle="files", shuffle_seed=1)
     assert first == order(tmp_path / "in", shuffle="files", shuffle_seed=1)
@@ -135,25 +137,25 @@ def test_files_are_read_in_the_order_of_a_seed(tmp_path: Path) -> None:
     assert sorted(first) == list(range(50)) == order(tmp_path / "in")
 
 
-def test_without_a_seed_every_run_has_an_order_of_its_own(tmp_path: Path) -> None:
+def test_shuffle_without_seed_differs_in_each_run(tmp_path: Path) -> None:
     write(tmp_path / "in", "txt", [1] * 50)
     orders = [tuple(order(tmp_path / "in", shuffle="files")) for _ in range(3)]
     assert len(set(orders)) == 3
 
 
-@pytest.mark.parametrize(("blocks", "tasks"), [(1, 1), (2, 2), (5, 5), (40, 5)])
-def test_the_number_of_blocks_is_as_told(tmp_path: Path, blocks: int, tasks: int) -> None:
-    opened = open_input("text", write(tmp_path / "in", "txt", [9] * 5), override_num_blocks=blocks)
-    read = job(
-        read={"format": "text", "paths": ["in"], "options": {"override_num_blocks": blocks}}
-    ).spec.read
-    sizing = sizing_of(opened.given, read, opened.given.count())
-    assert sizing.blocks == blocks
-    assert len(opened.given.read_tasks(sizing.read_tasks)) == tasks
+def test_override_num_blocks_sets_the_tasks(tmp_path: Path) -> None:
+    write(tmp_path / "in", "txt", [9] * 5)
+    for blocks, tasks in [(1, 1), (2, 2), (5, 5), (40, 5)]:
+        given_ = open_input("text", tmp_path / "in", override_num_blocks=blocks).given
+        options = {"override_num_blocks": blocks}
+        read = job(read={"format": "text", "paths": ["in"], "options": options}).spec.read
+        sizing = sizing_of(given_, read, given_.count())
+        assert sizing.blocks == blocks
+        assert len(given_.read_tasks(sizing.read_tasks)) == tasks
 
 
 def partitioned(directory: Path, **parts: list[str]) -> Path:
-    """A parquet file with two rows for each combination of two parts."""
+    """A Parquet file of two rows for each combination of two partition values."""
     (one, firsts), (two, seconds) = parts.items()
     for first in firsts:
         for second in seconds:
@@ -163,7 +165,7 @@ def partitioned(directory: Path, **parts: list[str]) -> Path:
     return directory
 
 
-def test_parts_of_a_path_become_columns_as_ray_has_them(tmp_path: Path) -> None:
+def test_partition_columns_equal_those_of_ray(tmp_path: Path) -> None:
     directory = partitioned(tmp_path / "in", cls=["cat", "dog"], day=["2026-01-01", "07"])
     found = read_all(open_input("parquet", directory, partitioning="hive").given).good
     theirs = ray.data.datasource.PathPartitionParser(Partitioning("hive"))
@@ -171,7 +173,7 @@ def test_parts_of_a_path_become_columns_as_ray_has_them(tmp_path: Path) -> None:
     assert found == [{"id": row, **theirs(path)} for path in paths for row in (1, 2)]
 
 
-def test_parts_are_text_decoded_and_may_be_missing_values(tmp_path: Path) -> None:
+def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
     parts = ["a%20b%2Fc", "1", "__HIVE_DEFAULT_PARTITION__", "x=y"]
     directory = partitioned(tmp_path / "in", kind=parts, n=["007"])
     given = open_input("parquet", directory, partitioning="hive", include_paths=True).given
@@ -183,7 +185,7 @@ def test_parts_are_text_decoded_and_may_be_missing_values(tmp_path: Path) -> Non
     assert outcome.schema.field("kind").type == pa.string()
 
 
-def test_parts_stand_beside_what_is_no_table(tmp_path: Path) -> None:
+def test_partitions_work_with_text_files(tmp_path: Path) -> None:
     (tmp_path / "lang=de").mkdir()
     (tmp_path / "lang=de" / "a.txt").write_text("eins\n")
     outcome = read_all(open_input("text", tmp_path, partitioning="hive").given)
@@ -200,9 +202,7 @@ def test_parts_stand_beside_what_is_no_table(tmp_path: Path) -> None:
         (["path=7/a.parquet"], "has a column 'path' of its own: leave out read.options"),
     ],
 )
-def test_parts_that_are_no_columns_are_refused(
-    tmp_path: Path, files: list[str], words: str
-) -> None:
+def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], words: str) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)
@@ -210,7 +210,7 @@ def test_parts_that_are_no_columns_are_refused(
         open_input("parquet", tmp_path, partitioning="hive", include_paths=True)
 
 
-def test_a_clash_with_a_file_that_was_not_looked_at_ends_the_job(tmp_path: Path) -> None:
+def test_a_clash_in_a_file_changed_later_fails_the_job(tmp_path: Path) -> None:
     (tmp_path / "kind=a").mkdir()
     for name in ("a", "b"):
         (tmp_path / "kind=a" / f"{name}.jsonl").write_text('{"id": 1}\n')
@@ -220,7 +220,7 @@ def test_a_clash_with_a_file_that_was_not_looked_at_ends_the_job(tmp_path: Path)
         read_all(opened.given)
 
 
-def test_missing_paths_are_passed_over_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:
     write(tmp_path / "in", "txt", [2])
     paths = (tmp_path / "in", tmp_path / "none", tmp_path / "no*" / "*.txt")
     with pytest.raises(BadInput, match=r"read.paths\[1\] '.*/none' does not exist"):
@@ -228,22 +228,21 @@ def test_missing_paths_are_passed_over_where_that_is_asked_for(tmp_path: Path) -
     assert texts(open_input("text", *paths, ignore_missing_paths=True).read()) == ["0:0", "0:1"]
 
 
-def test_a_job_that_finds_none_of_its_paths_is_refused(tmp_path: Path) -> None:
+def test_an_input_without_any_path_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is nothing behind any of them"):
         open_input("text", tmp_path / "none", ignore_missing_paths=True)
 
 
-class Trouble:
-    """A reader that storage lets down for some time, each time at the same row."""
+class UnreliableReader:
+    """A reader whose storage fails a number of times, always at the same row."""
 
     def __init__(self, opened: Input, row: int, times: int) -> None:
         self.reader = opened.file_rows.reader
         self.row, self.times = row, times
 
     def read(self, file: Any) -> Any:
-        for number, chunk in enumerate(
-            table.slice(row, 1) for table in self.reader.read(file) for row in range(len(table))
-        ):
+        tables = self.reader.read(file)
+        for number, chunk in enumerate(t.slice(row, 1) for t in tables for row in range(len(t))):
             if number == self.row and self.times > 0:
                 self.times -= 1
                 raise OSError("AWS Error NETWORK_CONNECTION during GetObject operation")
@@ -251,23 +250,16 @@ class Trouble:
 
 
 @pytest.mark.parametrize("row", [0, 1, 4])
-def test_a_file_is_read_on_from_where_storage_was_in_trouble(
+def test_reading_resumes_at_the_row_where_storage_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int
 ) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT", 0)
     opened = open_input("text", write(tmp_path / "in", "txt", [5]))
-    trouble = Trouble(opened, row, times=3)
-    object.__setattr__(opened.file_rows, "reader", trouble)
+    reader = UnreliableReader(opened, row, times=3)
+    object.__setattr__(opened.file_rows, "reader", reader)
     tables = list(opened.file_rows.read(opened.frozen.files()))
     assert [entry["text"] for entry in data_of(tables)] == [f"0:{n}" for n in range(5)]
     assert tables[-1].column(rows.STATE).to_pylist() == [rows.END]
-
-
-def test_trouble_that_does_not_pass_ends_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0)
-    opened = open_input("text", write(tmp_path / "in", "txt", [5]))
-    object.__setattr__(opened.file_rows, "reader", Trouble(opened, 2, times=99))
+    reader.times = 99
     with pytest.raises(Exception, match=r"000\.txt cannot be read: AWS Error NETWORK"):
         list(opened.file_rows.read(opened.frozen.files()))

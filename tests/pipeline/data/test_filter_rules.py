@@ -1,4 +1,4 @@
-"""Filters by random expressions over random rows, against Python's own evaluation."""
+"""Random filters over random rows, compared with Python's own evaluation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.steps.filter import Filter
+from support.tiers import examples
 
 Row = dict[str, Any]
 SCHEMA = pa.schema(
@@ -48,7 +49,7 @@ ROWS = st.fixed_dictionaries(
 
 
 def form(pattern: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """A pattern with what the strategies draw in its places."""
+    """The pattern with drawn values in its placeholders."""
     return st.tuples(*parts).map(lambda drawn: pattern.format(*drawn))
 
 
@@ -108,7 +109,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def python(node: ast.expr, row: Row) -> Any:
-    """The value of an expression for a row by Python, with SQL's null as None."""
+    """Evaluate an expression for a row in Python, with None as SQL null."""
     match node:
         case ast.Constant(value=value):
             return value
@@ -150,17 +151,15 @@ def _unless_null(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _decide(values: list[bool | None], decisive: bool) -> bool | None:
-    """`or` where True is decisive, `and` where False is; else null if there is one."""
+    """`or` for decisive True, `and` for decisive False, with the null rules of SQL."""
     if decisive in values:
         return decisive
     return None if None in values else not decisive
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(expression=conditions, rows=st.lists(ROWS, min_size=1, max_size=6))
-def test_a_filter_keeps_the_rows_for_which_python_says_true(
-    expression: str, rows: list[Row]
-) -> None:
+def test_filter_agrees_with_python(expression: str, rows: list[Row]) -> None:
     tree = ast.parse(expression, mode="eval").body
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assume(names & {"col", *SCHEMA.names})

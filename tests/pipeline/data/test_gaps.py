@@ -1,4 +1,4 @@
-"""Reading only what is missing: exactly these rows, in order, with the ids that they have."""
+"""Gaps: a resumed attempt reads exactly the missing rows, in order and with their ids."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from batchinference.pipeline.job_input import JobInput
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import size_of, within
 from batchinference.pipeline.storage import Address
-from support.inputs import CASES, Case, pictures, png
-from support.reading import Input, Outcome, Place, open_input
+from support.inputs.formats import CASES, Case, pictures, png
+from support.inputs.read_files import Input, Outcome, Place, open_input
+from support.tiers import examples
 
 FILES, ROWS = 4, 30
 SIZES = [ROWS, ROWS, 0, 7]
-"""Rows of the files of an input of lines."""
+"""Rows per file."""
 
 
 @st.composite
-def some_gaps(draw: st.DrawFn, size: int = ROWS) -> list[Gap]:
-    """Gaps of a file as coverage tells them: in order, apart, the last one open or not."""
+def gaps_of_file(draw: st.DrawFn, size: int = ROWS) -> list[Gap]:
+    """Sorted, disjoint gaps of a file; the last one may have no end."""
     edges = sorted(draw(st.sets(st.integers(0, size), max_size=8)))
     gaps: list[Gap] = [
         (first, after) for first, after in zip(edges[::2], edges[1::2], strict=False)
@@ -42,15 +43,14 @@ def some_gaps(draw: st.DrawFn, size: int = ROWS) -> list[Gap]:
 
 
 def rows_in(gaps: Sequence[Gap], size: int) -> list[int]:
-    """The numbers of the rows that are in gaps."""
+    """The numbers of the rows in gaps."""
     each = (range(first, size if after is None else min(after, size)) for first, after in gaps)
     return [row for numbers in each for row in numbers]
 
 
-@given(st.lists(st.integers(0, 9), max_size=6), some_gaps(), st.integers(0, 5))
-def test_a_chunk_is_cut_to_the_parts_that_lie_in_gaps(
-    sizes: list[int], gaps: list[Gap], first: int
-) -> None:
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=6), gaps_of_file(), st.integers(0, 5))
+def test_a_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[Gap], first: int) -> None:
     row, found = first, []
     for size in sizes:
         chunk = pa.table({"n": range(row, row + size)})
@@ -62,17 +62,16 @@ def test_a_chunk_is_cut_to_the_parts_that_lie_in_gaps(
     assert found == [number for number in rows_in(gaps, row) if number >= first]
 
 
-@given(some_gaps(), st.integers(1, ROWS))
-def test_so_are_rows_of_which_nothing_is_known_but_that_they_are_bad(
-    gaps: list[Gap], size: int
-) -> None:
+@settings(max_examples=examples(100), deadline=None)
+@given(gaps_of_file(), st.integers(1, ROWS))
+def test_bad_rows_are_cut_to_their_gaps(gaps: list[Gap], size: int) -> None:
     chunk: Chunk = BadRow(ValueError("no"), size)
     parts = [(skipped, size_of(part)) for skipped, part in within(chunk, 0, gaps)]
     found = [row for skipped, count in parts for row in range(skipped, skipped + count)]
     assert found == rows_in(gaps, size)
 
 
-def test_without_gaps_a_chunk_is_wanted_as_it_is() -> None:
+def test_a_chunk_without_gaps_is_read_whole() -> None:
     chunk = pa.table({"n": [1, 2]})
     ((skipped, wanted),) = within(chunk, 7, ())
     assert (skipped, wanted) == (0, chunk)
@@ -83,8 +82,8 @@ def read(given_: JobInput, gaps: Gaps | None, tasks: int = 3) -> Outcome:
 
 
 def by_place(outcome: Outcome) -> dict[Place, Any]:
-    """Each row that could be read, by its file and number."""
-    assert len(outcome.places) == len(set(outcome.places)), "each row comes once"
+    """The good rows by file and row number."""
+    assert len(outcome.places) == len(set(outcome.places)), "a row was read twice"
     rows = ({name: _plain(value) for name, value in row.items()} for row in outcome.good)
     return dict(zip(outcome.places, rows, strict=True))
 
@@ -93,78 +92,63 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def of_text(directory: Path) -> None:
+def write_text(directory: Path) -> None:
     for number, size in enumerate(SIZES):
         lines = (f"{number}:{row}" for row in range(size))
         (directory / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
-def of_json(directory: Path) -> None:
+def write_json(directory: Path) -> None:
     for number, size in enumerate(SIZES):
         lines = (f'{{"v": "{number}:{row}"}}' if row % 9 else "broken" for row in range(size))
         (directory / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
-def of_csv(directory: Path) -> None:
+def write_csv(directory: Path) -> None:
     for number, size in enumerate(SIZES):
         lines = (f"{number}:{row},{row}" if row % 9 else "broken" for row in range(size))
         (directory / f"{number}.csv").write_text("v,n\n" + "".join(f"{line}\n" for line in lines))
 
 
-def of_parquet(directory: Path) -> None:
+def write_parquet(directory: Path) -> None:
     for number, size in enumerate(SIZES):
         table = pa.table({"v": [f"{number}:{row}" for row in range(size)]})
         pq.write_table(table, directory / f"{number}.parquet", row_group_size=7)
 
 
-WRITERS = {"text": of_text, "json": of_json, "csv": of_csv, "parquet": of_parquet}
+WRITERS = {"text": write_text, "json": write_json, "csv": write_csv, "parquet": write_parquet}
 
 
 @pytest.fixture(scope="module", params=WRITERS)
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Input:
-    """Four files, one of them empty; some lines of JSON and CSV are bad."""
+    """An input of four files, one of them empty. Some lines of JSON and CSV are bad."""
     directory = tmp_path_factory.mktemp(request.param)
     WRITERS[request.param](directory)
     return open_input(request.param, directory)
 
 
-SOME = st.fixed_dictionaries(
-    {}, optional={file: some_gaps(size) for file, size in enumerate(SIZES)}
+GAPS_OF_FILES = st.fixed_dictionaries(
+    {}, optional={file: gaps_of_file(size) for file, size in enumerate(SIZES)}
 )
-"""Gaps of some of the files."""
 
 
-@given(SOME, st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
-def test_of_files_exactly_the_rows_in_gaps_are_read_with_their_ids(
-    opened: Input, gaps: Gaps, tasks: int
-) -> None:
+@given(GAPS_OF_FILES, st.integers(1, 9))
+@settings(max_examples=examples(80, landing=10), deadline=None)
+def test_exactly_the_rows_in_gaps_are_read(opened: Input, gaps: Gaps, tasks: int) -> None:
     everything = opened.read()
     expected = {(file, row) for file, each in gaps.items() for row in rows_in(each, SIZES[file])}
     found = read(opened.given, gaps, tasks)
     whole = by_place(everything)
     assert by_place(found) == {place: row for place, row in whole.items() if place in expected}
     assert found.bad == {place: bad for place, bad in everything.bad.items() if place in expected}
-    for file, end in found.ends.items():
-        assert end == SIZES[file]
-
-
-@given(SOME)
-@settings(max_examples=40, deadline=None)
-def test_the_end_of_a_file_is_told_where_it_was_not_known(opened: Input, gaps: Gaps) -> None:
-    unknown = {file for file, each in gaps.items() if each[-1][1] is None}
-    assert unknown <= read(opened.given, gaps).ends.keys()
-
-
-@given(some_gaps())
-@settings(max_examples=20, deadline=None)
-def test_rows_come_in_the_order_of_the_file(opened: Input, gaps: list[Gap]) -> None:
-    places = read(opened.given, {0: gaps}, tasks=1).places
-    assert places == sorted(places)
+    assert all(end == SIZES[file] for file, end in found.ends.items())
+    unknown_ends = {file for file, each in gaps.items() if each[-1][1] is None}
+    assert unknown_ends <= found.ends.keys()
+    assert tasks > 1 or found.places == sorted(found.places), "rows are read in order"
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_format_reads_a_part_as_it_reads_all(tmp_path: Path, case: Case) -> None:
+def test_every_format_reads_parts_like_the_whole(tmp_path: Path, case: Case) -> None:
     case.write(tmp_path)
     opened = open_input(case.format, tmp_path, **case.options)
     whole, each = by_place(opened.read()), opened.given.rows_each
@@ -175,8 +159,8 @@ def test_every_format_reads_a_part_as_it_reads_all(tmp_path: Path, case: Case) -
     assert by_place(read(opened.given, gaps)) == {place: whole[place] for place in wanted}
 
 
-class Opened:
-    """Which files are opened."""
+class OpenedFiles:
+    """Records the names of opened files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: set[str] = set()
@@ -197,13 +181,13 @@ def test_finished_files_are_not_opened(
     else:
         WRITERS[format_](tmp_path)
     given_ = open_input(format_, tmp_path).given
-    seen = Opened(monkeypatch)
+    seen = OpenedFiles(monkeypatch)
     gap = (0, 1)
     read(given_, {1: [gap], 3: [gap]})
     assert {Path(name).stem for name in seen.names} == {"1", "3"}
 
 
-def test_of_a_divisible_file_only_the_groups_with_gaps_are_read(
+def test_only_row_groups_with_gaps_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(pa.table({"v": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
@@ -220,8 +204,7 @@ def test_of_a_divisible_file_only_the_groups_with_gaps_are_read(
     assert groups == [1, 4, 5, 9]
 
 
-def test_files_that_are_cut_into_tasks_are_read_in_their_gaps_alone(tmp_path: Path) -> None:
-    """More tasks than files: each has a part, and of that the gaps."""
+def test_several_tasks_read_the_gaps_of_one_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"v": range(1000)}), tmp_path / "a.parquet", row_group_size=50)
     given_ = open_input("parquet", tmp_path).given
     gaps: list[Gap] = [(10, 260), (301, 302), (900, None)]
@@ -230,19 +213,19 @@ def test_files_that_are_cut_into_tasks_are_read_in_their_gaps_alone(tmp_path: Pa
     assert outcome.ends == {0: 1000}
 
 
-def test_a_limited_input_is_read_in_its_gaps_up_to_the_limit(tmp_path: Path) -> None:
-    of_text(tmp_path)
+def test_limit_ends_the_reading_of_gaps(tmp_path: Path) -> None:
+    write_text(tmp_path)
     given_ = open_input("text", tmp_path, limit=40).given
     outcome = read(given_, {0: [(28, None)], 1: [(2, 4), (8, None)]})
     places = [(0, 28), (0, 29), (1, 2), (1, 3), (1, 8), (1, 9)]
     assert (outcome.places, outcome.ends) == (places, {0: 30, 1: 10})
 
 
-def test_nothing_is_read_where_nothing_is_missing(opened: Input) -> None:
+def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
     assert opened.given.read_tasks(3, {}) == []
 
 
-def test_the_tasks_of_a_table_are_read_in_their_gaps(tmp_path: Path) -> None:
+def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
     from batchinference.pipeline.job_input import open_input as open_any
     from batchinference.spec.read import ReadLance
 

@@ -1,12 +1,15 @@
-"""When requests begin: evenly spaced, at most so many at a time, and later each time they fail."""
+"""Start times of HTTP requests: rate limit, Retry-After, concurrency limit, backoff and retries."""
 
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+import tenacity
 from aiohttp import web
 
 from batchinference.pipeline.endpoint.errors import (
@@ -18,16 +21,24 @@ from batchinference.pipeline.endpoint.errors import (
 from batchinference.pipeline.endpoint.health import DOWN_AFTER
 from batchinference.pipeline.endpoint.pace import Pace
 from batchinference.pipeline.endpoint.retries import Retries
-from batchinference.pipeline.http_retries import FIRST_WAIT, LONGEST_WAIT, TryAgain
-from support.endpoints import ask, chat
-from support.http_servers import served
-from support.virtual_time import clock, in_leaping_time
+from batchinference.pipeline.http_retries import (
+    FIRST_WAIT,
+    LONGEST_PAUSE,
+    LONGEST_WAIT,
+    TryAgain,
+    asked_wait,
+    is_passing,
+    policy,
+)
+from support.documents.http_models import ask, chat
+from support.operator.virtual_time import clock, in_virtual_time
+from support.servers.scripted_http import served
 
 Request = Callable[[], Awaitable[str]]
 
 
-def going(*outcomes: TryAgain | str) -> tuple[Request, list[float]]:
-    """A request that comes to these, one after another and the last for ever; and when it began."""
+def scripted(*outcomes: TryAgain | str) -> tuple[Request, list[float]]:
+    """A request with these outcomes, the last one repeated, and its start times."""
     began: list[float] = []
     coming = itertools.chain(outcomes, itertools.repeat(outcomes[-1]))
 
@@ -46,7 +57,7 @@ def gaps(times: list[float]) -> list[float]:
 
 
 async def starts(pace: Pace, count: int) -> list[float]:
-    """When so many that wait together may begin."""
+    """The start times of `count` requests that wait together."""
 
     async def one() -> float:
         await pace.wait()
@@ -55,27 +66,27 @@ async def starts(pace: Pace, count: int) -> list[float]:
     return sorted(await asyncio.gather(*(one() for _ in range(count))))
 
 
-@in_leaping_time
-async def test_requests_begin_evenly_spaced() -> None:
+@in_virtual_time
+async def test_requests_start_evenly_spaced() -> None:
     times = await starts(Pace(per_second=4), 9)
     assert times == pytest.approx([number / 4 for number in range(9)], abs=0.01)
 
 
-@in_leaping_time
-async def test_time_that_passed_unused_is_not_made_up_for() -> None:
+@in_virtual_time
+async def test_unused_time_allows_no_burst() -> None:
     pace = Pace(per_second=2)
     await starts(pace, 1)
     await asyncio.sleep(60)
     assert gaps(await starts(pace, 3)) == pytest.approx([0.5, 0.5], abs=0.01)
 
 
-@in_leaping_time
-async def test_without_a_limit_all_begin_at_once() -> None:
+@in_virtual_time
+async def test_requests_without_a_limit_start_at_once() -> None:
     assert await starts(Pace(None), 100) == [0.0] * 100
 
 
-@in_leaping_time
-async def test_a_pause_holds_back_those_that_wait_already() -> None:
+@in_virtual_time
+async def test_a_pause_delays_waiting_requests() -> None:
     pace = Pace(per_second=1)
     waiting = asyncio.create_task(starts(pace, 4))
     await asyncio.sleep(1.5)
@@ -83,39 +94,39 @@ async def test_a_pause_holds_back_those_that_wait_already() -> None:
     assert await waiting == pytest.approx([0, 1, 11.5, 12.5], abs=0.01)
 
 
-@in_leaping_time
-async def test_waits_double_up_to_a_minute() -> None:
-    request, began = going(*[NoAnswer("nobody")] * 12, "at last")
+@in_virtual_time
+async def test_backoff_doubles_up_to_a_minute() -> None:
+    request, began = scripted(*[NoAnswer("nobody")] * 12, "at last")
     assert await Retries(20, Pace(None)).ask(request) == "at last"
     for number, gap in enumerate(gaps(began)):
         longest = min(FIRST_WAIT * 2**number, LONGEST_WAIT)
         assert longest / 2 - 0.01 <= gap <= longest + 0.01
 
 
-@in_leaping_time
-async def test_rows_that_failed_together_come_back_apart() -> None:
+@in_virtual_time
+async def test_backoff_is_random() -> None:
     retries = Retries(1, Pace(None))
-    requests = [going(NoAnswer("nobody"), "well") for _ in range(20)]
+    requests = [scripted(NoAnswer("nobody"), "well") for _ in range(20)]
     await asyncio.gather(*(retries.ask(request) for request, _ in requests))
     assert len({round(began[1], 3) for _, began in requests}) > 10
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_retries_are_counted() -> None:
-    request, began = going(NoAnswer("nobody"))
+    request, began = scripted(NoAnswer("nobody"))
     with pytest.raises(ConnectionError, match="nobody"):
         await Retries(3, Pace(None)).ask(request)
     assert len(began) == 4
 
 
-@in_leaping_time
-async def test_what_the_endpoint_asks_to_wait_is_waited_by_all() -> None:
+@in_virtual_time
+async def test_retry_after_delays_all_requests() -> None:
     pace = Pace(None)
     retries = Retries(1, pace)
-    told, began = going(TooFast("slow down", 30), "well")
+    told, began = scripted(TooFast("slow down", 30), "well")
     asked = asyncio.create_task(retries.ask(paced(told, pace)))
     await asyncio.sleep(0.1)
-    other, others_began = going("well")
+    other, others_began = scripted("well")
     assert await retries.ask(paced(other, pace)) == "well"
     assert await asked == "well"
     assert others_began == pytest.approx([30], abs=0.1)
@@ -130,15 +141,15 @@ def paced(request: Request, pace: Pace) -> Request:
     return wait
 
 
-@in_leaping_time
-async def test_being_told_to_wait_costs_no_try_while_others_get_through() -> None:
+@in_virtual_time
+async def test_retry_after_costs_no_try_while_others_succeed() -> None:
     pace = Pace(None)
     retries = Retries(0, pace)
-    unlucky, began = going(*[TooFast("slow down", 1)] * 20, "at last")
+    unlucky, began = scripted(*[TooFast("slow down", 1)] * 20, "at last")
 
     async def others() -> None:
         while True:
-            await retries.ask(paced(going("well")[0], pace))
+            await retries.ask(paced(scripted("well")[0], pace))
             await asyncio.sleep(0.1)
 
     async def answered_while_asked() -> str:
@@ -151,32 +162,32 @@ async def test_being_told_to_wait_costs_no_try_while_others_get_through() -> Non
     assert all(gap >= 1 for gap in gaps(began))
 
 
-@in_leaping_time
-async def test_nobody_is_blamed_for_what_comes_too_fast() -> None:
-    request, _ = going(TooFast("slow down", 1))
+@in_virtual_time
+async def test_rate_limiting_fails_no_row() -> None:
+    request, _ = scripted(TooFast("slow down", 1))
     with pytest.raises(ConnectionError, match="slow down"):
         await Retries(2, Pace(None)).ask(request)
 
 
-@in_leaping_time
-async def test_without_an_answer_a_row_is_blamed_only_if_others_had_theirs() -> None:
+@in_virtual_time
+async def test_a_row_without_answer_fails_only_if_others_succeed() -> None:
     retries = Retries(2, Pace(None))
-    bad, _ = going(NoAnswer("nobody"))
+    bad, _ = scripted(NoAnswer("nobody"))
     asked = asyncio.create_task(retries.ask(bad))
     await asyncio.sleep(0.1)
-    await retries.ask(going("well")[0])
+    await retries.ask(scripted("well")[0])
     with pytest.raises(RequestFailed, match="nobody"):
         await asked
     with pytest.raises(ConnectionError, match="nobody"):
         await retries.ask(bad)
 
 
-@in_leaping_time
-async def test_many_bad_answers_one_after_another_are_the_endpoints_fault() -> None:
+@in_virtual_time
+async def test_many_consecutive_bad_answers_fail_the_endpoint() -> None:
     retries = Retries(0, Pace(None))
-    bad, _ = going(BadAnswer("500"))
+    bad, _ = scripted(BadAnswer("500"))
     for _ in range(2):
-        await retries.ask(going("well")[0])
+        await retries.ask(scripted("well")[0])
         for _ in range(DOWN_AFTER - 1):
             with pytest.raises(RequestFailed, match="500"):
                 await retries.ask(bad)
@@ -184,18 +195,84 @@ async def test_many_bad_answers_one_after_another_are_the_endpoints_fault() -> N
         await retries.ask(bad)
 
 
-async def test_so_many_requests_are_in_flight_and_no_more() -> None:
-    flying = 0
-    most: list[int] = []
+async def test_concurrency_limits_requests_in_flight() -> None:
+    in_flight = 0
+    counts: list[int] = []
+    five = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
-        nonlocal flying
-        flying += 1
-        most.append(flying)
-        await asyncio.sleep(0.05)
-        flying -= 1
+        nonlocal in_flight
+        in_flight += 1
+        counts.append(in_flight)
+        if in_flight == 5:
+            five.set()
+        await five.wait()
+        await asyncio.sleep(0.01)  # a sixth request would arrive meanwhile
+        in_flight -= 1
         return web.json_response({"choices": [{"message": {"content": "ok"}}]})
 
     async with served(answer) as server:
         await ask(chat(url=server.url, concurrency=5), question=["x"] * 30)
-    assert max(most) == 5
+    assert max(counts) == 5
+
+
+def http_date(seconds: float) -> str:
+    """The date `seconds` from now."""
+    return email.utils.formatdate(time.time() + seconds, usegmt=True)
+
+
+def test_retry_after_in_seconds_is_read() -> None:
+    expected = {"7": 7, " 7 ": 7, "0.5": 0.5, "-3": 0, http_date(-60): 0, "soon": None, "": None}
+    assert {asked: asked_wait({"Retry-After": asked}) for asked in expected} == expected
+
+
+def test_retry_after_with_a_date_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    assert asked_wait({"Retry-After": http_date(120)}) == 120
+
+
+def test_without_retry_after_there_is_no_wait() -> None:
+    assert asked_wait({}) is None
+
+
+def test_passing_errors_are_recognized() -> None:
+    passing = [status for status in range(100, 600) if is_passing(status)]
+    assert passing == [408, 409, 425, 429, *range(500, 600)]
+
+
+def tried(*errors: Exception) -> tuple[int, list[float]]:
+    """Run a call with these outcomes; return the number of tries and the waits between."""
+    coming, waits = iter(errors), list[float]()
+
+    def call() -> None:
+        if error := next(coming, None):
+            raise error
+
+    retrying = tenacity.Retrying(**policy(4), sleep=waits.append)
+    try:
+        retrying(call)
+    except (TryAgain, ValueError):
+        pass
+    return len(waits) + 1, waits
+
+
+def test_backoff_doubles() -> None:
+    tries, waits = tried(*[TryAgain("later")] * 9)
+    assert tries == 4
+    for number, wait in enumerate(waits):
+        assert FIRST_WAIT * 2**number / 2 <= wait <= FIRST_WAIT * 2**number
+
+
+def test_retry_after_sets_the_wait() -> None:
+    assert tried(TryAgain("later", 300)) == (2, [300])
+    _, (wait,) = tried(TryAgain("later", 0.01))
+    assert wait >= FIRST_WAIT / 2, "Retry-After is a minimum"
+
+
+def test_a_too_long_retry_after_ends_the_retries() -> None:
+    assert tried(TryAgain("later", LONGEST_PAUSE))[0] == 2
+    assert tried(TryAgain("tomorrow", LONGEST_PAUSE + 1)) == (1, [])
+
+
+def test_other_errors_are_not_retried() -> None:
+    assert tried(ValueError("no")) == (1, [])

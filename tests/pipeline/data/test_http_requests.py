@@ -1,4 +1,4 @@
-"""What the runtime http sends, and what it takes from the answers."""
+"""The runtime http: request bodies and the reading of answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
+from batchinference.pipeline.blocks import to_column
+from batchinference.pipeline.endpoint import RequestFailed, endpoint
 from batchinference.pipeline.failures import ModelLoad
-from support.endpoints import ask, chat, json_endpoint
-from support.http_servers import Server, answering, served
+from support.documents.http_models import ask, chat, json_endpoint
+from support.servers.scripted_http import Answer, Server, answering, served
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
@@ -35,7 +37,7 @@ def pixels_of(data_uri: str) -> np.ndarray:
         return np.asarray(image)
 
 
-async def test_a_chat_is_made_of_system_messages_and_prompt() -> None:
+async def test_a_chat_has_system_message_turns_and_prompt() -> None:
     turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     fields = {"system": "Use {{}}.", "messages": turns, "prompt": "{question}?"}
     async with served(saying("5")) as server:
@@ -54,7 +56,7 @@ async def test_a_chat_is_made_of_system_messages_and_prompt() -> None:
     }
 
 
-async def test_without_a_prompt_a_text_is_sent_as_it_is() -> None:
+async def test_a_text_without_prompt_is_sent_unchanged() -> None:
     async with served(saying("ok")) as server:
         await ask(chat(url=server.url), question=["{curly}"])
         await ask(chat(url=server.url, api="completions"), question=["{curly}"])
@@ -64,7 +66,7 @@ async def test_without_a_prompt_a_text_is_sent_as_it_is() -> None:
     ]
 
 
-async def test_without_a_prompt_a_conversation_is_sent_as_it_is() -> None:
+async def test_a_conversation_is_sent_unchanged() -> None:
     conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     async with served(saying("ok")) as server:
         model = chat(url=server.url, system="Hm.")
@@ -73,22 +75,22 @@ async def test_without_a_prompt_a_conversation_is_sent_as_it_is() -> None:
     assert body["messages"] == [{"role": "system", "content": "Hm."}, *conversation]
 
 
-async def test_pixels_are_sent_as_a_picture_without_loss() -> None:
+async def test_pixels_are_sent_as_a_lossless_image() -> None:
     async with served(saying("a gradient")) as server:
         inputs = {"question": "text", "photo": "image"}
         model = chat(url=server.url, inputs=inputs, images=["photo"], prompt="{question}")
         for pixels in (PIXELS, PIXELS[..., :1], PIXELS[..., 0]):
             answers = await ask(model, question=["What?"], photo=[pixels])
             assert answers == ["a gradient"]
-            picture, text = bodies(server)[-1]["messages"][0]["content"]
+            image, text = bodies(server)[-1]["messages"][0]["content"]
             assert text == {"type": "text", "text": "What?"}
-            assert picture["type"] == "image_url"
-            sent = pixels_of(picture["image_url"]["url"])
+            assert image["type"] == "image_url"
+            sent = pixels_of(image["image_url"]["url"])
             assert np.array_equal(sent, np.squeeze(pixels))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-async def test_a_picture_in_a_file_is_sent_as_it_is(kind: str) -> None:
+async def test_an_encoded_image_is_sent_unchanged(kind: str) -> None:
     buffer = io.BytesIO()
     Image.fromarray(PIXELS).save(buffer, kind)
     async with served(saying("ok")) as server:
@@ -100,7 +102,7 @@ async def test_a_picture_in_a_file_is_sent_as_it_is(kind: str) -> None:
     assert base64.b64decode(content) == buffer.getvalue()
 
 
-async def test_a_picture_with_an_address_is_not_fetched() -> None:
+async def test_an_image_url_is_not_fetched() -> None:
     address = "https://pictures.example/a.png"
     async with served(saying("ok")) as server:
         model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
@@ -108,7 +110,7 @@ async def test_a_picture_with_an_address_is_not_fetched() -> None:
     assert bodies(server)[0]["messages"][0]["content"][0]["image_url"] == {"url": address}
 
 
-async def test_an_embedding_is_a_vector_of_float32() -> None:
+async def test_embeddings_are_float32_vectors() -> None:
     async def embed(request: web.Request) -> web.Response:
         text = json.loads(await request.text())["input"]
         return web.json_response({"data": [{"embedding": [len(text), 0.5]}]})
@@ -122,7 +124,7 @@ async def test_an_embedding_is_a_vector_of_float32() -> None:
     assert {body["dimensions"] for body in bodies(server)} == {2}
 
 
-async def test_a_body_takes_values_as_they_are_where_a_text_is_only_a_place() -> None:
+async def test_a_sole_placeholder_keeps_the_type_of_the_value() -> None:
     inputs = {name: name for name in ("number", "text", "list", "file", "photo", "nothing")}
     body = {
         "instances": [{"n": "{number}", "list": "{list}", "file": "{file}", "none": "{nothing}"}],
@@ -144,25 +146,21 @@ async def test_a_body_takes_values_as_they_are_where_a_text_is_only_a_place() ->
     }
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, '{"a": [{"b": 1}, "x"], "c": true, "v": [[1, 2], [3, 4]]}'),
+async def test_result_path_and_type_select_the_answer() -> None:
+    response = {"a": [{"b": 1}, "x"], "c": True, "v": [[1, 2], [3, 4]]}
+    expected: list[tuple[dict[str, Any], Any]] = [
+        ({}, json.dumps(response)),
         ({"resultPath": "a.1"}, "x"),
         ({"resultPath": "a.0"}, '{"b": 1}'),
         ({"resultPath": "a.0.b", "resultType": "number"}, 1.0),
         ({"resultPath": "a.0.b", "resultType": "integer"}, 1),
         ({"resultPath": "a.-1", "resultType": "text"}, "x"),
         ({"resultPath": "c", "resultType": "boolean"}, True),
-    ],
-    ids=str,
-)
-async def test_the_answer_is_where_the_path_leads(fields: dict[str, Any], expected: Any) -> None:
-    response = {"a": [{"b": 1}, "x"], "c": True, "v": [[1, 2], [3, 4]]}
+    ]
     async with served(answering(200, response)) as server:
-        (found,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
-    assert found == expected
-    assert type(found) is type(expected)
+        for fields, value in expected:
+            (found,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
+            assert (found, type(found)) == (value, type(value))
 
 
 async def test_lists_of_numbers_keep_their_shape() -> None:
@@ -173,9 +171,8 @@ async def test_lists_of_numbers_keep_their_shape() -> None:
     assert found.dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+async def test_an_answer_of_another_type_fails_the_row() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"resultPath": "b"}, "the answer has no 'b': "),
         ({"resultPath": "a.7"}, "the answer has no 'a.7': "),
         ({"resultPath": "a.x"}, "the answer has no 'a.x': "),
@@ -186,17 +183,13 @@ async def test_lists_of_numbers_keep_their_shape() -> None:
         ({"resultPath": "a.0", "resultType": "boolean"}, "the answer is neither true nor false: "),
         ({"resultPath": "a", "resultType": "numbers"}, "the answer is no list of numbers of one"),
         ({"resultPath": "a.1", "resultType": "numbers"}, "the answer is no list of numbers of one"),
-    ],
-    ids=str,
-)
-async def test_an_answer_of_another_kind_is_an_error_of_the_row(
-    fields: dict[str, Any], words: str
-) -> None:
+    ]
     async with served(answering(200, {"a": ["x", True]})) as server:
-        (error,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
-    assert isinstance(error, Exception)
-    assert str(error).startswith(words)
-    assert len(server.requests) == 1
+        for fields, words in cases:
+            (error,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
+            assert isinstance(error, Exception)
+            assert str(error).startswith(words)
+    assert len(server.requests) == len(cases), "no request is retried"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +203,7 @@ async def test_an_answer_of_another_kind_is_an_error_of_the_row(
     ],
     ids=["null", "null in a prompt", "number", "no role", "list"],
 )
-async def test_a_value_that_cannot_be_sent_is_an_error_of_its_row(
+async def test_a_value_that_cannot_be_sent_fails_its_row(
     model: dict[str, Any], values: list[Any], words: str
 ) -> None:
     async with served(saying("ok")) as server:
@@ -220,18 +213,16 @@ async def test_a_value_that_cannot_be_sent_is_an_error_of_its_row(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "photo", [None, "not an address", np.zeros((2, 2), np.float32), b"no file"]
-)
-async def test_what_is_no_image_is_an_error_of_its_row(photo: Any) -> None:
+async def test_a_value_without_an_image_fails_its_row() -> None:
+    photos = [None, "not an address", np.zeros((2, 2), np.float32), b"no file", PIXELS]
     async with served(saying("ok")) as server:
         model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
-        wrong, right = await ask(model, photo=[photo, PIXELS])
-    assert isinstance(wrong, Exception)
+        *wrong, right = await ask(model, photo=photos)
+    assert all(isinstance(each, Exception) for each in wrong)
     assert right == "ok"
 
 
-async def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_KEY", "sk-secret1\n")
     monkeypatch.setenv("TENANT", "team")
     async with served(saying("ok")) as server:
@@ -242,12 +233,86 @@ async def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert headers["X-Tenant"] == "team"
 
 
-@pytest.mark.parametrize("value", [None, "", " \n"], ids=repr)
-async def test_a_key_that_is_missing_is_told(
-    value: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLM_KEY", raising=False)
-    if value is not None:
-        monkeypatch.setenv("LLM_KEY", value)
-    with pytest.raises(ModelLoad, match=r"the environment variable LLM_KEY, .* is not set: export"):
-        await ask(chat(apiKeyEnv="LLM_KEY"), question=["hello"])
+    for value in (None, "", " \n"):
+        if value is not None:
+            monkeypatch.setenv("LLM_KEY", value)
+        with pytest.raises(ModelLoad, match=r"environment variable LLM_KEY, .* is not set: export"):
+            await ask(chat(apiKeyEnv="LLM_KEY"), question=["hello"])
+
+
+HALF = r'"\ud800"'
+DEEP = "[" * 100_000 + "]" * 100_000
+ALMOST_DEEP = "[" * 900 + "]" * 900
+ODD: dict[str, tuple[str, str, str]] = {
+    "half a surrogate pair": ("text", HALF, "is no text of Unicode"),
+    "half a surrogate pair in JSON": ("text", f'{{"a": [{HALF}]}}', "is no text of Unicode"),
+    "half a surrogate pair as a number": ("number", HALF, "is no number"),
+    "a long integer": ("integer", str(10**30), "does not fit 64 bits"),
+    "a longer integer": ("integer", "1" + "0" * 5000, "cannot be read: ValueError"),
+    "a long number": ("number", str(10**400), "does not fit 64 bits"),
+    "long numbers": ("numbers", f"[{10**400}]", "is no list of numbers"),
+    "deeply nested lists": ("text", DEEP, "cannot be read: RecursionError"),
+    "nested numbers": ("numbers", ALMOST_DEEP, "the answer"),
+}
+
+
+def answering_odd(odd: str, good: str) -> Answer:
+    """Answer the row 'odd' with `odd`, and other rows with `good`."""
+
+    async def answer(request: web.Request) -> web.Response:
+        asked = json.loads(await request.text())["instances"][0]
+        return web.Response(body=f'{{"v": {odd if asked == "odd" else good}}}'.encode())
+
+    return answer
+
+
+@pytest.mark.parametrize(("kind", "odd", "words"), ODD.values(), ids=ODD)
+async def test_a_malformed_value_fails_its_row_only(kind: str, odd: str, words: str) -> None:
+    good = {"text": '"fine"', "numbers": "[1]"}.get(kind, "1")
+    async with served(answering_odd(odd, good)) as server:
+        model = json_endpoint(url=server.url, resultPath="v", resultType=kind)
+        error, answer = await ask(model, value=["odd", "even"])
+    assert isinstance(error, RequestFailed)
+    assert words in str(error)
+    assert not isinstance(answer, Exception)
+    assert len(server.requests) == 2
+    to_column([str(error)])  # the message can be stored as text
+
+
+async def test_half_a_surrogate_pair_in_a_chat_fails_the_row() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"message": {"content": "\ud800"}}]})
+
+    async with served(answer) as server:
+        (error,) = await ask(chat(url=server.url), question=["odd"])
+    assert str(error) == 'the answer is no text of Unicode: "?"'
+
+
+@pytest.mark.parametrize("value", [-(1 << 63), (1 << 63) - 1])
+async def test_integers_of_64_bits_are_read(value: int) -> None:
+    async with served(answering_odd("", str(value))) as server:
+        model = json_endpoint(url=server.url, resultPath="v", resultType="integer")
+        assert await ask(model, value=["even"]) == [value]
+
+
+async def test_a_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
+    async with served(answering_odd(json.dumps("x" * (1 << 20)), json.dumps("x" * 1000))) as server:
+        model = json_endpoint(url=server.url, resultPath="v")
+        error, answer = await ask(model, value=["odd", "even"])
+    assert str(error) == "the answer is longer than 1 MiB"
+    assert answer == "x" * 1000
+    assert len(server.requests) == 2
+
+
+async def test_a_long_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=400, text="wrong " * (1 << 20))
+
+    async with served(answer) as server:
+        (error,) = await ask(json_endpoint(url=server.url), value=["x"])
+    assert str(error).startswith("the endpoint answered 400: wrong wrong")

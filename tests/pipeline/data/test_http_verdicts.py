@@ -1,4 +1,4 @@
-"""Who is to blame when the endpoint does not answer: the row, the endpoint, or the job's file."""
+"""Failed requests: whether the row fails, the attempt fails, or the job fails."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from batchinference.pipeline import http_retries
 from batchinference.pipeline.endpoint import RequestFailed
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.isolation import is_about_the_row
-from support.apiserver import free_port
-from support.endpoints import ask, chat
-from support.http_servers import Answer, served
+from support.documents.http_models import ask, chat
+from support.servers.api_server import free_port
+from support.servers.scripted_http import Answer, served
 
+pytestmark = pytest.mark.usefixtures("no_backoff")
 QUICK = {"retries": 1, "prompt": "{question}"}
 
 
 def failing(fail: Callable[[str, int], web.Response | None]) -> Answer:
-    """Repeats what it is told, unless `fail` has another answer to a text and its n-th try."""
+    """Repeat the prompt, unless `fail` returns another answer to a prompt and its n-th try."""
     tries: Counter[str] = Counter()
 
     async def answer(request: web.Request) -> web.Response:
@@ -40,55 +43,57 @@ def always(status: int, text: str = "", **headers: str) -> Answer:
     return failing(lambda *_: web.Response(status=status, text=text, headers=headers))
 
 
-@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-async def test_what_may_pass_is_tried_again(status: int) -> None:
-    first = failing(lambda _, count: web.Response(status=status) if count == 1 else None)
+async def test_passing_errors_are_retried() -> None:
+    rows = [str(status) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)]
+    first = failing(lambda text, count: web.Response(status=int(text)) if count == 1 else None)
     async with served(first) as server:
-        assert await ask(chat(url=server.url, **QUICK), question=["a"]) == ["a"]
-    assert len(server.requests) == 2
+        assert await ask(chat(url=server.url, **QUICK), question=rows) == rows
+    assert len(server.requests) == 2 * len(rows)
 
 
-@pytest.mark.parametrize("status", [400, 403, 413, 422])
-async def test_what_the_endpoint_says_of_a_row_is_the_rows_error(status: int) -> None:
-    said = failing(lambda text, _: web.Response(status=status, text="no") if text == "b" else None)
-    async with served(said) as server:
-        answers = await ask(chat(url=server.url), question=["a", "b", "c"])
-    assert [answers[0], answers[2]] == ["a", "c"]
-    assert isinstance(answers[1], RequestFailed)
-    assert is_about_the_row(answers[1])
-    assert str(answers[1]) == f"the endpoint answered {status}: no"
-    assert len(server.requests) == 3
+async def test_a_rejected_request_fails_its_row_only() -> None:
+    def reject(text: str, _: int) -> web.Response | None:
+        return web.Response(status=int(text), text="no") if text.isdigit() else None
+
+    rejected = ["400", "403", "413", "422"]
+    async with served(failing(reject)) as server:
+        answers = await ask(chat(url=server.url), question=["a", *rejected, "c"])
+    assert [answers[0], answers[-1]] == ["a", "c"]
+    for status, answer in zip(rejected, answers[1:-1], strict=True):
+        assert isinstance(answer, RequestFailed)
+        assert is_about_the_row(answer)
+        assert str(answer) == f"the endpoint answered {status}: no"
+    assert len(server.requests) == len(rejected) + 2
 
 
-@pytest.mark.parametrize("status", [301, 307, 401, 404, 405])
-async def test_what_would_be_said_of_every_row_ends_the_job_at_once(status: int) -> None:
-    elsewhere = always(status, "not here", Location="/other")
-    async with served(elsewhere) as server:
-        with pytest.raises(JobFailure, match=f"the endpoint answered {status}: not here .http"):
-            await ask(chat(url=server.url), question=["a"])
-    assert len(server.requests) == 1
+async def test_an_error_about_every_row_fails_the_job_at_once() -> None:
+    for status in (301, 307, 401, 404, 405):
+        async with served(always(status, "not here", Location="/other")) as server:
+            with pytest.raises(JobFailure, match=f"endpoint answered {status}: not here .http"):
+                await ask(chat(url=server.url), question=["a"])
+        assert len(server.requests) == 1
 
 
-async def test_an_error_that_stays_with_one_row_is_the_rows() -> None:
+async def test_a_lasting_error_of_one_row_fails_the_row() -> None:
     one = failing(lambda text, _: web.Response(status=500, text="oh") if text == "b" else None)
     async with served(one) as server:
         answers = await ask(chat(url=server.url, **QUICK), question=["a", "b", "c"])
         (alone,) = await ask(chat(url=server.url, **QUICK), question=["b"])
     assert [str(answer) for answer in answers] == ["a", "the endpoint answered 500: oh", "c"]
-    assert isinstance(alone, RequestFailed), "it is the row's though no other is there to compare"
+    assert isinstance(alone, RequestFailed), "also without other rows"
 
 
 @pytest.mark.parametrize("how", ["hang", "cut"])
-async def test_a_row_that_is_never_answered_is_to_blame_when_others_are(how: str) -> None:
+async def test_a_row_without_an_answer_fails_if_others_have_one(how: str) -> None:
     async with served(never_answering(b"bad", how)) as server:
-        model = chat(url=server.url, **QUICK, timeoutSeconds=0.5)
+        model = chat(url=server.url, **QUICK, timeoutSeconds=0.5, concurrency=1)
         answers = await ask(model, question=["a", "bad", "c"])
     assert [answers[0], answers[2]] == ["a", "c"]
     assert isinstance(answers[1], RequestFailed)
 
 
 @pytest.mark.parametrize("how", ["hang", "cut"])
-async def test_an_endpoint_that_never_answers_ends_the_job(how: str) -> None:
+async def test_an_endpoint_without_answers_fails_the_attempt(how: str) -> None:
     async with served(never_answering(b"a", how)) as server:
         model = chat(url=server.url, **QUICK, timeoutSeconds=0.5)
         words = "no answer within 0.5 seconds" if how == "hang" else "cannot be reached: Server"
@@ -98,13 +103,13 @@ async def test_an_endpoint_that_never_answers_ends_the_job(how: str) -> None:
 
 
 def never_answering(text: bytes, how: str) -> Answer:
-    """To requests that hold the text."""
+    """Never answer requests that hold the text."""
     good = failing(lambda *_: None)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if b'"content": "' + text in await request.read():
             if how == "hang":
-                await asyncio.sleep(5)
+                await asyncio.Event().wait()
             assert request.transport is not None
             request.transport.abort()
         return await good(request)
@@ -112,55 +117,55 @@ def never_answering(text: bytes, how: str) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize("status", [429, 502, 503])
-async def test_an_endpoint_that_is_down_for_all_rows_ends_the_job(status: int) -> None:
-    async with served(always(status, "later")) as server:
-        with pytest.raises(
-            ConnectionError, match=f"the endpoint answered {status}: later"
-        ) as caught:
-            await ask(chat(url=server.url, **QUICK), question=["a", "b", "c"])
-    assert not is_about_the_row(caught.value)
+async def test_an_unavailable_endpoint_fails_the_attempt() -> None:
+    for status in (429, 502, 503):
+        async with served(always(status, "later")) as server:
+            with pytest.raises(ConnectionError, match=f"answered {status}: later") as caught:
+                await ask(chat(url=server.url, **QUICK), question=["a", "b", "c"])
+        assert not is_about_the_row(caught.value)
 
 
-async def test_an_endpoint_that_fails_on_every_row_ends_the_job() -> None:
+async def test_an_endpoint_that_fails_every_row_fails_the_attempt() -> None:
     async with served(always(500, "broken")) as server:
         with pytest.raises(ConnectionError, match="the endpoint answered 500: broken"):
             await ask(chat(url=server.url, **QUICK), question=[f"row {n}" for n in range(12)])
 
 
-async def test_an_endpoint_that_nobody_listens_at_ends_the_job() -> None:
+async def test_a_refused_connection_fails_the_attempt() -> None:
     model = chat(url=f"http://127.0.0.1:{free_port()}", **QUICK)
     with pytest.raises(ConnectionError, match="cannot be reached: ClientConnectorError"):
         await ask(model, question=["a"])
 
 
-@pytest.mark.parametrize("asked", ["seconds", "date"])
-async def test_retry_after_is_waited_for_by_all_rows(asked: str) -> None:
+@pytest.mark.parametrize("unit", ["seconds", "date"])
+async def test_retry_after_delays_all_rows(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[float] = []
+    now = 1_800_000_000
+    monkeypatch.setattr(http_retries, "time", SimpleNamespace(time=lambda: now - 0.3))
+    date = email.utils.formatdate(now, usegmt=True)
 
     def fail(text: str, count: int) -> web.Response | None:
         began.append(time.monotonic())
         if len(began) > 1:
             return None
-        date = email.utils.formatdate(time.time() + 3, usegmt=True)  # in whole seconds
-        when = "2" if asked == "seconds" else date
-        return web.Response(status=429, headers={"Retry-After": when})
+        asked = "0.3" if unit == "seconds" else date
+        return web.Response(status=429, headers={"Retry-After": asked})
 
     async with served(failing(fail)) as server:
         model = chat(url=server.url, concurrency=1, **QUICK)
         assert await ask(model, question=["a", "b"]) == ["a", "b"]
-    assert began[1] - began[0] >= 1.9
+    assert began[1] - began[0] >= 0.29, "the backoff alone is 0"
     assert len(server.requests) == 3
 
 
-async def test_an_endpoint_whose_quota_is_used_up_ends_the_job() -> None:
+async def test_a_used_up_quota_fails_the_job() -> None:
     async with served(always(429, "quota", **{"Retry-After": "86400"})) as server:
         with pytest.raises(JobFailure, match="asks to wait 86400 seconds: its quota is used up"):
             await ask(chat(url=server.url), question=["a"])
     assert len(server.requests) == 1
 
 
-async def test_what_would_take_too_long_is_not_waited_for() -> None:
+async def test_a_too_long_retry_after_is_not_waited_for() -> None:
     async with served(always(500, "broken", **{"Retry-After": "86400"})) as server:
         (answer,) = await ask(chat(url=server.url), question=["a"])
     assert str(answer) == "the endpoint answered 500: broken"
@@ -168,9 +173,7 @@ async def test_what_would_take_too_long_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500, 503])
-async def test_a_key_that_the_endpoint_repeats_is_not_shown(
-    status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_KEY", "sk-secret1")
     said = json.dumps({"error": "Incorrect key: Bearer sk-secret1", "choices": [{}]})
     async with served(always(status, said)) as server:
@@ -183,15 +186,16 @@ async def test_a_key_that_the_endpoint_repeats_is_not_shown(
     assert "secret1" not in message
 
 
-@pytest.mark.parametrize("content", ["", "{", "<html>", "[]", "{}", '{"choices": []}', '"ok"'])
-async def test_an_answer_that_is_none_is_tried_again(content: str) -> None:
-    first = failing(lambda _, count: web.Response(text=content) if count == 1 else None)
+async def test_a_malformed_answer_is_retried() -> None:
+    rows = ["", "{", "<html>", "[]", "{}", '{"choices": []}', '"ok"']
+    first = failing(lambda text, count: web.Response(text=text[2:]) if count == 1 else None)
     async with served(first) as server:
-        assert await ask(chat(url=server.url, **QUICK), question=["a"]) == ["a"]
-    assert len(server.requests) == 2
+        questions = [f"> {row}" for row in rows]
+        assert await ask(chat(url=server.url, **QUICK), question=questions) == questions
+    assert len(server.requests) == 2 * len(rows)
 
 
-async def test_an_answer_without_text_is_the_rows_error() -> None:
+async def test_an_answer_without_text_fails_the_row() -> None:
     empty: dict[str, Any] = {"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}
     async with served(failing(lambda *_: web.json_response(empty))) as server:
         (error,) = await ask(chat(url=server.url), question=["a"])

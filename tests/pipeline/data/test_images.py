@@ -1,4 +1,4 @@
-"""Images: the pixels that Pillow gives."""
+"""Image input: pixels equal those of Pillow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchinference.pipeline.readers.images import ImageReader
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.whole_files import GROUP_FILES
 from batchinference.spec.read import ImageOptions
-from support.reading import open_input, read_files
+from support.inputs.read_files import open_input, read_files
 
 SKIMAGE = Path(skimage.data_dir)
 PHOTOGRAPHS = [
@@ -43,7 +43,7 @@ def picture(path: Path, colour: tuple[int, int, int] = (200, 10, 10), side: int 
 
 @by_name
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_an_image_has_the_pixels_that_pillow_gives(path: Path, mode: str) -> None:
+def test_pixels_equal_those_of_pillow(path: Path, mode: str) -> None:
     outcome = read_files("images", path, mode=mode)
     (pixels,) = outcome.column("image")
     expected = pillow(path, mode)
@@ -54,25 +54,23 @@ def test_an_image_has_the_pixels_that_pillow_gives(path: Path, mode: str) -> Non
 
 
 @by_name
-def test_an_image_is_resized_to_height_and_width(path: Path) -> None:
+def test_size_is_height_and_width(path: Path) -> None:
     (pixels,) = read_files("images", path, size=[40, 60]).column("image")
     expected = pillow(path, "RGB", (40, 60))
     assert pixels.shape == (40, 60, 3)
-    if path.suffix == ".jpg":  # decoded at a lower resolution to begin with
+    if path.suffix == ".jpg":  # the decoder reduces the resolution first
         assert np.abs(pixels.astype(int) - expected).mean() < 2
     else:
         assert np.array_equal(pixels, expected)
 
 
 @pytest.mark.parametrize("size", [None, [8, 16]], ids=["sizes kept", "one size"])
-def test_a_photo_stands_the_way_that_its_camera_was_held(
-    tmp_path: Path, size: list[int] | None
-) -> None:
-    lying = Image.new("RGB", (8, 16), (255, 0, 0))
-    lying.paste((0, 0, 255), (0, 0, 8, 8))
+def test_exif_orientation_is_applied(tmp_path: Path, size: list[int] | None) -> None:
+    rotated = Image.new("RGB", (8, 16), (255, 0, 0))
+    rotated.paste((0, 0, 255), (0, 0, 8, 8))
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
-    lying.save(tmp_path / "a.jpg", exif=exif, quality=95)
+    exif[0x0112] = 6  # rotate by 90 degrees
+    rotated.save(tmp_path / "a.jpg", exif=exif, quality=95)
     options = {} if size is None else {"size": size}
     (pixels,) = read_files("images", tmp_path, **options).column("image")
     assert pixels.shape == (8, 16, 3)
@@ -80,14 +78,14 @@ def test_a_photo_stands_the_way_that_its_camera_was_held(
     assert pixels[4, 13, 2] > 200
 
 
-def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
+def test_sixteen_bit_pixels_are_scaled(tmp_path: Path) -> None:
     values = np.array([[0, 255, 40000, 65535]], dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / "a.png")
     (pixels,) = read_files("images", tmp_path, mode="L").column("image")
     assert pixels.tolist() == [[0, 0, 156, 255]]
 
 
-def test_pixels_without_a_known_scale_are_a_bad_row(tmp_path: Path) -> None:
+def test_float_pixels_are_a_failed_row(tmp_path: Path) -> None:
     Image.fromarray(np.array([[0.5]], dtype=np.float32)).save(tmp_path / "a.tif")
     bad = read_files("images", tmp_path).bad
     assert "its pixels are floating numbers" in bad[0, 0]
@@ -98,11 +96,6 @@ def test_an_image_can_be_enlarged(tmp_path: Path) -> None:
     assert outcome.column("image").shape == (1, 16, 32, 3)
 
 
-def test_rgb_unless_told_otherwise() -> None:
-    (pixels,) = read_files("images", SKIMAGE / "camera.png").column("image")
-    assert np.array_equal(pixels, pillow(SKIMAGE / "camera.png", "RGB"))
-
-
 def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
     for name in ("chelsea.png", "rocket.jpg", "camera.png"):
         shutil.copy(SKIMAGE / name, tmp_path)
@@ -111,7 +104,7 @@ def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
     assert pixels.shape == (3, 32, 32, 3)
     for image, path in zip(pixels, sorted(tmp_path.iterdir()), strict=True):
         close = np.abs(image.astype(int) - pillow(path, "RGB", (32, 32))).mean()
-        assert close < 2, f"{path.name} does not look as it should"
+        assert close < 2, f"{path.name} differs from Pillow"
 
 
 def test_images_of_several_sizes_keep_them(tmp_path: Path) -> None:
@@ -124,9 +117,7 @@ def test_images_of_several_sizes_keep_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [None, [8, 8]], ids=["sizes kept", "one size"])
-def test_a_file_that_is_no_image_goes_to_the_errors_in_its_place(
-    tmp_path: Path, size: list[int] | None
-) -> None:
+def test_undecodable_files_are_failed_rows(tmp_path: Path, size: list[int] | None) -> None:
     whole = (SKIMAGE / "rocket.jpg").read_bytes()
     bad = {
         "b.jpg": whole[: len(whole) // 2],
@@ -148,7 +139,7 @@ def test_a_file_that_is_no_image_goes_to_the_errors_in_its_place(
     assert "UnidentifiedImageError" in outcome.bad[4, 0]
 
 
-def test_a_directory_without_a_single_image_is_all_errors(tmp_path: Path) -> None:
+def test_a_directory_without_images_has_failed_rows_only(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.png").write_text("nothing")
     outcome = read_files("images", tmp_path)
@@ -156,7 +147,7 @@ def test_a_directory_without_a_single_image_is_all_errors(tmp_path: Path) -> Non
     assert outcome.good == []
 
 
-def test_more_files_than_are_read_at_a_time_keep_their_order(tmp_path: Path) -> None:
+def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     count = 2 * GROUP_FILES + 5
     for number in range(count):
         picture(tmp_path / f"{number:03d}.png", (number, 0, 0))
@@ -170,7 +161,7 @@ def test_more_files_than_are_read_at_a_time_keep_their_order(tmp_path: Path) -> 
     ]
 
 
-def test_all_usual_endings_are_found_in_a_directory(tmp_path: Path) -> None:
+def test_usual_file_extensions_are_read(tmp_path: Path) -> None:
     for ending in ("jpg", "JPEG", "png", "webp", "bmp", "gif", "tif", "tiff"):
         picture(tmp_path / f"image.{ending}")
     (tmp_path / "notes.txt").write_text("no image")
@@ -179,7 +170,7 @@ def test_all_usual_endings_are_found_in_a_directory(tmp_path: Path) -> None:
     assert outcome.bad == {}
 
 
-def test_a_file_that_is_gone_is_trouble_of_storage_and_no_bad_row(tmp_path: Path) -> None:
+def test_a_missing_file_fails_the_job(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     opened = open_input("images", tmp_path)
     (tmp_path / "a.png").unlink()
@@ -187,9 +178,7 @@ def test_a_file_that_is_gone_is_trouble_of_storage_and_no_bad_row(tmp_path: Path
         opened.read()
 
 
-def test_memory_that_runs_out_is_not_blamed_on_an_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_is_not_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise MemoryError
 

@@ -1,4 +1,4 @@
-"""Bad rows are found by halving."""
+"""Isolation of bad rows by halving a batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.failures import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.isolation import Part, is_about_the_row, isolate
+from support.tiers import examples
 
 
 @dataclass
 class Picky:
-    """Raises on a batch that holds any of the bad numbers, and counts how often it is asked."""
+    """Raises on a batch with a bad number, and records the sizes of batches."""
 
     bad: set[int]
     calls: list[int] = field(default_factory=list)
@@ -44,15 +45,14 @@ CASES = st.integers(1, 300).flatmap(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(case=CASES)
 @example(case=(1, {0}))
 @example(case=(7, set(range(7))))
-def test_exactly_the_bad_rows_fail_and_the_others_keep_their_order(
-    case: tuple[int, set[int]],
-) -> None:
+def test_exactly_the_bad_rows_fail(case: tuple[int, set[int]]) -> None:
     count, bad = case
-    parts = list(isolate(Picky(bad), rows(count)))
+    picky = Picky(bad)
+    parts = list(isolate(picky, rows(count)))
     assert {start: str(error) for start, error in errors(parts).items()} == {
         number: f"cannot take {number}" for number in bad
     }
@@ -62,45 +62,26 @@ def test_exactly_the_bad_rows_fail_and_the_others_keep_their_order(
     assert [number for table in good for number in table.column("twice").to_pylist()] == [
         2 * number for number in numbers
     ]
+    sizes = [part.result.num_rows if isinstance(part.result, pa.Table) else 1 for part in parts]
+    assert [part.rows for part in parts] == sizes
+    assert [part.start for part in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
+    assert sum(sizes) == count
+    assert len(picky.calls) <= 1 + 2 * len(bad) * math.ceil(math.log2(count))
 
 
-@settings(max_examples=200, deadline=None)
-@given(case=CASES)
-def test_parts_lie_next_to_each_other(case: tuple[int, set[int]]) -> None:
-    count, bad = case
-    expected = 0
-    for part in isolate(Picky(bad), rows(count)):
-        assert part.start == expected
-        length = 1 if isinstance(part.result, Exception) else part.result.num_rows
-        assert part.rows == length
-        expected += part.rows
-    assert expected == count
-
-
-@settings(max_examples=200, deadline=None)
-@given(case=CASES)
-def test_a_bad_row_costs_at_most_twice_the_logarithm_of_the_rows(
-    case: tuple[int, set[int]],
-) -> None:
-    count, bad = case
-    picky = Picky(bad)
-    list(isolate(picky, rows(count)))
-    assert len(picky.calls) <= 1 + 2 * len(bad) * math.ceil(math.log2(count) if count > 1 else 0)
-
-
-def test_a_batch_without_bad_rows_is_asked_for_once() -> None:
+def test_a_batch_without_bad_rows_needs_one_call() -> None:
     picky = Picky(set())
     (part,) = isolate(picky, rows(1000))
     assert (part.start, part.rows, picky.calls) == (0, 1000, [1000])
 
 
-def test_one_bad_row_of_a_thousand_costs_twenty_calls() -> None:
+def test_one_bad_row_of_1024_costs_twenty_more_calls() -> None:
     picky = Picky({700})
     list(isolate(picky, rows(1024)))
     assert len(picky.calls) == 21
 
 
-def test_trouble_that_only_whole_batches_have_costs_no_row() -> None:
+def test_an_error_of_large_batches_fails_no_row() -> None:
     def small_batches_only(table: pa.Table) -> pa.Table:
         if table.num_rows > 4:
             raise RuntimeError("too many")
@@ -112,11 +93,11 @@ def test_trouble_that_only_whole_batches_have_costs_no_row() -> None:
 
 
 class OutOfMemoryError(RuntimeError):
-    """Called as torch's own is."""
+    """Has the name of the error of torch."""
 
 
 class UnidentifiedImageError(OSError):
-    """Called as Pillow's own is."""
+    """Has the name of the error of Pillow."""
 
 
 @pytest.mark.parametrize(
@@ -126,7 +107,7 @@ class UnidentifiedImageError(OSError):
      RuntimeError("CUDA error: device-side assert triggered")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_what_says_nothing_about_a_row_is_raised_at_once(error: Exception) -> None:
+def test_errors_not_about_a_row_are_raised_at_once(error: Exception) -> None:
     calls = []
 
     def fail(table: pa.Table) -> pa.Table:
@@ -145,7 +126,7 @@ def test_what_says_nothing_about_a_row_is_raised_at_once(error: Exception) -> No
      pa.ArrowInvalid("x"), UnidentifiedImageError("x"), AssertionError(), RecursionError()],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_what_may_be_the_rows_fault_is_blamed_on_it(error: Exception) -> None:
+def test_errors_about_rows_fail_the_rows(error: Exception) -> None:
     def fail(table: pa.Table) -> pa.Table:
         raise error
 
@@ -153,7 +134,7 @@ def test_what_may_be_the_rows_fault_is_blamed_on_it(error: Exception) -> None:
     assert is_about_the_row(error)
 
 
-def test_an_interrupt_is_no_bad_row() -> None:
+def test_an_interrupt_is_raised() -> None:
     def stop(table: pa.Table) -> pa.Table:
         raise KeyboardInterrupt
 
@@ -161,7 +142,7 @@ def test_an_interrupt_is_no_bad_row() -> None:
         list(isolate(stop, rows(2)))
 
 
-def test_the_error_of_a_row_speaks_of_that_row_alone() -> None:
+def test_the_error_of_a_row_has_no_context() -> None:
     (error,) = errors(list(isolate(Picky({2}), rows(64)))).values()
     assert error.__context__ is None
     told = "".join(traceback.format_exception(error))

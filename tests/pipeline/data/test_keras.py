@@ -1,4 +1,4 @@
-"""Keras models on the torch backend: the results of a direct call, however they were kept."""
+"""Keras models on the torch backend: results equal those of a direct call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
-from support.models import loaded, model_of
+from support.models.replicas import loaded, model_of
 
 FACTORY = "user_keras:dense"
 
@@ -52,23 +52,23 @@ def direct(model: Any, values: Any) -> np.ndarray:
         return np.asarray(keras.ops.convert_to_numpy(model(values, training=False)))
 
 
-@pytest.mark.parametrize("keep", [_file, _weights], ids=["file", "weights for a factory"])
+@pytest.mark.parametrize("save", [_file, _weights], ids=["file", "weights"])
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_a_model_that_was_kept_gives_its_results(keep: Any, rows: int, tmp_path: Path) -> None:
+def test_a_saved_model_gives_the_same_results(save: Any, rows: int, tmp_path: Path) -> None:
     model = dense()
-    found = runtime(**keep(model, tmp_path))({"x": batch(rows)})
+    found = runtime(**save(model, tmp_path))({"x": batch(rows)})
     assert isinstance(found, np.ndarray)
     assert found.dtype == np.float32
     assert np.abs(found - direct(model, batch(rows))).max() < 1e-6
 
 
-def test_a_factory_makes_the_model_with_its_arguments() -> None:
+def test_a_factory_is_called_with_its_arguments() -> None:
     keras.utils.set_random_seed(0)
     found = runtime(factory=FACTORY, factoryArgs={"units": 5})({"x": batch(4)})
     assert np.abs(found - direct(dense(units=5), batch(4))).max() < 1e-6
 
 
-def test_a_convolution_of_images_gives_its_results(tmp_path: Path) -> None:
+def test_a_convolution_gives_the_same_results(tmp_path: Path) -> None:
     keras.utils.set_random_seed(0)
     layers = [keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3)]
     model = keras.Sequential(layers)
@@ -77,31 +77,28 @@ def test_a_convolution_of_images_gives_its_results(tmp_path: Path) -> None:
     assert np.abs(found - direct(model, images.astype(np.float32))).max() < 1e-5
 
 
-def test_columns_of_float64_meet_a_model_of_float32() -> None:
+def test_float64_columns_are_cast_to_float32() -> None:
     run = runtime(factory=FACTORY)
     assert run({"x": batch(4).astype(np.float64)}).dtype == np.float32
 
 
-def test_several_inputs_are_given_by_name(tmp_path: Path) -> None:
+def test_inputs_are_passed_by_name(tmp_path: Path) -> None:
     run = runtime("right", "left", factory="user_keras:difference")
     values = {"right": np.array([[1.0], [2.0]]), "left": np.array([[5.0], [7.0]])}
     assert run(values).tolist() == [[4], [5]]
 
 
-@pytest.mark.parametrize(
-    ("factory", "name", "expected"),
-    [
+def test_output_name_selects_an_output() -> None:
+    values = {"x": np.array([[1.0], [2.0]])}
+    for factory, name, expected in [
         ("user_keras:two_outputs", "double", [2, 4]),
         ("user_keras:two_outputs", "triple", [3, 6]),
         ("user_keras:dict_of_outputs", "b", [3, 6]),
-    ],
-)
-def test_one_of_several_outputs_is_chosen(factory: str, name: str, expected: list[float]) -> None:
-    values = {"x": np.array([[1.0], [2.0]])}
-    assert runtime(factory=factory, outputName=name)(values).ravel().tolist() == expected
+    ]:
+        assert runtime(factory=factory, outputName=name)(values).ravel().tolist() == expected
 
 
-def test_several_outputs_want_a_choice() -> None:
+def test_several_outputs_need_an_output_name() -> None:
     values = {"x": np.array([[1.0], [2.0]])}
     with pytest.raises(ModelLoad, match="the outputs double, triple, and outputName is not given"):
         runtime(factory="user_keras:two_outputs")(values)
@@ -109,7 +106,7 @@ def test_several_outputs_want_a_choice() -> None:
         runtime(factory="user_keras:two_outputs", outputName="half")(values)
 
 
-def test_bfloat16_becomes_what_numpy_has() -> None:
+def test_bfloat16_outputs_become_float32() -> None:
     found = runtime(factory=FACTORY, factoryArgs={"dtype": "bfloat16"})({"x": batch(2)})
     assert found.dtype == np.float32
 
@@ -119,35 +116,27 @@ def test_dropout_is_off() -> None:
     assert np.array_equal(run({"x": batch(50)}), run({"x": batch(50)}))
 
 
-def test_rows_of_several_shapes_are_refused() -> None:
+def test_rows_of_different_shapes_are_rejected() -> None:
     values = np.empty(2, dtype=object)
     values[:] = [np.zeros(3), np.zeros(2)]
     with pytest.raises(TypeError, match="input 'x' has rows of different shapes"):
         runtime(factory=FACTORY)({"x": values})
 
 
-@pytest.mark.parametrize(
-    ("inputs", "fields", "words"),
-    [
-        (
-            ("left", "other"),
-            {"factory": "user_keras:difference"},
-            "takes left, right, not left, ot",
-        ),
-        (("left",), {"factory": "user_keras:difference"}, "the model takes left, right, not left"),
+def test_a_mismatched_model_is_rejected_at_load() -> None:
+    difference = {"factory": "user_keras:difference"}
+    cases: list[tuple[tuple[str, ...], dict[str, str], str]] = [
+        (("left", "other"), difference, "takes left, right, not left, ot"),
+        (("left",), difference, "the model takes left, right, not left"),
         (("x",), {"factory": "user_keras:nothing"}, "'user_keras:nothing' returned int, not a ker"),
         (("x",), {"source": "/nowhere/model.keras"}, "'/nowhere/model.keras' not found: there is"),
-    ],
-    ids=["another input", "an input less", "no model", "no file"],
-)
-def test_a_model_that_does_not_fit_is_told_when_it_is_loaded(
-    inputs: tuple[str, ...], fields: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ModelLoad, match=words):
-        runtime(*inputs, **fields)
+    ]
+    for inputs, fields, words in cases:
+        with pytest.raises(ModelLoad, match=words):
+            runtime(*inputs, **fields)
 
 
-def test_a_backend_that_is_not_installed_is_told_before_anything_starts(
+def test_a_missing_backend_is_rejected_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="torch"))
@@ -166,7 +155,7 @@ def test_a_process_has_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
         runtime(factory=FACTORY)
 
 
-def test_a_device_that_keras_does_not_know_is_not_left_idle() -> None:
+def test_a_device_unknown_to_keras_is_rejected() -> None:
     from batchinference.pipeline.runtimes.keras import _place
 
     with pytest.raises(ModelLoad, match="Keras on jax has no devices of the kind 'npu'"):
@@ -174,7 +163,7 @@ def test_a_device_that_keras_does_not_know_is_not_left_idle() -> None:
 
 
 @pytest.mark.usefixtures("counted_gpus")
-def test_a_replica_computes_with_the_threads_of_its_cpus() -> None:
+def test_threads_equal_the_cpus_of_the_replica() -> None:
     model = model_of("keras", ("x",), factory=FACTORY)
     for device in (Device("cpu", 1, 2), Device("cuda", 1, 2)):
         if device.kind == "cpu" or not torch.cuda.is_available():

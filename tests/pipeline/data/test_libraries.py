@@ -1,4 +1,4 @@
-"""A library that is missing is told in the same words everywhere, with what to install for it."""
+"""Missing packages: one error message everywhere, with the command that installs them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from batchinference.pipeline.libraries import FORMATS_EXTRA, missing, need
 from batchinference.pipeline.readers import READERS
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.transformers.values import _resampled
-from support.documentation import ROOT
+from support.documents.pages import ROOT
 
 EXTRAS = {name: value for name, value in vars(libraries).items() if name.endswith("_EXTRA")}
 
 
 @pytest.mark.parametrize("failure", [BadInput, BadOutput, ModelLoad])
-def test_what_is_missing_is_named_with_what_to_install(failure: type[JobFailure]) -> None:
+def test_missing_package_error_has_the_install_command(failure: type[JobFailure]) -> None:
     with pytest.raises(failure) as caught:
         need("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
     assert caught.value.message == (
@@ -30,32 +30,32 @@ def test_what_is_missing_is_named_with_what_to_install(failure: type[JobFailure]
     )
 
 
-def test_what_is_there_is_not_imported_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_does_not_import_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "antigravity", raising=False)
     need("a joke", "antigravity", "antigravity", BadInput)
     assert "antigravity" not in sys.modules
 
 
-def test_the_extras_are_those_of_the_package() -> None:
+def test_extras_match_pyproject() -> None:
     project = tomllib.loads((ROOT / "jobs/pyproject.toml").read_text())["project"]
     there = {f"{project['name']}[{extra}]" for extra in project["optional-dependencies"]}
     assert set(EXTRAS.values()) == there
 
 
-def test_the_words_are_in_one_place() -> None:
+def test_install_commands_are_in_one_module() -> None:
     files = (ROOT / "jobs/src").rglob("*.py")
     told = {file.name for file in files if re.search(r"pip install .*'", file.read_text())}
     assert told == {"libraries.py"}
 
 
-def test_each_runtime_and_format_names_a_module_and_what_brings_it() -> None:
+def test_runtimes_and_formats_name_their_packages() -> None:
     for entry in RUNTIMES.values():
         assert entry.library.isidentifier()
         assert entry.package in {*EXTRAS.values(), "ray[llm]"}
     assert all(name.isidentifier() for entry in READERS.values() for name in entry.libraries)
 
 
-def test_sound_that_is_to_be_resampled_needs_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resampling_needs_av(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "batchinference.pipeline.resampling", None)
     with pytest.raises(ModelLoad) as caught:
         _resampled(np.zeros(8, np.float32), 8000, 16000)

@@ -1,4 +1,4 @@
-"""Rows on their way through Ray Data's processor: what they ask, and that they come out whole."""
+"""Rows in Ray Data's LLM processor: their requests, and that every row comes out complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batchinference.pipeline.llm.carried import (
 )
 from batchinference.pipeline.llm.requests import ADAPTER, result_of
 from batchinference.spec.models import VllmModel
-from support.language_models import vllm
+from support.documents.vllm_models import vllm
 
 PARAMETERS = {"sampling_params": {"max_tokens": 3}}
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def good(**columns: Any) -> pa.Table:
 
 
 def requests(spec: VllmModel, **columns: Any) -> list[Any]:
-    """What is asked for each row, or the error in its place."""
+    """Return the request of each row, or its error."""
     sealed = seal("ask", spec, good(**columns))
     pairs = zip(sealed[REQUEST].to_pylist(), sealed[ERROR].to_pylist(), strict=True)
     return [error or json.loads(request) for request, error in pairs]
@@ -54,7 +54,7 @@ def well(_: Row) -> Row:
 def through_ray(
     sealed: pa.Table, answer: Callable[[Row], Row] = well, task: str = "generate"
 ) -> pa.Table:
-    """What Ray's own wrappers around the stages make of the rows, with a stage that answers."""
+    """Pass rows through Ray's own wrappers around a stage that answers."""
     before = wrap_preprocess(lambda row: opened(PARAMETERS, row), "__data")
     after = wrap_postprocess(
         lambda row: {ROW: row[ROW], RESULT: result_of(task)(row)}, "__data", True
@@ -74,29 +74,26 @@ def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
     return rows.failed_row(row_id, "ask", error, share=share)
 
 
-def test_a_chat_asks_with_messages() -> None:
+def test_chat_requests_have_messages() -> None:
     spec = model(system="Hm.", prompt="Say {question}!")
     assert requests(spec, text=["a", "b"])[1] == {
-        "messages": [
-            {"role": "system", "content": "Hm."},
-            {"role": "user", "content": "Say b!"},
-        ]
+        "messages": [{"role": "system", "content": "Hm."}, {"role": "user", "content": "Say b!"}]
     }
 
 
 @pytest.mark.parametrize("fields", [{"chat": False}, {"task": "embed"}], ids=str)
-def test_what_is_no_chat_asks_with_a_prompt(fields: dict[str, Any]) -> None:
+def test_other_requests_have_a_prompt(fields: dict[str, Any]) -> None:
     assert requests(model(prompt="Q: {question}", **fields), text=["a"]) == [{"prompt": "Q: a"}]
 
 
-def test_a_row_names_its_adapter() -> None:
+def test_request_names_the_adapter() -> None:
     inputs = {"question": "text", "style": "style"}
     spec = model(inputs=inputs, adapter="style", loraPath="/adapters")
     asked = requests(spec, text=["a", "b"], style=pa.array(["poem", None]))
     assert [request[ADAPTER] for request in asked] == ["poem", None]
 
 
-def test_a_row_that_nothing_can_be_asked_for_is_set_aside() -> None:
+def test_row_with_null_input_fails_alone() -> None:
     table = good(text=pa.array(["a", None]))
     done = unseal(through_ray(seal("ask", model(), table)), model(), set_aside)
     bad = done.filter(pa.compute.equal(done[rows.STATE], rows.FAILED)).to_pylist()
@@ -106,7 +103,7 @@ def test_a_row_that_nothing_can_be_asked_for_is_set_aside() -> None:
     assert done["answer"].to_pylist() == ["well", None]
 
 
-def test_rows_come_out_as_they_went_in_with_their_answer() -> None:
+def test_rows_keep_their_columns_and_types() -> None:
     table = good(
         text=["a", "b"],
         small=np.array([1, 2], dtype=np.int8),
@@ -124,7 +121,7 @@ def embedded(row: Row) -> Row:
 
 
 @pytest.mark.parametrize("texts", [["a", "bcd"], ["a", None, "bcd"]], ids=["all", "not all"])
-def test_embeddings_are_vectors_of_float32_whatever_passes_by(texts: list[str | None]) -> None:
+def test_embeddings_are_float32_vectors(texts: list[str | None]) -> None:
     spec = model(task="embed", sampling={})
     table = good(text=pa.array(texts))
     done = unseal(through_ray(seal("ask", spec, table), embedded, "embed"), spec, set_aside)
@@ -134,7 +131,7 @@ def test_embeddings_are_vectors_of_float32_whatever_passes_by(texts: list[str | 
     assert done.schema.field("answer").type == plain.schema.field("answer").type
 
 
-def test_rows_that_have_nothing_to_ask_pass_by() -> None:
+def test_rows_of_other_states_pass_through() -> None:
     others = [
         rows.skipped_rows(np.array([7, 8]), np.array([5, 6])),
         rows.failed_row(9, "before", ValueError("no")),
@@ -151,12 +148,12 @@ def test_rows_that_have_nothing_to_ask_pass_by() -> None:
     assert sorted(filter(None, rest[rows.SHARE].to_pylist())) == [5, 6]
 
 
-def test_a_batch_without_a_row_that_asks_passes_by() -> None:
+def test_batch_without_requests_is_unchanged() -> None:
     end = rows.end_of_file(0, 10)
     assert unseal(through_ray(seal("ask", model(), end)), model(), set_aside).equals(end)
 
 
-def test_a_row_that_the_engine_refuses_keeps_its_share() -> None:
+def test_row_refused_by_the_engine_keeps_its_share() -> None:
     shares = np.array([rows.WHOLE // 2, rows.WHOLE // 2])
     table = rows.with_own_columns(to_table({"text": ["a", "b"]}), pa.array([4, 4]), shares)
 
@@ -169,7 +166,7 @@ def test_a_row_that_the_engine_refuses_keeps_its_share() -> None:
     assert done[rows.SHARE].to_pylist() == shares.tolist()
 
 
-def test_where_no_bad_row_is_tolerated_the_job_ends() -> None:
+def test_failed_row_ends_a_job_without_tolerance() -> None:
     def refuse(row_id: int, share: int, error: Exception) -> pa.Table:
         assert isinstance(error, EngineError)
         raise JobFailure(f"row {row_id}: {error}")

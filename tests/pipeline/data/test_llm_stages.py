@@ -1,4 +1,4 @@
-"""Ray's stages for a language model: rows they refuse, models and adapters they cannot load."""
+"""Ray's stages for language models: refused rows, and models and adapters that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from batchinference.pipeline.llm.requests import ADAPTER
 from batchinference.pipeline.llm.stages import GuardedEngine, GuardedStage, guarded
 from batchinference.pipeline.stores import object_store
 from batchinference.spec.models import VllmModel
-from support.hub_cache import kept_on_the_hub
-from support.language_models import vllm
-from support.openai_server import save_language_model
+from support.documents.vllm_models import vllm
+from support.models.hub_cache import add_to_hub_cache
+from support.servers.openai import save_language_model
 
-FAKES = Path(__file__).parents[2] / "support" / "fake_vllm"
+FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
 TEMPLATE = (
     "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{{ messages[0].content }}"
@@ -75,7 +75,7 @@ def engine(spec: VllmModel, **sizes: int) -> Any:
 
 
 def made_of(made: Any, *rows: Row) -> list[Row]:
-    """What a stage gives for a batch of these rows, none of which has failed before."""
+    """Return the stage's output for a batch of rows without errors."""
 
     async def run() -> list[Row]:
         batch = {"data": [{ERROR: "", **row} for row in rows]}
@@ -94,7 +94,7 @@ def chat(text: str) -> Row:
     return {"messages": [{"role": "user", "content": text}]}
 
 
-def test_a_row_that_the_chat_template_refuses_is_an_error_alone(folder: str) -> None:
+def test_chat_template_error_fails_its_row_only(folder: str) -> None:
     made = stage(ChatTemplateUDF, model(source=folder), model="", chat_template=TEMPLATE)
     texts = ["a", "b", "odd one", "c", "odd too"]
     found = made_of(made, *map(chat, texts))
@@ -103,7 +103,7 @@ def test_a_row_that_the_chat_template_refuses_is_an_error_alone(folder: str) -> 
     assert [row.get("prompt") for row in found] == ["a", "b", None, "c", None]
 
 
-def test_a_row_that_the_tokenizer_refuses_is_an_error_alone(folder: str) -> None:
+def test_tokenizer_error_fails_its_row_only(folder: str) -> None:
     made = stage(TokenizeUDF, model(source=folder), model="")
     found = made_of(made, {"prompt": "a"}, {"prompt": 5}, {"prompt": "bc"})
     assert [bool(error) for error in errors(found)] == [False, True, False]
@@ -111,7 +111,7 @@ def test_a_row_that_the_tokenizer_refuses_is_an_error_alone(folder: str) -> None
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_an_image_that_cannot_be_prepared_is_an_error_of_its_row(folder: str) -> None:
+def test_broken_image_fails_its_row_only(folder: str) -> None:
     arguments = {"model_config_kwargs": {"model": ""}, "chat_template_content_format": "string"}
     made = stage(PrepareMultimodalUDF, model(source=folder), **arguments)
     broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -126,7 +126,7 @@ def test_an_image_that_cannot_be_prepared_is_an_error_of_its_row(folder: str) ->
 
 
 class Away(StatefulStageUDF):
-    """A stage for which something is away."""
+    """A stage that loses its connection."""
 
     def __init__(self, data_column: str, expected_input_keys: list[str], model: str) -> None:
         super().__init__(data_column, expected_input_keys)
@@ -136,22 +136,20 @@ class Away(StatefulStageUDF):
         yield {}
 
 
-def test_no_row_is_blamed_for_trouble() -> None:
+def test_connection_error_ends_the_job() -> None:
     with pytest.raises(JobFailure, match="step 'ask' cannot go on: ConnectionError: nobody there"):
         made_of(stage(Away, model()), {}, {})
 
 
 @pytest.mark.parametrize("kind", [ChatTemplateUDF, TokenizeUDF])
-def test_a_model_that_a_stage_cannot_load_is_told_with_step_and_model(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_stage_load_error_names_step_and_model(kind: Any, tmp_path: Path) -> None:
     made = stage(kind, model(source=str(tmp_path)), model="")
     with pytest.raises(ModelLoad, match=f"step 'ask': the model '{tmp_path}' cannot be loaded: "):
         made_of(made, {})
 
 
 @pytest.mark.usefixtures("fake_vllm")
-def test_an_engine_that_cannot_load_is_told_with_step_and_model(folder: str) -> None:
+def test_engine_load_error_names_step_and_model(folder: str) -> None:
     made = engine(model(source=folder), gpu_memory_utilization=2)
     words = f"step 'ask': the model '{folder}' cannot be loaded: ValueError: GPU memory util"
     with pytest.raises(ModelLoad, match=words):
@@ -176,20 +174,20 @@ class TestAdapters:
         inputs = {"question": "text", "style": "style"}
         return model(source=folder, inputs=inputs, adapter="style", **fields)
 
-    def test_a_row_gets_its_adapter(self, spec: VllmModel) -> None:
+    def test_row_uses_its_adapter(self, spec: VllmModel) -> None:
         found = made_of(engine(spec), asking("poem"), asking(None))
         assert [row["generated_text"] for row in found] == [f"ba by {spec.lora_path}/poem", "ba"]
 
-    def test_an_adapter_that_is_not_there_is_an_error_of_its_rows(self, spec: VllmModel) -> None:
+    def test_missing_adapter_fails_its_rows_only(self, spec: VllmModel) -> None:
         found = made_of(engine(spec), asking("poem"), asking("ode"), asking(None))
         missing = f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
         assert errors(found) == ["", missing, ""]
 
-    def test_an_address_is_no_adapter(self, folder: str) -> None:
+    def test_address_as_adapter_is_rejected(self, folder: str) -> None:
         (found,) = made_of(engine(self.with_adapters(folder)), asking("s3://adapters/poem"))
         assert found[ERROR].startswith("NoAdapter: 's3://adapters/poem' is no id of the Hub")
 
-    def test_storage_that_is_away_ends_the_job(
+    def test_unreachable_storage_ends_the_job(
         self, folder: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(retries, "is_passing", lambda error: False)
@@ -202,7 +200,7 @@ class TestAdapters:
         with pytest.raises(JobFailure, match=words):
             made_of(engine(spec), asking(None), asking("poem"))
 
-    def test_a_hub_that_is_away_ends_the_job(
+    def test_unreachable_hub_ends_the_job(
         self, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -216,31 +214,31 @@ class TestAdapters:
 class TestRevisions:
     @pytest.fixture
     def spec(self, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VllmModel:
-        """A model of the Hub, of which the cache holds one revision, and no other can be had."""
+        """A model of the Hub whose cache holds one revision. The Hub is offline."""
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-        kept_on_the_hub(tmp_path, "org/model", "v2", Path(folder))
+        add_to_hub_cache(tmp_path, "org/model", "v2", Path(folder))
         return model(revision="v2")
 
-    def test_prompts_are_prepared_with_the_files_of_the_revision(self, spec: VllmModel) -> None:
+    def test_tokenizer_uses_the_revision(self, spec: VllmModel) -> None:
         made = stage(TokenizeUDF, spec, model="")
         (found,) = made_of(made, {"prompt": "ab"})
         assert len(found["tokenized_prompt"]) == 2
         assert Path(files_beside(spec)).parent.name == "snapshots"
 
-    def test_the_engine_takes_the_id(self, spec: VllmModel) -> None:
+    def test_engine_gets_the_model_id(self, spec: VllmModel) -> None:
         assert files_of(spec) == "org/model"
 
-    def test_a_revision_that_is_not_there_is_told(self, spec: VllmModel) -> None:
+    def test_missing_revision_is_rejected(self, spec: VllmModel) -> None:
         other = spec.model_copy(update={"revision": "v3"})
         with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
             made_of(stage(TokenizeUDF, other, model=""), {"prompt": "a"})
 
 
-def test_without_a_revision_an_id_of_the_hub_stays_one() -> None:
+def test_model_id_without_revision_is_unchanged() -> None:
     assert files_beside(model()) == files_of(model()) == "org/model"
 
 
-def test_weights_that_are_streamed_stay_where_they_are() -> None:
+def test_streamed_weights_are_not_fetched() -> None:
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
     assert files_of(spec) == "s3://models/llama"

@@ -1,11 +1,16 @@
-"""Manifests: every address fetched, what is gone set aside alone, what is away waited for."""
+"""Manifests: every address is fetched, missing files fail their rows, servers are retried."""
 
 from __future__ import annotations
 
 import email.utils
 import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +23,67 @@ from batchinference.pipeline import http_retries
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.readers import fetch
 from batchinference.pipeline.sizing import count_rows
-from support.inputs import pictures, png
-from support.reading import Outcome, cut_up, open_input, read_files
-from support.web import Web, web_server
+from support.inputs.formats import pictures, png
+from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 
 PICTURES = pictures(3)
 
 
+@dataclass
+class Web:
+    """A running server. Each path gives its answers in order and repeats the last: a status, or
+    content with status 200. Other paths answer 404."""
+
+    url: str
+    paths: dict[str, list[int | bytes]] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def answer(self, path: str) -> int | bytes:
+        answers = self.paths.get(path, [404])
+        self.asked[path] += 1
+        return answers[min(self.asked[path], len(answers)) - 1]
+
+
+@contextmanager
+def web_server() -> Iterator[Web]:
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128
+        daemon_threads = True
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answer = web.answer(self.path.partition("?")[0])
+            content = answer if isinstance(answer, bytes) else b""
+            if answer == 0:  # close the connection without an answer
+                self.close_connection = True
+                return
+            self.send_response(200 if isinstance(answer, bytes) else answer)
+            for name, value in web.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing: the tests read `asked`."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        web = Web(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield web
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """A server, asked again without waiting for long."""
+    """A web server. Retries wait for milliseconds."""
     monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
     with web_server() as web:
         yield web
@@ -39,7 +95,7 @@ def manifest(directory: Path, *uris: str | None, name: str = "a.parquet", **colu
     return directory / name
 
 
-def test_what_is_fetched_is_one_more_column(tmp_path: Path, web: Web) -> None:
+def test_fetched_content_is_an_added_column(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"first"], "/b": [b"second"]}
     manifest(tmp_path, f"{web.url}/a", f"{web.url}/b", id=[1, 2], tags=[["x"], []])
     outcome = read_files("manifest", tmp_path)
@@ -50,7 +106,7 @@ def test_what_is_fetched_is_one_more_column(tmp_path: Path, web: Web) -> None:
     assert outcome.ends == {0: 2}
 
 
-def test_paths_start_at_the_directory_of_the_manifest(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_manifest(tmp_path: Path) -> None:
     for name in ("in/deep/x.txt", "in/y.txt", "z.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -61,24 +117,17 @@ def test_paths_start_at_the_directory_of_the_manifest(tmp_path: Path) -> None:
     assert outcome.column("text").tolist() == ["in/deep/x.txt", "in/y.txt", *["z.txt"] * 3]
 
 
-@pytest.mark.parametrize(
-    ("options", "column", "value"),
-    [
-        ({}, "bytes", "grün".encode()),
-        ({"decode": "bytes"}, "bytes", "grün".encode()),
-        ({"decode": "text"}, "text", "grün"),
-    ],
-)
-def test_bytes_become_what_is_asked_for(
-    tmp_path: Path, options: dict[str, Any], column: str, value: object
-) -> None:
+def test_decode_option_selects_the_column(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("grün")
     manifest(tmp_path, "x")
-    assert read_files("manifest", tmp_path, **options).good == [{"uri": "x", column: value}]
+    content = {"uri": "x", "bytes": "grün".encode()}
+    for options in ({}, {"decode": "bytes"}):
+        assert read_files("manifest", tmp_path, **options).good == [content]
+    assert read_files("manifest", tmp_path, decode="text").good == [{"uri": "x", "text": "grün"}]
 
 
 @pytest.mark.parametrize("size", [None, [6, 5]], ids=["sizes kept", "one size"])
-def test_pictures_are_decoded(tmp_path: Path, size: list[int] | None) -> None:
+def test_images_are_decoded(tmp_path: Path, size: list[int] | None) -> None:
     for number, picture in enumerate(PICTURES):
         (tmp_path / f"{number}.png").write_bytes(png(picture))
     manifest(tmp_path, "0.png", "1.png", "2.png")
@@ -86,7 +135,7 @@ def test_pictures_are_decoded(tmp_path: Path, size: list[int] | None) -> None:
     assert all(map(np.array_equal, found, PICTURES))
 
 
-def test_a_manifest_may_be_csv(tmp_path: Path) -> None:
+def test_csv_manifest_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a")
     (tmp_path / "a.csv").write_text("id,url\n1,x\n2,x\n")
     assert read_files("manifest", tmp_path, column="url", decode="text").good == [
@@ -95,7 +144,7 @@ def test_a_manifest_may_be_csv(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_gone_is_the_error_of_its_row(tmp_path: Path, web: Web) -> None:
+def test_missing_content_fails_its_row(tmp_path: Path, web: Web) -> None:
     web.paths = {"/there": [b"x"], "/removed": [410], "/secret": [403]}
     (tmp_path / "folder").mkdir()
     uris = [
@@ -125,9 +174,7 @@ def test_what_is_gone_is_the_error_of_its_row(tmp_path: Path, web: Web) -> None:
 @pytest.mark.parametrize(
     ("decode", "content"), [("image", b"no picture"), ("text", b"\xff")], ids=["image", "text"]
 )
-def test_what_cannot_be_decoded_is_the_error_of_its_row(
-    tmp_path: Path, decode: str, content: bytes
-) -> None:
+def test_undecodable_content_fails_its_row(tmp_path: Path, decode: str, content: bytes) -> None:
     good = png(PICTURES[0]) if decode == "image" else b"a"
     (tmp_path / "good").write_bytes(good)
     (tmp_path / "bad").write_bytes(content)
@@ -137,7 +184,7 @@ def test_what_cannot_be_decoded_is_the_error_of_its_row(
 
 
 @pytest.mark.parametrize("trouble", [408, 409, 429, 500, 503, 599, 0], ids=str)
-def test_a_server_in_trouble_is_asked_again(tmp_path: Path, web: Web, trouble: int) -> None:
+def test_temporary_errors_are_retried(tmp_path: Path, web: Web, trouble: int) -> None:
     web.paths = {"/a": [trouble, trouble, b"at last"]}
     manifest(tmp_path, f"{web.url}/a")
     assert read_files("manifest", tmp_path).column("bytes").tolist() == [b"at last"]
@@ -145,7 +192,7 @@ def test_a_server_in_trouble_is_asked_again(tmp_path: Path, web: Web, trouble: i
 
 
 @pytest.mark.parametrize("asked", ["seconds", "date"])
-def test_the_time_that_a_server_asks_for_is_waited(
+def test_retry_after_is_obeyed(
     asked: str, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -158,9 +205,7 @@ def test_the_time_that_a_server_asks_for_is_waited(
     assert waited == pytest.approx([300, 300], abs=30 if asked == "date" else 0)
 
 
-def test_a_server_that_asks_for_too_long_a_time_is_not_asked_again(
-    tmp_path: Path, web: Web
-) -> None:
+def test_retry_after_of_a_day_ends_the_job(tmp_path: Path, web: Web) -> None:
     web.headers = {"Retry-After": "86400"}
     web.paths = {"/a": [429, b"x"]}
     manifest(tmp_path, f"{web.url}/a")
@@ -169,7 +214,7 @@ def test_a_server_that_asks_for_too_long_a_time_is_not_asked_again(
     assert web.asked["/a"] == 1
 
 
-def test_storage_that_is_away_fails_the_job(tmp_path: Path, web: Web) -> None:
+def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"x"], "/b": [503]}
     manifest(tmp_path, f"{web.url}/a", f"{web.url}/b")
     with pytest.raises(
@@ -179,13 +224,13 @@ def test_storage_that_is_away_fails_the_job(tmp_path: Path, web: Web) -> None:
     assert web.asked["/b"] == fetch.ATTEMPTS
 
 
-def test_a_server_that_is_not_there_fails_the_job(tmp_path: Path, web: Web) -> None:
+def test_unreachable_server_ends_the_job(tmp_path: Path) -> None:
     manifest(tmp_path, "http://127.0.0.1:1/a")
     with pytest.raises(JobFailure, match=r"127.0.0.1:1/a gives no answer: ConnectionError"):
         read_files("manifest", tmp_path)
 
 
-def test_of_addresses_from_the_web_those_that_are_away_are_errors(tmp_path: Path, web: Web) -> None:
+def test_on_unreachable_error_fails_rows_only(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"x"], "/b": [503]}
     manifest(tmp_path, f"{web.url}/b", f"{web.url}/a", "http://127.0.0.1:1/c")
     outcome = read_files("manifest", tmp_path, on_unreachable="error")
@@ -193,7 +238,7 @@ def test_of_addresses_from_the_web_those_that_are_away_are_errors(tmp_path: Path
     assert list(outcome.bad) == [(0, 0), (0, 2)]
 
 
-def test_no_error_shows_what_gives_access(tmp_path: Path, web: Web) -> None:
+def test_errors_hide_credentials(tmp_path: Path, web: Web) -> None:
     secret = "s3cr3t-5926"
     address = web.url.replace("://", f"://user:{secret}@")
     away = f"http://user:{secret}@127.0.0.1:1/x?X-Amz-Signature={secret}"
@@ -206,19 +251,15 @@ def test_no_error_shows_what_gives_access(tmp_path: Path, web: Web) -> None:
     assert secret not in str(caught.value)
 
 
-def test_a_manifest_without_the_column_is_told_at_once(tmp_path: Path) -> None:
-    manifest(tmp_path, "x", id=[1])
-    with pytest.raises(BadInput, match=r"has no column 'url', only uri, id"):
-        open_input("manifest", tmp_path, column="url")
-
-
-def test_a_column_where_what_is_fetched_would_go_is_told_at_once(tmp_path: Path) -> None:
+def test_missing_or_clashing_column_is_rejected(tmp_path: Path) -> None:
     manifest(tmp_path, "x", text=["a"])
+    with pytest.raises(BadInput, match=r"has no column 'url', only uri, text"):
+        open_input("manifest", tmp_path, column="url")
     with pytest.raises(BadInput, match=r"has a column 'text' of its own"):
         open_input("manifest", tmp_path, decode="text")
 
 
-def test_a_damaged_manifest_is_one_bad_row(tmp_path: Path) -> None:
+def test_damaged_manifest_is_one_failed_row(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("a")
     manifest(tmp_path, "x", name="b.parquet")
     (tmp_path / "a.parquet").write_bytes(b"no manifest")
@@ -227,7 +268,7 @@ def test_a_damaged_manifest_is_one_bad_row(tmp_path: Path) -> None:
 
 
 class TestParts:
-    """Several tasks share a manifest."""
+    """A manifest that several tasks read."""
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:
@@ -239,22 +280,22 @@ class TestParts:
         (tmp_path / "b.csv").write_text("uri,id\n" + "".join(lines))
         return tmp_path
 
-    @pytest.mark.parametrize("parts", [1, 2, 3, 13, 130, 500])
-    def test_parts_together_are_the_whole(self, directory: Path, parts: int) -> None:
+    def test_parts_together_hold_all_rows(self, directory: Path) -> None:
         opened = open_input(
             "manifest", directory, decode="text", file_extensions=["parquet", "csv"]
         )
         whole = opened.read()
-        cut = cut_up(opened, parts)
-        pieces = Outcome([t for part in cut for t in opened.file_rows.read([part])])
-        assert pieces.places == whole.places
-        assert pieces.good == whole.good
-        assert pieces.bad == whole.bad
-        assert pieces.ends == whole.ends == {0: 100, 1: 30}
-        assert sum(table.num_rows for table in pieces.tables) == 130 + len(whole.ends)
-        assert abs(len(cut) - min(parts, 130)) <= 2
+        for parts in (1, 2, 3, 13, 130, 500):
+            cut = cut_up(opened, parts)
+            pieces = Outcome([t for part in cut for t in opened.file_rows.read([part])])
+            assert pieces.places == whole.places
+            assert pieces.good == whole.good
+            assert pieces.bad == whole.bad
+            assert pieces.ends == whole.ends == {0: 100, 1: 30}
+            assert sum(table.num_rows for table in pieces.tables) == 130 + len(whole.ends)
+            assert abs(len(cut) - min(parts, 130)) <= 2
 
-    def test_a_task_fetches_only_what_is_its_own(self, tmp_path: Path, web: Web) -> None:
+    def test_task_fetches_only_its_rows(self, tmp_path: Path, web: Web) -> None:
         web.paths = {f"/{number}": [b"x"] for number in range(100)}
         manifest(tmp_path, *(f"{web.url}/{number}" for number in range(100)))
         opened = open_input("manifest", tmp_path)

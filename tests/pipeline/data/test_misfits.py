@@ -1,4 +1,4 @@
-"""Values of a step that do not fit into their column: each costs its own row and no other."""
+"""Values of a step that do not fit their column: each fails its own row only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.steps import Step
-from support.reading import data_of
+from support.inputs.read_files import data_of
 
 Returns = Callable[[Any], Transform]
 KINDS = ["map", "flatMap", "mapBatches", "mapBatches of arrays", "predictBatch"]
 
 
 def step_of(kind: str, values: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> PythonStep:
-    """A step that returns for each number the value that it has there, in a column `v`."""
+    """Return a step that puts the value of each number into column `v`."""
     import user_code
 
     class Predictor:
@@ -67,7 +67,7 @@ def numbers(first: int, after: int) -> pa.Table:
 
 
 def outcome(changed: pa.Table | Changed) -> tuple[list[Any], dict[int, str]]:
-    """The values of the column, and the words of each row that failed."""
+    """Return the values of the column, and the error of each failed row."""
     if isinstance(changed, pa.Table):
         return changed.column("v").to_pylist(), {}
     there = changed.table.column("v").to_pylist() if changed.table.num_rows else []
@@ -75,7 +75,7 @@ def outcome(changed: pa.Table | Changed) -> tuple[list[Any], dict[int, str]]:
     return there, {row: str(error) for row, error in changed.failed.items()}
 
 
-def test_a_value_that_arrow_cannot_hold_is_that_rows_error(returns: Returns) -> None:
+def test_value_without_an_arrow_type_fails_its_row(returns: Returns) -> None:
     good, failed = outcome(returns(["a", "x\ud800", "b"])(numbers(0, 3)))
     assert good == ["a", "b"]
     assert list(failed) == [1]
@@ -97,13 +97,13 @@ def test_a_value_that_arrow_cannot_hold_is_that_rows_error(returns: Returns) -> 
     ],
     ids=["the odd one", "the first", "a tie", "wider", "structs", "lists"],
 )  # fmt: skip
-def test_the_type_of_most_rows_holds_within_a_batch(
+def test_majority_type_of_a_batch_wins(
     returns: Returns, values: list[Any], good: list[Any], failed: dict[int, str]
 ) -> None:
     assert outcome(returns(values)(numbers(0, len(values)))) == (good, failed)
 
 
-def test_the_types_of_the_first_batch_hold_for_those_behind_it(returns: Returns) -> None:
+def test_types_of_the_first_batch_hold_for_later_ones(returns: Returns) -> None:
     step = returns([None, None, 1, 2, "x", "y", "z", 3, 4.5, "w"])
     words = "column 'v' is int64, and this row has string"
     assert outcome(step(numbers(0, 2))) == ([None, None], {})
@@ -113,7 +113,7 @@ def test_the_types_of_the_first_batch_hold_for_those_behind_it(returns: Returns)
     assert outcome(step(numbers(9, 10)))[1] == {0: words.replace("int64", "double")}
 
 
-def test_nothing_beside_tensors_is_no_misfit_and_text_is(returns: Returns) -> None:
+def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
     vectors = [np.ones(2), None, "x", np.zeros(2)]
     changed = returns(vectors)(numbers(0, 4))
     assert isinstance(changed, Changed)
@@ -122,18 +122,18 @@ def test_nothing_beside_tensors_is_no_misfit_and_text_is(returns: Returns) -> No
     assert [None if one is None else list(one) for one in found] == [[1, 1], None, [0, 0]]
 
 
-def test_a_batch_in_which_no_row_fits_has_none(returns: Returns) -> None:
+def test_batch_without_a_fitting_row_fails_all(returns: Returns) -> None:
     good, failed = outcome(returns([object(), object()])(numbers(0, 2)))
     assert (good, list(failed)) == ([], [0, 1])
 
 
-def test_untouched_columns_go_with_the_rows(returns: Returns) -> None:
+def test_untouched_columns_keep_their_rows(returns: Returns) -> None:
     changed = returns([1, "x", 3])(numbers(0, 3))
     assert isinstance(changed, Changed)
     assert changed.table.column("n").to_pylist() == [0, 2]
 
 
-def test_a_row_that_became_several_fails_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_with_one_misfit_result_loses_all_results(monkeypatch: pytest.MonkeyPatch) -> None:
     import user_code
 
     def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_a_row_that_became_several_fails_with_all_of_them(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_every_row_all_is_accounted_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {number: "x\ud800" if number % 5 == 3 else number for number in range(20)}
     values[11] = "text"
     step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
@@ -170,9 +170,7 @@ def test_of_every_row_all_is_accounted_for(kind: str, monkeypatch: pytest.Monkey
     ],
     ids=["numbers", "tensors", "lists"],
 )
-def test_where_workers_disagree_the_column_and_its_types_are_told(
-    one: pa.Array, other: pa.Array, kinds: str
-) -> None:
+def test_type_conflict_names_column_and_types(one: pa.Array, other: pa.Array, kinds: str) -> None:
     tables = [pa.table({"n": [1], "v": one}), pa.table({"n": [2], "v": other})]
     with pytest.raises(JobFailure, match=f"column 'v' is .*{kinds}.*give it one type"):
         concat(tables)

@@ -1,4 +1,4 @@
-"""Model steps in a stage: columns in, a column out, and what happens to rows that do not fit."""
+"""Model steps in a stage: input columns, output columns, and rows that do not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.storage import Address
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.reading import data_of, own_columns, read_files
+from support.inputs.read_files import data_of, own_columns, read_files
 
 TOLERANT = ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet"))
 
@@ -32,7 +32,7 @@ def torch_step(**model: Any) -> dict[str, Any]:
 
 
 def runner(*steps: dict[str, Any]) -> StageRunner:
-    """The one stage of these steps, as it runs in an actor."""
+    """Return the stage of these steps, as it runs in an actor."""
     for one in steps:
         if "model" in one and one["model"]["task"] is None:
             del one["model"]["task"]
@@ -53,40 +53,40 @@ def error_of(result: pa.Table, row: int) -> str:
     return str(error)
 
 
-def test_the_output_is_a_column_beside_the_others(bert: str) -> None:
+def test_output_is_an_added_column(bert: str) -> None:
     result = runner(step(source=bert))(table(text=["a", "b", "c"], n=[1, 2, 3]))
     assert rows.data_columns(result) == ["text", "n", "embedding"]
     assert to_batch(result)["embedding"].shape == (3, 32)
     assert states(result) == dict.fromkeys(range(3), rows.GOOD)
 
 
-def test_the_output_may_replace_its_input(bert: str) -> None:
+def test_output_may_replace_its_input(bert: str) -> None:
     result = runner(step(source=bert, output="text"))(table(text=["a", "b"], n=[1, 2]))
     assert rows.data_columns(result) == ["text", "n"]
     assert to_batch(result)["text"].shape == (2, 32)
 
 
-def test_a_class_comes_with_its_score(bert: str) -> None:
+def test_classification_has_label_and_score(bert: str) -> None:
     model = step(source=bert, task="text-classification", output="class")
     (row,) = data_of([runner(model)(table(text=["a"]))])
     assert set(row["class"]) == {"label", "score"}
     assert row["class"]["label"] in {"left", "middle", "right"}
 
 
-def test_columns_that_nobody_reads_again_stay_in_the_actor(bert: str) -> None:
+def test_dropped_columns_do_not_leave_the_stage(bert: str) -> None:
     drop = {"name": "slim", "dropColumns": ["text"]}
     result = runner(step(source=bert), drop)(table(text=["a"], n=[1]))
     assert rows.data_columns(result) == ["n", "embedding"]
 
 
-def test_a_missing_text_costs_its_row_alone(bert: str) -> None:
+def test_null_text_fails_its_row_only(bert: str) -> None:
     result = runner(step(source=bert))(table(text=["a", None, "c", "d"]))
     assert states(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD, 3: rows.GOOD}
     assert error_of(result, 1) == "TypeError: expected text, got NoneType"
     assert [row["text"] for row in data_of([result])] == ["a", "c", "d"]
 
 
-def test_results_stay_with_their_rows_when_others_fail(bert: str) -> None:
+def test_results_keep_their_rows_when_others_fail(bert: str) -> None:
     texts = ["one", None, "two", "three", None, "four"]
     run = runner(step(source=bert))
     some = run(table(text=texts))
@@ -97,7 +97,7 @@ def test_results_stay_with_their_rows_when_others_fail(bert: str) -> None:
         assert np.abs(embedding - alone[text]).max() < 1e-5
 
 
-def test_images_go_from_the_reader_to_the_model(vit: str, tmp_path: Path) -> None:
+def test_images_reach_the_model(vit: str, tmp_path: Path) -> None:
     for number, side in enumerate((20, 40, 30)):
         Image.new("RGB", (side, 32), (number * 80, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "1a.png").write_text("no image")
@@ -110,7 +110,7 @@ def test_images_go_from_the_reader_to_the_model(vit: str, tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
-def test_columns_go_to_the_arguments_of_a_module() -> None:
+def test_columns_become_module_arguments() -> None:
     model = torch_step(
         factory="user_code:Two", inputs={"left": "b", "right": "a"}, output="product"
     )
@@ -120,12 +120,12 @@ def test_columns_go_to_the_arguments_of_a_module() -> None:
     assert product.tolist() == (np.array(b) @ np.array(a).T).tolist()
 
 
-def test_one_column_may_be_several_inputs() -> None:
+def test_one_column_may_feed_several_inputs() -> None:
     model = torch_step(factory="user_code:Two", inputs={"left": "a", "right": "a"}, output="p")
     assert to_batch(runner(model)(table(a=[[1.0], [2.0]])))["p"].tolist() == [[1, 2], [2, 4]]
 
 
-def test_lists_of_another_length_cost_their_row_alone() -> None:
+def test_list_of_another_length_fails_its_row_only() -> None:
     model = torch_step(factory="user_code:Affine", factoryArgs={"features": 2}, inputs={"x": "a"},
                        output="y")  # fmt: skip
     lists = pa.array([[1.0, 2.0], [1.0], [3.0, 4.0]], pa.list_(pa.float32()))
@@ -133,20 +133,20 @@ def test_lists_of_another_length_cost_their_row_alone() -> None:
     assert states(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD}
 
 
-def test_as_many_results_as_rows_are_wanted() -> None:
+def test_wrong_number_of_results_ends_the_job() -> None:
     model = torch_step(factory="user_code:Shorter", inputs={"x": "a"}, output="y")
     with pytest.raises(JobFailure) as failure:
         runner(model)(table(a=[1.0, 2.0, 3.0]))
     assert failure.value.message == ("step 'score': the model returned 2 results for a batch of 3")
 
 
-def test_an_input_column_that_is_not_there_fails_the_job(bert: str) -> None:
+def test_missing_input_column_ends_the_job(bert: str) -> None:
     run = runner(step(source=bert, inputs={"text": "body"}))
     with pytest.raises(JobFailure, match="step 'embed' reads column 'body', but the columns here"):
         run(table(text=["a"]))
 
 
-def test_a_model_that_cannot_be_loaded_is_told_when_the_stage_is_made() -> None:
+def test_load_error_is_raised_when_the_stage_is_made() -> None:
     with pytest.raises(ModelLoad, match="model '/nowhere' not found"):
         runner(step(source="/nowhere"))
     broken = torch_step(factory="user_code:Fragile", inputs={"x": "a"}, output="y")

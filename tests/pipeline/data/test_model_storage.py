@@ -1,4 +1,4 @@
-"""Models in an object store that only the model's own `storage` leads to."""
+"""Models in an object store that only the model's `storage` field reaches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.stores import object_store
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
-from support.language_models import vllm
-from support.s3 import S3Server, s3_server
+from support.documents.vllm_models import vllm
+from support.servers.s3 import S3Server
 
 FILES = {
     "transformers": {"task": "feature-extraction", "source": "s3://models/missing"},
@@ -31,25 +31,23 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        server.client().create_bucket(Bucket="models")
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def bucket(s3: S3Server) -> None:
+    s3.client().create_bucket(Bucket="models")
 
 
 @pytest.fixture
 def storage(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[dict[str, Any]]:
-    """What leads to the server. The environment holds no more than the keys."""
-    for name, value in server.environment.items():
+    """The storage field of the server. The environment has only the keys."""
+    for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
     object_store.cache_clear()
-    yield {"endpoint": server.endpoint, "region": "us-east-1"}
+    yield {"endpoint": s3.endpoint, "region": "us-east-1"}
     object_store.cache_clear()
 
 
@@ -60,9 +58,7 @@ def step(runtime: str, **fields: Any) -> Step:
 
 
 @pytest.mark.parametrize("runtime", FILES)
-def test_the_store_is_asked_before_the_job_starts_and_when_the_model_is_loaded(
-    runtime: str, storage: dict[str, Any]
-) -> None:
+def test_missing_model_is_rejected_at_check_and_load(runtime: str, storage: dict[str, Any]) -> None:
     asked = step(runtime, **FILES[runtime], storage=storage)
     assert asked.model is not None
     words = re.escape(f"'{FILES[runtime]['source']}' not found: nothing there")
@@ -72,9 +68,9 @@ def test_the_store_is_asked_before_the_job_starts_and_when_the_model_is_loaded(
         load_runtime(asked.model, Device())
 
 
-def test_a_model_is_fetched_from_it(bert: str, server: S3Server, storage: dict[str, Any]) -> None:
+def test_model_is_fetched_from_the_store(bert: str, s3: S3Server, storage: dict[str, Any]) -> None:
     files = [path for path in Path(bert).iterdir() if path.is_file()]
-    server.put("models", {f"bert/{path.name}": path.read_bytes() for path in files})
+    s3.put("models", {f"bert/{path.name}": path.read_bytes() for path in files})
     fields = {"task": "feature-extraction", "inputs": {"text": "text"}}
     found, expected = (
         step("transformers", **fields, **source).model
@@ -87,11 +83,9 @@ def test_a_model_is_fetched_from_it(bert: str, server: S3Server, storage: dict[s
     assert np.array_equal(*vectors)
 
 
-def test_what_prepares_prompts_for_vllm_takes_no_weights(
-    server: S3Server, storage: dict[str, Any]
-) -> None:
+def test_tokenizer_of_vllm_fetches_no_weights(s3: S3Server, storage: dict[str, Any]) -> None:
     names = ["config.json", "tokenizer.json", "model-1.safetensors", "more/pytorch_model.bin"]
-    server.put("models", {f"llama/{name}": b"{}" for name in names})
+    s3.put("models", {f"llama/{name}": b"{}" for name in names})
     model = VllmModel.model_validate(vllm(source="s3://models/llama", storage=storage))
     for fetched, expected in ((files_beside(model), names[:2]), (files_of(model), names)):
         found = [path for path in Path(fetched).rglob("*") if path.is_file()]

@@ -15,7 +15,7 @@ from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.steps import Changed, load_step
 from batchinference.spec.steps import Step
-from support.finished import embedded, finished_output, vectors
+from support.outputs.made import embedded, finished_output, vectors
 
 WIDTH = 6
 INDEX = vectors(40, WIDTH)
@@ -61,12 +61,12 @@ def expected(query: np.ndarray, k: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("k", [1, 7])
-def test_each_row_gets_its_nearest_rows(index: str, k: int) -> None:
+def test_rows_get_their_nearest_rows(index: str, k: int) -> None:
     matrix = vectors(9, WIDTH, seed=1)
     assert matches(index, queries(matrix), k=k) == [expected(query, k) for query in matrix]
 
 
-def test_the_other_columns_stay(index: str) -> None:
+def test_other_columns_are_kept(index: str) -> None:
     batch = queries(vectors(3, WIDTH), n=[1, 2, 3])
     table = run(index, batch)
     assert isinstance(table, pa.Table)
@@ -74,13 +74,13 @@ def test_the_other_columns_stay(index: str) -> None:
     assert table.select(["n", "vector"]).equals(batch)
 
 
-def test_a_tensor_column_is_embeddings_as_well(index: str) -> None:
+def test_tensor_column_holds_embeddings(index: str) -> None:
     matrix = vectors(4, WIDTH, seed=2)
     batch = to_table({"vector": matrix})
     assert matches(index, batch) == [expected(query, 5) for query in matrix]
 
 
-def test_columns_are_chosen(index: str) -> None:
+def test_selected_columns_are_returned(index: str) -> None:
     table = run(index, queries(vectors(1, WIDTH)), columns=["pixels", "path"], k=1)
     assert isinstance(table, pa.Table)
     kind = table.schema.field("matches").type
@@ -95,14 +95,14 @@ def run_of_no_match(index: str) -> pa.Table:
     return table
 
 
-def test_a_row_without_an_embedding_has_no_matches(index: str) -> None:
+def test_row_without_embedding_has_no_matches(index: str) -> None:
     lists = [None, INDEX[3], [0.0] * WIDTH, [None] * WIDTH, INDEX[20]]
     batch = pa.table({"vector": pa.array(lists, pa.list_(pa.float32()))})
     found = matches(index, batch, k=1)
     assert [row and row[0]["path"] for row in found] == [None, "3.txt", None, None, "20.txt"]
 
 
-def test_a_row_with_an_embedding_of_another_width_fails_alone(index: str) -> None:
+def test_embedding_of_another_width_fails_its_row_only(index: str) -> None:
     lists = pa.array([INDEX[0], [1.0, 2.0], None, [], INDEX[2]], pa.list_(pa.float32()))
     changed = run(index, pa.table({"n": range(5), "vector": lists}), k=1)
     assert isinstance(changed, Changed)
@@ -116,29 +116,27 @@ def test_a_row_with_an_embedding_of_another_width_fails_alone(index: str) -> Non
     )
 
 
-def test_a_batch_of_which_all_rows_fail(index: str) -> None:
+def test_batch_may_fail_entirely(index: str) -> None:
     changed = run(index, pa.table({"vector": pa.array([[1.0], [2.0]])}))
     assert isinstance(changed, Changed)
     assert (changed.table.num_rows, sorted(changed.failed)) == (0, [0, 1])
     assert changed.table.schema.field("matches").type.value_type.names == ["similarity", "path"]
 
 
-def test_an_index_smaller_than_k_gives_all_its_rows(tmp_path: Path) -> None:
+def test_index_smaller_than_k_returns_all_rows(tmp_path: Path) -> None:
     small = finished_output(tmp_path / "out", embedded(INDEX[:2], n=[0, 1]))
     found = matches(small, queries(INDEX[:1]), k=10)
     assert [[match["n"] for match in row or []] for row in found] == [[0, 1]]
 
 
-def test_a_column_that_holds_no_embeddings_ends_the_job(index: str) -> None:
+def test_column_without_embeddings_ends_the_job(index: str) -> None:
     with pytest.raises(JobFailure, match="compares embeddings, and column 'vector' is string"):
         run(index, pa.table({"vector": ["a"]}))
     with pytest.raises(JobFailure, match="reads column 'vector', but the columns here are text"):
         run(index, pa.table({"text": ["a"]}))
 
 
-def test_what_cannot_be_searched_is_refused_before_the_job_begins(
-    index: str, tmp_path: Path
-) -> None:
+def test_unsearchable_output_is_rejected_at_check(index: str, tmp_path: Path) -> None:
     check_step(step(index))
     with pytest.raises(BadInput, match=r"^step 'near': '.*nowhere' does not exist$"):
         check_step(step(str(tmp_path / "nowhere")))

@@ -1,4 +1,4 @@
-"""A Ray cluster that could never run a job is refused before the job waits for it for ever."""
+"""Ray clusters that could never run a job are rejected before the job waits for nodes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.nodes import check_nodes
 from batchinference.plan import plan_for_cluster
-from support.documents import Document, model_step, python_step
-from support.specs import spec_of
+from support.documents.minimal import Document, model_step, python_step
+from support.documents.parsed import spec_of
 
 GROUP = "batchinference.dev/group"
 
 
 def node(group: str | None = None, alive: bool = True, **resources: float) -> dict[str, Any]:
-    """As `ray.nodes()` shows it."""
+    """Return a node in the form of `ray.nodes()`."""
     labels = {"ray.io/node-id": "a"} | ({GROUP: group} if group else {})
     return {"Alive": alive, "Labels": labels, "Resources": {"CPU": 8.0, **resources}}
 
@@ -36,50 +36,47 @@ ON_NPU = model_step(resources={"custom": {"NPU": 2}})
 T4 = {"GPU": 1.0, "accelerator_type:T4": 1.0}
 
 
-def test_nodes_for_every_group_are_enough() -> None:
+def test_nodes_for_every_group_are_accepted() -> None:
     check(ON_GPU, node("cpu"), node("embed", **T4), node())
     check(ON_NPU, node("cpu"), node("embed", NPU=8.0))
     check(model_step(), node("cpu"))
 
 
-def test_nodes_without_labels_are_refused_with_the_label_that_is_missing() -> None:
+def test_error_names_the_missing_label() -> None:
     assert refusal(model_step(), node(), node()) == (
         "this Ray cluster would never run the job: no node has the label "
         "batchinference.dev/group=cpu (ray start --labels), with 1 CPU"
     )
 
 
-def test_each_group_without_nodes_is_named_with_what_they_need() -> None:
+def test_error_names_each_group_without_nodes() -> None:
     found = refusal(ON_GPU, node())
     assert f"{GROUP}=cpu (ray start --labels), with 1 CPU; " in found
     assert f"{GROUP}=embed (ray start --labels), with 2 CPU, 1 GPU, 1 accelerator_type:T4" in found
 
 
-@pytest.mark.parametrize(
-    "there",
-    [{}, {"GPU": 1.0}, {**T4, "CPU": 1.0}, {"GPU": 4.0, "accelerator_type:A100": 1.0}],
-    ids=["no GPU", "a GPU of an unknown type", "too few CPUs", "GPUs of another type"],
-)
-def test_nodes_that_are_too_small_for_a_replica_are_refused(there: dict[str, float]) -> None:
-    assert refusal(ON_GPU, node("cpu"), node("embed", **there)) == (
-        "this Ray cluster would never run the job: no node with the label "
-        "batchinference.dev/group=embed has 2 CPU, 1 GPU, 1 accelerator_type:T4"
-    )
+def test_nodes_too_small_for_a_replica_are_rejected() -> None:
+    other = {"GPU": 4.0, "accelerator_type:A100": 1.0}
+    for there in ({}, {"GPU": 1.0}, {**T4, "CPU": 1.0}, other):
+        assert refusal(ON_GPU, node("cpu"), node("embed", **there)) == (
+            "this Ray cluster would never run the job: no node with the label "
+            "batchinference.dev/group=embed has 2 CPU, 1 GPU, 1 accelerator_type:T4"
+        )
 
 
-def test_one_node_must_hold_all_of_a_replica() -> None:
+def test_one_node_must_hold_a_whole_replica() -> None:
     found = refusal(ON_NPU, node("cpu"), node("embed", NPU=1.0), node("embed", NPU=1.0))
     assert "has 1 CPU, 2 NPU" in found
 
 
-def test_the_widest_cpu_step_needs_a_node() -> None:
+def test_widest_cpu_step_needs_a_node() -> None:
     step = python_step("wide", "m:function", resources={"cpu": 12})
     assert refusal(step, node("cpu")).endswith(f"no node with the label {GROUP}=cpu has 12 CPU")
 
 
-def test_nodes_that_have_gone_do_not_count() -> None:
+def test_dead_nodes_do_not_count() -> None:
     assert "no node has the label" in refusal(model_step(), node("cpu", alive=False))
 
 
-def test_a_cluster_that_scales_brings_its_nodes_when_they_are_asked_for() -> None:
+def test_autoscaling_cluster_is_accepted() -> None:
     check(ON_GPU, node("head", CPU=0.0))

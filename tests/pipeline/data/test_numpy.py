@@ -1,4 +1,4 @@
-"""NumPy's files: the arrays that NumPy itself loads, one row an element of the first axis."""
+"""NumPy files: rows equal those of np.load along the first axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline.readers import numpy as reader
-from support.reading import open_input, read_files
+from support.inputs.read_files import open_input, read_files
 
 RANDOM = np.random.default_rng(7)
 ARRAYS: dict[str, np.ndarray] = {
@@ -31,7 +31,7 @@ ARRAYS: dict[str, np.ndarray] = {
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_rows_are_those_that_numpy_loads(tmp_path: Path, array: np.ndarray) -> None:
+def test_rows_equal_np_load(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
     outcome = read_files("numpy", tmp_path)
     loaded = np.atleast_1d(np.load(tmp_path / "a.npy"))
@@ -41,7 +41,7 @@ def test_rows_are_those_that_numpy_loads(tmp_path: Path, array: np.ndarray) -> N
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=lambda save: save.__name__)
-def test_each_array_of_an_archive_is_a_column(tmp_path: Path, save: Any) -> None:
+def test_archive_arrays_are_columns(tmp_path: Path, save: Any) -> None:
     arrays = {"id": np.arange(6), "vector": RANDOM.random((6, 4)), "name": np.array(list("abcdef"))}
     save(tmp_path / "a.npz", **arrays)
     outcome = read_files("numpy", tmp_path)
@@ -50,7 +50,7 @@ def test_each_array_of_an_archive_is_a_column(tmp_path: Path, save: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "columns first.npy"])
-def test_rows_do_not_depend_on_the_slices(
+def test_chunk_size_does_not_change_rows(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = RANDOM.random((100, 3))
@@ -65,32 +65,26 @@ def test_rows_do_not_depend_on_the_slices(
     assert outcome.places == [(0, row) for row in range(100)]
 
 
-def test_an_empty_array_has_no_rows(tmp_path: Path) -> None:
+def test_empty_array_has_no_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.empty((0, 3)))
     outcome = read_files("numpy", tmp_path)
     assert (outcome.good, outcome.bad, outcome.ends) == ([], {}, {0: 0})
 
 
-@pytest.mark.parametrize(
-    ("array", "error"),
-    [
-        (np.array([1j]), "arrays of complex128 cannot be read"),
-        (np.zeros(2, [("x", "i4")]), "arrays of [('x', '<i4')] cannot be read"),
-        (np.array([{"a": 1}], dtype=object), "arrays of object cannot be read"),
-    ],
-    ids=["complex", "records", "objects, which are pickled"],
-)
-def test_an_array_that_arrow_cannot_hold_is_a_bad_row(
-    tmp_path: Path, array: np.ndarray, error: str
-) -> None:
-    np.save(tmp_path / "a.npy", array)
+def test_unsupported_dtype_is_one_failed_row(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.arange(3))
-    outcome = read_files("numpy", tmp_path)
-    assert outcome.bad == {(0, 0): f"ValueError: {error}"}
-    assert outcome.places == [(1, 0), (1, 1), (1, 2)]
+    for array, kind in (
+        (np.array([1j]), "complex128"),
+        (np.zeros(2, [("x", "i4")]), "[('x', '<i4')]"),
+        (np.array([{"a": 1}], dtype=object), "object"),
+    ):
+        np.save(tmp_path / "a.npy", array)
+        outcome = read_files("numpy", tmp_path)
+        assert outcome.bad == {(0, 0): f"ValueError: arrays of {kind} cannot be read"}
+        assert outcome.places == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_the_rest_of_a_file_that_is_cut_off_is_one_bad_row(
+def test_rest_of_a_truncated_file_is_one_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
@@ -112,46 +106,42 @@ def _archive(**members: bytes) -> bytes:
 
 
 def _of_shape(shape: str) -> bytes:
-    """A file whose header says so, with three numbers behind it."""
+    """Return a file with this shape in its header, followed by three numbers."""
     header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
     return b"\x93NUMPY\x01\x00\x76\x00" + header.encode() + bytes(24)
 
 
-@pytest.mark.parametrize(
-    "shape", ["(-1,)", "(3, -1)", f"({10**30},)", f"({10**15}, 0)", f"(1, {10**20})", "(1.5,)"]
-)
-def test_a_shape_that_no_array_has_makes_one_bad_row(tmp_path: Path, shape: str) -> None:
-    (tmp_path / "a.npy").write_bytes(_of_shape(shape))
+def test_impossible_shape_is_one_failed_row(tmp_path: Path) -> None:
+    shapes = ("(-1,)", "(3, -1)", f"({10**30},)", f"({10**15}, 0)", f"(1, {10**20})", "(1.5,)")
     (tmp_path / "b.npy").write_bytes(_of_shape("(3,)"))
-    outcome = read_files("numpy", tmp_path)
-    assert list(outcome.bad) == [(0, 0)]
-    assert "shape" in outcome.bad[0, 0]
-    assert shape.strip("(),").split(",")[0] in outcome.bad[0, 0]
-    assert outcome.column("data").tolist() == [0, 0, 0]
-    assert outcome.ends == {0: 1, 1: 3}
+    for shape in shapes:
+        (tmp_path / "a.npy").write_bytes(_of_shape(shape))
+        outcome = read_files("numpy", tmp_path)
+        assert list(outcome.bad) == [(0, 0)], shape
+        assert "shape" in outcome.bad[0, 0]
+        assert shape.strip("(),").split(",")[0] in outcome.bad[0, 0]
+        assert outcome.column("data").tolist() == [0, 0, 0]
+        assert outcome.ends == {0: 1, 1: 3}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\x93NUMPY", b"no array at all", b"PK\x03\x04 no archive", _archive(a=b"no array")],
-    ids=["empty", "only its mark", "text", "half an archive", "an archive of text"],
-)
-def test_a_damaged_file_is_one_bad_row(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.npz").write_bytes(content)
+def test_damaged_file_is_one_failed_row(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.arange(2))
-    outcome = read_files("numpy", tmp_path)
-    assert list(outcome.bad) == [(0, 0)]
-    assert outcome.places == [(1, 0), (1, 1)]
+    text = _archive(a=b"no array")
+    for content in (b"", b"\x93NUMPY", b"no array at all", b"PK\x03\x04 no archive", text):
+        (tmp_path / "a.npz").write_bytes(content)
+        outcome = read_files("numpy", tmp_path)
+        assert list(outcome.bad) == [(0, 0)], content
+        assert outcome.places == [(1, 0), (1, 1)]
 
 
-def test_arrays_of_different_lengths_are_no_table(tmp_path: Path) -> None:
+def test_arrays_of_different_lengths_are_rejected(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(2))
     assert read_files("numpy", tmp_path).bad == {
         (0, 0): "ValueError: the arrays have different numbers of rows: x 3, y 2"
     }
 
 
-def test_columns_and_rows_are_known_from_the_headers(tmp_path: Path) -> None:
+def test_headers_give_columns_and_row_counts(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3))
     np.save(tmp_path / "b.npy", np.arange(4))
     opened = open_input("numpy", tmp_path)

@@ -1,4 +1,4 @@
-"""Parquet: the rows and types that pyarrow gives."""
+"""Parquet: rows and types equal those of pyarrow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from sklearn.datasets import load_digits
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS
-from support.reading import Outcome, cut_up, open_input, read_files
+from support.inputs.read_files import Outcome, cut_up, open_input, read_files
+from support.tiers import examples
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All digits: 64 pixels in a list, the label, and the label as a word."""
+    """A file of all digits: 64 pixels in a list, the label, and the label as text."""
     data = load_digits()
     table = pa.table(
         {
@@ -35,7 +36,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_rows_and_types_are_those_of_pyarrow(digits: Path) -> None:
+def test_rows_and_types_equal_pyarrow(digits: Path) -> None:
     expected = pq.read_table(digits)
     outcome = read_files("parquet", digits)
     assert outcome.good == expected.to_pylist()
@@ -44,17 +45,17 @@ def test_rows_and_types_are_those_of_pyarrow(digits: Path) -> None:
     assert outcome.ends == {0: len(expected)}
 
 
-def test_chosen_columns_alone_are_read(digits: Path) -> None:
+def test_only_selected_columns_are_read(digits: Path) -> None:
     outcome = read_files("parquet", digits, columns=["word", "label"])
     assert outcome.good == pq.read_table(digits, columns=["word", "label"]).to_pylist()
 
 
-def test_a_column_that_is_not_there_is_refused_before_reading(digits: Path) -> None:
+def test_missing_column_is_rejected_before_reading(digits: Path) -> None:
     with pytest.raises(BadInput, match=r"no column 'labels', only pixels, label, word"):
         open_input("parquet", digits, columns=["labels"])
 
 
-def test_every_type_comes_through(tmp_path: Path) -> None:
+def test_every_type_is_preserved(tmp_path: Path) -> None:
     table = pa.table(
         {
             "bool": [True, None],
@@ -79,7 +80,7 @@ def test_every_type_comes_through(tmp_path: Path) -> None:
     assert outcome.schema.equals(pq.read_schema(tmp_path / "a.parquet"))
 
 
-def test_a_file_without_rows_has_an_end_alone(tmp_path: Path) -> None:
+def test_empty_file_has_only_an_end(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
     outcome = read_files("parquet", tmp_path)
@@ -87,7 +88,7 @@ def test_a_file_without_rows_has_an_end_alone(tmp_path: Path) -> None:
     assert outcome.ends == {0: 0, 1: 1}
 
 
-def test_a_large_file_comes_in_several_tables(tmp_path: Path) -> None:
+def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:
     rows = 2 * CHUNK_ROWS + 10
     pq.write_table(pa.table({"a": np.arange(rows)}), tmp_path / "a.parquet")
     outcome = read_files("parquet", tmp_path)
@@ -102,31 +103,33 @@ def test_files_with_other_columns_have_null_in_those_they_lack(tmp_path: Path) -
     assert read_files("parquet", tmp_path).good == [first, second]
 
 
-def test_the_wider_of_two_types_holds_where_files_come_together(tmp_path: Path) -> None:
+def test_files_of_two_types_get_the_wider_type(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": [1.5]}), tmp_path / "b.parquet")
     assert read_files("parquet", tmp_path).good == [{"a": 1.0}, {"a": 1.5}]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"no parquet", b"PAR1 but no more"], ids=["empty", "other", "cut off"]
-)
-def test_a_file_that_is_no_parquet_is_one_bad_row(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.parquet").write_bytes(content)
-    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "b.parquet")
-    outcome = read_files("parquet", tmp_path, columns=["a"])
-    assert outcome.good == [{"a": 1}, {"a": 2}]
-    assert set(outcome.bad) == {(0, 0)}
-    assert "ArrowInvalid" in outcome.bad[0, 0]
-    assert outcome.ends == {0: 1, 1: 2}
+def test_damaged_file_is_one_failed_row(digits: Path, tmp_path: Path) -> None:
+    half = digits.read_bytes()
+    half = half[: len(half) // 2]
+    for number, content in enumerate((b"", b"no parquet", b"PAR1 but no more", half)):
+        (tmp_path / f"{number}.parquet").write_bytes(content)
+    pq.write_table(pa.table({"label": [1, 2]}), tmp_path / "9.parquet")
+    outcome = read_files("parquet", tmp_path, columns=["label"])
+    assert outcome.good == [{"label": 1}, {"label": 2}]
+    assert set(outcome.bad) == {(number, 0) for number in range(4)}
+    assert all("ArrowInvalid" in error for error in outcome.bad.values())
+    assert outcome.ends == {0: 1, 1: 1, 2: 1, 3: 1, 4: 2}
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(parts=st.integers(1, 40), sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5),
        group=st.integers(1, 12))  # fmt: skip
-def test_parts_of_files_are_row_groups_and_hold_every_row_once(
+def test_parts_are_row_groups_and_hold_every_row_once(
     tmp_path: Path, parts: int, sizes: list[int], group: int
 ) -> None:
     for file in tmp_path.iterdir():
@@ -143,7 +146,7 @@ def test_parts_of_files_are_row_groups_and_hold_every_row_once(
     assert outcome.ends == dict(enumerate(sizes))
 
 
-def test_reading_begins_at_any_row_and_stops_at_any(digits: Path) -> None:
+def test_any_range_of_rows_can_be_read(digits: Path) -> None:
     opened = open_input("parquet", digits)
     (file,) = opened.frozen.files()
     part = Outcome(list(opened.file_rows.read([replace(file, start=499, stop=1203)])))
@@ -151,13 +154,7 @@ def test_reading_begins_at_any_row_and_stops_at_any(digits: Path) -> None:
     assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()
 
 
-def test_a_truncated_file_is_one_bad_row(digits: Path, tmp_path: Path) -> None:
-    content = digits.read_bytes()
-    (tmp_path / "a.parquet").write_bytes(content[: len(content) // 2])
-    assert set(read_files("parquet", tmp_path).bad) == {(0, 0)}
-
-
-def test_rows_are_counted_without_reading_them(digits: Path, tmp_path: Path) -> None:
+def test_row_counts_come_from_the_metadata(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_text("nothing")
     reader = open_input("parquet", digits).file_rows.reader
     opened = open_input("parquet", digits, tmp_path)
@@ -167,12 +164,12 @@ def test_rows_are_counted_without_reading_them(digits: Path, tmp_path: Path) -> 
     assert sorted(counts, key=str) == [1, 1797]
 
 
-def test_paths_are_added_where_asked_for(digits: Path) -> None:
+def test_include_paths_adds_the_path(digits: Path) -> None:
     outcome = read_files("parquet", digits, include_paths=True)
     assert {row["path"] for row in outcome.good} == {str(digits)}
 
 
-def test_a_column_named_path_is_in_the_way_of_paths(tmp_path: Path) -> None:
+def test_include_paths_rejects_a_path_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"path": ["x"]}), tmp_path / "a.parquet")
     assert read_files("parquet", tmp_path).good == [{"path": "x"}]
     with pytest.raises(BadInput, match=r"a\.parquet has a column 'path' of its own"):
@@ -180,13 +177,13 @@ def test_a_column_named_path_is_in_the_way_of_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["_bi_id", "_bi_anything"])
-def test_columns_with_reserved_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_reserved_column_names_are_rejected(tmp_path: Path, name: str) -> None:
     pq.write_table(pa.table({name: ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(BadInput, match=f"column '{name}': names that begin with _bi_ are reserved"):
         read_files("parquet", tmp_path)
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
     table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(BadInput, match="has two columns 'a'"):

@@ -1,27 +1,21 @@
-"""Every format that is made of files, from a disk and from S3: the rows that were written."""
+"""Every file format, from a disk and from S3: the rows that were written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from batchinference.pipeline.readers import READERS
 from batchinference.pipeline.writers.base import plain
-from support.inputs import CASES, Case
-from support.job_runs import without_order
-from support.reading import open_input, read_files
-from support.s3 import S3Server, s3_server
+from support.inputs.formats import CASES, Case
+from support.inputs.read_files import open_input, read_files
+from support.jobs.on_ray import without_order
+from support.servers.s3 import S3Server
 
 Place = Callable[[Path], str]
-"""Brings a directory to where it is read, and tells its address."""
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
+"""Copies a directory to where it is read, and returns the address."""
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -44,7 +38,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_rows_are_those_that_were_written(case: Case, place: Place, tmp_path: Path) -> None:
+def test_rows_equal_those_written(case: Case, place: Place, tmp_path: Path) -> None:
     written = tmp_path / "in"
     written.mkdir()
     expected = case.write(written)
@@ -60,11 +54,11 @@ def test_the_rows_are_those_that_were_written(case: Case, place: Place, tmp_path
     assert (again.places, again.table) == (outcome.places, outcome.table)
 
 
-def test_every_format_is_in_the_table() -> None:
+def test_table_has_every_format() -> None:
     assert {case.format for case in CASES.values()} == READERS.keys()
 
 
-def test_an_object_that_is_gone_is_the_error_of_its_row(
+def test_missing_object_fails_its_row(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = tmp_path.name.replace("_", "-").lower().strip("-")

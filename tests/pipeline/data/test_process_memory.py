@@ -1,4 +1,4 @@
-"""What a process tells of its memory: once, and again when it has grown."""
+"""Memory reports of a process: the first one, and another after growth."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from batchinference.pipeline import process_memory, rows
 from batchinference.pipeline.process_memory import MemoryWatch, ReadWatch, peak_bytes
-from support.reading import own_columns
+from support.inputs.read_files import own_columns
 
 Peak = Callable[[int], None]
 
 
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
-    """Sets what the process has taken."""
+    """Set the peak memory of the process."""
     return lambda size: monkeypatch.setattr(process_memory, "peak_bytes", lambda: size)
 
 
@@ -31,8 +31,8 @@ def reading() -> Iterator[pa.Table]:
     yield rows.end_of_file(0, 2)
 
 
-def told(tables: list[pa.Table]) -> list[tuple[str, int]]:
-    """The steps and bytes of the notes."""
+def reported(tables: list[pa.Table]) -> list[tuple[str, int]]:
+    """Return the steps and bytes of the notes."""
     return [
         (row[rows.STEP], json.loads(row[rows.ERROR])["peak_bytes"])
         for one in tables
@@ -41,36 +41,36 @@ def told(tables: list[pa.Table]) -> list[tuple[str, int]]:
     ]
 
 
-def test_the_peak_is_that_of_a_process_with_pyarrow_in_it() -> None:
+def test_peak_is_plausible() -> None:
     assert 20 << 20 < peak_bytes() < 1 << 40
 
 
-def test_a_stage_tells_once_and_when_it_has_grown(peak: Peak) -> None:
+def test_stage_reports_once_and_after_growth(peak: Peak) -> None:
     watch = MemoryWatch("embed", lambda given: given)
     notes = []
     for size in (100, 100, 109, 111, 90, 130):
         peak(size)
-        notes.append(told([watch(table())]))
+        notes.append(reported([watch(table())]))
     assert notes == [[("embed", 100)], [], [], [("embed", 111)], [], [("embed", 130)]]
 
 
-def test_a_read_task_tells_behind_its_rows(peak: Peak) -> None:
+def test_read_task_reports_after_its_rows(peak: Peak) -> None:
     peak(100)
     first, end, note = ReadWatch("one", "read", reading)()
     assert (first, end) == (table(), rows.end_of_file(0, 2))
-    assert told([note]) == [("read", 100)]
+    assert reported([note]) == [("read", 100)]
 
 
-def test_the_next_read_task_of_the_process_tells_only_what_is_new(peak: Peak) -> None:
+def test_next_read_task_reports_only_growth(peak: Peak) -> None:
     tasks = [pickle.loads(pickle.dumps(ReadWatch("two", "read", reading))) for _ in range(3)]
     notes = []
     for size, task in zip((100, 105, 150), tasks, strict=True):
         peak(size)
-        notes.append(told(list(task())))
+        notes.append(reported(list(task())))
     assert notes == [[("read", 100)], [], [("read", 150)]]
 
 
-def test_another_reading_in_the_process_tells_anew(peak: Peak) -> None:
+def test_another_input_reports_again(peak: Peak) -> None:
     peak(100)
-    assert told(list(ReadWatch("three", "read", reading)())) == [("read", 100)]
-    assert told(list(ReadWatch("four", "read", reading)())) == [("read", 100)]
+    assert reported(list(ReadWatch("three", "read", reading)())) == [("read", 100)]
+    assert reported(list(ReadWatch("four", "read", reading)())) == [("read", 100)]

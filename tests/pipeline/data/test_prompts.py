@@ -1,4 +1,4 @@
-"""The chat of a row, for whatever runs the model: what it begins with, and where images stand."""
+"""The chat messages of a row, for each runtime: order, images and rejected input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PIL import Image
 from batchinference.pipeline.prompts import messages_of
 from batchinference.pipeline.runtimes.transformers.chats import images_of, in_parts, prompt_of
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
-from support.documents import Document
-from support.endpoints import chat
-from support.language_models import vllm
+from support.documents.http_models import chat
+from support.documents.minimal import Document
+from support.documents.vllm_models import vllm
 
 PIXELS = np.zeros((2, 2, 3), dtype=np.uint8)
 EXAMPLES = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
@@ -43,7 +43,7 @@ RUNTIMES = pytest.mark.parametrize("of", [of_http, of_vllm, of_transformers])
 
 
 def seen(messages: Messages) -> list[tuple[str, list[str]]]:
-    """Who says what, with a mark for each image and whatever way it is written."""
+    """Return roles and texts, with IMAGE for an image in either form."""
 
     def words(content: Any) -> list[str]:
         return [content] if isinstance(content, str) else [_word(part) for part in content]
@@ -59,7 +59,7 @@ def _word(part: dict[str, Any]) -> str:
 
 
 @RUNTIMES
-def test_images_stand_before_the_prompt_and_not_in_the_examples(of: Any) -> None:
+def test_images_precede_the_prompt_only(of: Any) -> None:
     fields = {
         "inputs": {"question": "text", "one": "x", "two": "y"},
         "images": ["one", "two"],
@@ -77,7 +77,7 @@ def test_images_stand_before_the_prompt_and_not_in_the_examples(of: Any) -> None
 
 
 @RUNTIMES
-def test_images_stand_before_what_the_user_says_first_in_a_conversation(of: Any) -> None:
+def test_images_precede_the_first_user_message(of: Any) -> None:
     fields = {"inputs": {"question": "text", "photo": "p"}, "images": ["photo"]}
     turns = [{"role": "system", "content": "Hm."}, ASKED, ANSWERED, ASKED]
     found = seen(of({**fields, "messages": EXAMPLES}, {"question": turns, "photo": PIXELS}))
@@ -90,14 +90,14 @@ def test_images_stand_before_what_the_user_says_first_in_a_conversation(of: Any)
 
 
 @RUNTIMES
-def test_a_conversation_in_which_the_user_says_nothing_has_no_place_for_images(of: Any) -> None:
+def test_images_without_a_user_message_are_rejected(of: Any) -> None:
     fields = {"inputs": {"question": "text", "photo": "p"}, "images": ["photo"]}
     with pytest.raises(ValueError, match="no message of the role 'user'"):
         of(fields, {"question": [ANSWERED], "photo": PIXELS})
 
 
 @RUNTIMES
-def test_fields_that_only_other_messages_of_the_column_have_are_left_out(of: Any) -> None:
+def test_null_fields_of_messages_are_dropped(of: Any) -> None:
     part = {"type": "text", "text": "a", "image_url": None}
     turns = [{"role": "user", "content": [part], "name": None}]
     (message,) = of({"inputs": {"question": "text"}}, {"question": turns})
@@ -114,13 +114,13 @@ def test_fields_that_only_other_messages_of_the_column_have_are_left_out(of: Any
     ],
     ids=["text", "no role", "no part"],
 )
-def test_what_is_no_message_is_refused(of: Any, turn: Any, words: str) -> None:
+def test_invalid_message_is_rejected(of: Any, turn: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         of({"inputs": {"question": "text"}}, {"question": [turn]})
 
 
-@pytest.mark.parametrize("image", [{"url": "http://localhost:1/a.png"}, {"image": "a.png"}])
-def test_transformers_fetches_nothing_that_a_message_names(image: Document) -> None:
-    turn = {"role": "user", "content": [{"type": "image", **image}]}
-    with pytest.raises(TypeError, match="holds text alone, not 'image'"):
-        of_transformers({"inputs": {"question": "text"}}, {"question": [turn]})
+def test_transformers_rejects_addresses_in_messages() -> None:
+    for image in ({"url": "http://localhost:1/a.png"}, {"image": "a.png"}):
+        turn = {"role": "user", "content": [{"type": "image", **image}]}
+        with pytest.raises(TypeError, match="holds text alone, not 'image'"):
+            of_transformers({"inputs": {"question": "text"}}, {"question": [turn]})

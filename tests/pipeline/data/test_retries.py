@@ -1,4 +1,4 @@
-"""Which trouble of storage is waited out, and for how long."""
+"""Storage errors: which are retried, and for how long."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ LASTING = [
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that would have been slept."""
+    """The seconds of each sleep, which does not happen."""
     slept: list[float] = []
     monkeypatch.setattr(retries.time, "sleep", slept.append)
     return slept
 
 
 class Call:
-    """Fails so many times."""
+    """Fails a number of times."""
 
     def __init__(self, error: OSError, times: int) -> None:
         self.error, self.times, self.calls = error, times, 0
@@ -53,25 +53,25 @@ class Call:
         return "done"
 
 
-@pytest.mark.parametrize("error", PASSING, ids=str)
-def test_trouble_that_passes_is_waited_out(error: OSError) -> None:
-    call = Call(error, ATTEMPTS - 1)
-    assert is_passing(error)
-    assert persistently(call) == "done"
-    assert call.calls == ATTEMPTS
+def test_temporary_errors_are_retried() -> None:
+    for error in PASSING:
+        call = Call(error, ATTEMPTS - 1)
+        assert is_passing(error), error
+        assert persistently(call) == "done"
+        assert call.calls == ATTEMPTS
 
 
-@pytest.mark.parametrize("error", LASTING, ids=str)
-def test_what_time_does_not_heal_is_raised_at_once(error: OSError, waits: list[float]) -> None:
-    call = Call(error, 1)
-    assert not is_passing(error)
-    with pytest.raises(OSError) as raised:  # noqa: PT011 - it is this very one
-        persistently(call)
-    assert raised.value is error
-    assert (call.calls, waits) == (1, [])
+def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
+    for error in LASTING:
+        call = Call(error, 1)
+        assert not is_passing(error), error
+        with pytest.raises(OSError) as raised:  # noqa: PT011 - the same object
+            persistently(call)
+        assert raised.value is error
+        assert (call.calls, waits) == (1, [])
 
 
-def test_trouble_that_stays_is_raised_in_the_end(waits: list[float]) -> None:
+def test_last_error_is_raised_after_all_attempts(waits: list[float]) -> None:
     call = Call(PASSING[0], 99)
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
         persistently(call)
@@ -79,7 +79,7 @@ def test_trouble_that_stays_is_raised_in_the_end(waits: list[float]) -> None:
     assert len(waits) == ATTEMPTS - 1
 
 
-def test_each_wait_is_longer_and_none_is_the_same(waits: list[float]) -> None:
+def test_backoff_doubles_with_jitter(waits: list[float]) -> None:
     for _ in range(2):
         persistently(Call(PASSING[0], ATTEMPTS - 1))
     first, second = waits[: ATTEMPTS - 1], waits[ATTEMPTS - 1 :]

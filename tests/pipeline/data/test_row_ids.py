@@ -1,4 +1,4 @@
-"""Ids of rows: the file's number and the row's place in it, however and wherever reading begins."""
+"""Row ids: the file's number and the row's position, wherever reading begins."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from batchinference.pipeline.inputs import InputFile
 from batchinference.pipeline.readers.binary import BinaryReader
 from batchinference.pipeline.source import RowSource
 from batchinference.pipeline.whole_files import READ_STEP
-from support.reading import Input, Outcome, data_of, open_input, own_columns
+from support.inputs.read_files import Input, Outcome, data_of, open_input, own_columns
+from support.tiers import examples
 
 
 def written(directory: Path, format_: str) -> Path:
-    """Five files of a format: some rows, none, and a bad one wherever the format can have one."""
+    """Write five files: some rows, none, and a failed one where the format allows it."""
     for number, count in enumerate((3, 1, 0, 4, 2)):
         values = [f"row {number}.{row}" for row in range(count)]
         WRITERS[format_](directory / f"{number}.{ENDINGS.get(format_, format_)}", values)
@@ -72,7 +73,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def by_id(outcome: Outcome) -> dict[tuple[int, int], str]:
-    """The data or the kind of error of each row, by its id and state."""
+    """Return each row's data or error type, by id and state."""
     data = iter(data_of(outcome.tables))
     own = (row for table in outcome.tables for row in own_columns(table))
     found = {}
@@ -83,7 +84,7 @@ def by_id(outcome: Outcome) -> dict[tuple[int, int], str]:
     return found
 
 
-def test_numbers_of_rows_begin_at_zero_and_leave_none_out(opened: Input) -> None:
+def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
     outcome = opened.read()
     each = opened.given.rows_each
     ends = outcome.ends if each is None else dict.fromkeys(range(5), each)
@@ -93,7 +94,7 @@ def test_numbers_of_rows_begin_at_zero_and_leave_none_out(opened: Input) -> None
     assert sorted(ends) == list(range(5))
 
 
-def test_an_end_closes_each_file_that_may_have_several_rows(opened: Input) -> None:
+def test_end_closes_each_file_of_several_rows(opened: Input) -> None:
     if opened.given.rows_each is not None:
         assert opened.read().ends == {}
         return
@@ -106,27 +107,25 @@ def test_an_end_closes_each_file_that_may_have_several_rows(opened: Input) -> No
     assert own[-1][rows.STATE] == rows.END
 
 
-@pytest.mark.parametrize("first", range(5))
-def test_a_row_has_the_same_id_wherever_reading_begins(opened: Input, first: int) -> None:
+def test_row_ids_do_not_depend_on_the_first_file(opened: Input) -> None:
     everything = by_id(opened.read())
-    for after in range(first + 1, 6):
-        part = by_id(opened.read(first, after))
-        assert part.items() <= everything.items()
-        assert {row_id >> rows.ROW_BITS for row_id, _ in part} == set(range(first, min(after, 5)))
+    for first in range(5):
+        for after in range(first + 1, 6):
+            part = by_id(opened.read(first, after))
+            assert part.items() <= everything.items()
+            files = {row_id >> rows.ROW_BITS for row_id, _ in part}
+            assert files == set(range(first, min(after, 5)))
 
 
-def test_reading_twice_gives_the_same(opened: Input) -> None:
-    first, second = opened.read(), opened.read()
-    assert by_id(first) == by_id(second)
-    assert first.places == second.places
-
-
-def test_what_travels_to_a_task_reads_the_same(opened: Input) -> None:
+def test_reading_again_gives_the_same(opened: Input) -> None:
     travelled = Input(pickle.loads(pickle.dumps(opened.given)))
-    assert by_id(travelled.read()) == by_id(opened.read())
+    first = opened.read()
+    for again in (opened.read(), travelled.read()):
+        assert by_id(again) == by_id(first)
+        assert again.places == first.places
 
 
-def test_a_bad_row_carries_the_step_and_the_error(opened: Input) -> None:
+def test_failed_row_has_step_and_error(opened: Input) -> None:
     own = [row for table in opened.read().tables for row in own_columns(table)]
     bad = [row for row in own if row[rows.STATE] == rows.FAILED]
     assert len(bad) > 0 or isinstance(opened.file_rows.reader, BinaryReader)
@@ -134,7 +133,7 @@ def test_a_bad_row_carries_the_step_and_the_error(opened: Input) -> None:
     assert all(": " in row[rows.ERROR] for row in bad)
 
 
-def test_ray_is_given_read_tasks_that_together_read_all(opened: Input) -> None:
+def test_read_tasks_of_ray_read_everything(opened: Input) -> None:
     source = RowSource(opened.given.read_tasks(3))
     tasks = source.get_read_tasks(parallelism=3)
     told = [table for task in tasks for table in task()]
@@ -145,12 +144,9 @@ def test_ray_is_given_read_tasks_that_together_read_all(opened: Input) -> None:
     assert source.estimate_inmemory_data_size() is None
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=200),
-    tasks=st.integers(1, 300),
-)
-def test_tasks_share_the_files_out_as_neighbours(sizes: list[int], tasks: int) -> None:
+@settings(max_examples=examples(100), deadline=None)
+@given(sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=200), tasks=st.integers(1, 300))
+def test_tasks_get_contiguous_files(sizes: list[int], tasks: int) -> None:
     files = [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
     lists = tasks_of(files, tasks)
     assert [file for chosen in lists for file in chosen] == files
@@ -158,23 +154,22 @@ def test_tasks_share_the_files_out_as_neighbours(sizes: list[int], tasks: int) -
     assert all(lists)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
-    sizes=st.lists(st.integers(10**5, 10**6), min_size=20, max_size=200),
-    tasks=st.integers(2, 10),
+    sizes=st.lists(st.integers(10**5, 10**6), min_size=20, max_size=200), tasks=st.integers(2, 10)
 )
-def test_tasks_have_about_the_same_number_of_bytes(sizes: list[int], tasks: int) -> None:
+def test_tasks_have_similar_sizes(sizes: list[int], tasks: int) -> None:
     files = [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
     loads = [sum(file.size for file in chosen) for chosen in tasks_of(files, tasks)]
     assert max(loads) <= sum(sizes) / tasks + 2 * (max(sizes) + (1 << 16) * len(sizes) / tasks)
 
 
-def test_many_small_files_are_shared_out_too() -> None:
+def test_empty_files_are_distributed_evenly() -> None:
     files = [InputFile(number, f"{number}", 0) for number in range(100)]
     assert [len(chosen) for chosen in tasks_of(files, 4)] == [25, 25, 25, 25]
 
 
-def test_a_task_opens_its_own_files_alone(tmp_path: Path) -> None:
+def test_task_opens_only_its_files(tmp_path: Path) -> None:
     written(tmp_path, "text")
     opened = open_input("text", tmp_path)
     (tmp_path / "0.txt").unlink()

@@ -1,40 +1,45 @@
-"""The columns beside the data: ids and fates of rows."""
+"""The columns that accompany the data: ids and states of rows."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat
+from support.tiers import examples
 
 MAX_ROWS = 1 << rows.ROW_BITS
 FILES = st.integers(0, rows.MAX_FILES - 1)
 NUMBERS = st.integers(0, MAX_ROWS - 1)
+FEW = settings(max_examples=examples(100))
 
 
+@FEW
 @given(places=st.lists(st.tuples(FILES, NUMBERS), min_size=1))
-def test_an_id_gives_back_file_and_row(places: list[tuple[int, int]]) -> None:
+def test_id_holds_file_and_row(places: list[tuple[int, int]]) -> None:
     ids = np.array([rows.pack(file, row) for file, row in places], dtype=np.int64)
     files, numbers = rows.unpack(ids)
     assert list(zip(files.tolist(), numbers.tolist(), strict=True)) == places
 
 
+@FEW
 @given(one=st.tuples(FILES, NUMBERS), other=st.tuples(FILES, NUMBERS))
-def test_ids_are_in_the_order_of_the_input(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_ids_follow_the_input_order(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert (rows.pack(*one) < rows.pack(*other)) == (one < other)
     assert (rows.pack(*one) == rows.pack(*other)) == (one == other)
 
 
-def test_the_largest_id_fits_into_64_bits() -> None:
+def test_largest_id_fits_into_64_bits() -> None:
     assert rows.pack(rows.MAX_FILES - 1, MAX_ROWS - 1) == 2**63 - 1
     assert rows.MAX_FILES > 8_000_000
     assert MAX_ROWS > 10**12
 
 
+@FEW
 @given(file=FILES, first=st.integers(0, MAX_ROWS - 100), count=st.integers(0, 20))
 def test_good_rows_are_numbered_from_the_first(file: int, first: int, count: int) -> None:
     table = rows.with_ids(pa.table({"a": list(range(count))}), file, first)
@@ -45,13 +50,13 @@ def test_good_rows_are_numbered_from_the_first(file: int, first: int, count: int
     assert rows.data_columns(table) == ["a"]
 
 
-def test_rows_without_any_column_are_numbered_too() -> None:
+def test_rows_without_columns_are_numbered() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}]))
     table = rows.with_ids(pa.Table.from_batches([batch]), 0, 0)
     assert table.num_rows == 2
 
 
-def test_a_failed_row_tells_step_error_and_traceback() -> None:
+def test_failed_row_has_step_error_and_traceback() -> None:
     table = rows.failed_row(7, "embed", ValueError("too long"), "line 1\n")
     assert table.to_pylist() == [
         {
@@ -64,23 +69,24 @@ def test_a_failed_row_tells_step_error_and_traceback() -> None:
     ]
 
 
-@given(fates=st.lists(st.sampled_from(["good", "failed", "skipped", "end"]), min_size=1))
-def test_split_parts_good_rows_from_the_others(fates: list[str]) -> None:
-    table = concat([_row(number, fate) for number, fate in enumerate(fates)])
+@FEW
+@given(states=st.lists(st.sampled_from(["good", "failed", "skipped", "end"]), min_size=1))
+def test_split_separates_good_rows(states: list[str]) -> None:
+    table = concat([_row(number, state) for number, state in enumerate(states)])
     good, rest = rows.split(table)
-    assert good.column(rows.ID).to_pylist() == _numbers(fates, {"good"})
+    assert good.column(rows.ID).to_pylist() == _numbers(states, {"good"})
     if rest is None:
-        assert set(fates) == {"good"}
+        assert set(states) == {"good"}
         return
-    assert rest.column(rows.ID).to_pylist() == _numbers(fates, {"failed", "skipped", "end"})
+    assert rest.column(rows.ID).to_pylist() == _numbers(states, {"failed", "skipped", "end"})
     assert rows.data_columns(rest) == []
     assert set(good.column_names) <= {"a", rows.ID, rows.STATE}
-    if "failed" in fates:
+    if "failed" in states:
         errors = [error for error in rest.column(rows.ERROR).to_pylist() if error]
-        assert errors == ["ValueError: wrong"] * fates.count("failed")
+        assert errors == ["ValueError: wrong"] * states.count("failed")
 
 
-def test_rows_that_lie_together_are_split_off_without_a_copy() -> None:
+def test_split_does_not_copy_adjacent_rows() -> None:
     files = [rows.with_ids(pa.table({"a": [1, 2, 3]}), file, 0) for file in range(2)]
     table = concat([files[0], rows.end_of_file(0, 3), files[1], rows.end_of_file(1, 3)])
     good, _ = rows.split(table.combine_chunks())
@@ -89,34 +95,34 @@ def test_rows_that_lie_together_are_split_off_without_a_copy() -> None:
     assert first == second
 
 
-def test_an_error_is_told_in_bounds_and_without_secrets() -> None:
-    told = rows.describe(ValueError("postgres://u:pw@h/db " + "x" * 5_000_000 + " the end"))
-    assert len(told) < 5000
-    assert told.startswith("ValueError: postgres://***@h/db xxx")
-    assert told.endswith("xxx the end")
+def test_error_text_is_short_and_hides_secrets() -> None:
+    text = rows.describe(ValueError("postgres://u:pw@h/db " + "x" * 5_000_000 + " the end"))
+    assert len(text) < 5000
+    assert text.startswith("ValueError: postgres://***@h/db xxx")
+    assert text.endswith("xxx the end")
 
 
-def test_splitting_an_empty_table_gives_it_back() -> None:
+def test_split_of_an_empty_table_returns_it() -> None:
     table = rows.with_ids(pa.table({"a": pa.array([], pa.int64())}), 0, 0)
     assert rows.split(table) == (table, None)
 
 
 @pytest.mark.parametrize("state", ["failed", "skipped", "end"])
-def test_the_data_of_other_rows_does_not_travel_on(state: str) -> None:
+def test_split_drops_the_data_of_other_rows(state: str) -> None:
     _, rest = rows.split(concat([_row(0, "good"), _row(1, state)]))
     assert rest is not None
     assert "a" not in rest.column_names
 
 
-def _row(number: int, fate: str) -> pa.Table:
-    if fate == "good":
+def _row(number: int, state: str) -> pa.Table:
+    if state == "good":
         return rows.with_ids(pa.table({"a": [number]}), 0, number)
-    if fate == "failed":
+    if state == "failed":
         return rows.failed_row(number, "step", ValueError("wrong"), "traceback")
-    if fate == "end":
+    if state == "end":
         return rows.end_of_file(0, number)
     return rows.skipped_rows(pa.chunked_array([pa.array([number], pa.int64())]))
 
 
-def _numbers(fates: list[str], chosen: set[str]) -> list[int]:
-    return [number for number, fate in enumerate(fates) if fate in chosen]
+def _numbers(states: list[str], chosen: set[str]) -> list[int]:
+    return [number for number, state in enumerate(states) if state in chosen]

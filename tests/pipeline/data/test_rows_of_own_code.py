@@ -1,4 +1,4 @@
-"""Python steps that take rows, and classes with a method predict_batch."""
+"""Python steps that take single rows, and classes with a method predict_batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Make = Callable[..., Transform]
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes a step of a function or class that a test has at hand."""
+    """Make a step of a test's own function or class."""
     import user_code
 
     def make(target: Any, **fields: Any) -> Transform:
@@ -39,7 +39,7 @@ def words(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"n": row["n"], "word": word} for word in row["text"].split()]
 
 
-def test_a_row_becomes_a_row(own: Make) -> None:
+def test_map_returns_one_row(own: Make) -> None:
     changed = own(lambda row, by: {**row, "n": row["n"] * by}, method="map", callArgs={"by": 2})(
         TABLE
     )
@@ -48,20 +48,20 @@ def test_a_row_becomes_a_row(own: Make) -> None:
     assert changed.parents.tolist() == [0, 1, 2]
 
 
-def test_a_row_becomes_any_number_of_rows(own: Make) -> None:
+def test_flat_map_returns_any_number_of_rows(own: Make) -> None:
     changed = own(words, method="flatMap")(TABLE)
     assert isinstance(changed, Changed)
     assert changed.table.to_pydict() == {"n": [1, 2, 2], "word": ["a", "b", "c"]}
     assert changed.parents.tolist() == [0, 1, 1]
 
 
-def test_all_rows_may_go(own: Make) -> None:
+def test_flat_map_may_return_no_rows(own: Make) -> None:
     changed = own(lambda row: [], method="flatMap")(TABLE)
     assert isinstance(changed, Changed)
     assert (changed.table.num_rows, changed.parents.tolist()) == (0, [])
 
 
-def test_a_row_on_which_the_code_raises_is_the_bad_one_and_none_is_tried_twice(own: Make) -> None:
+def test_exception_fails_its_row_without_a_retry(own: Make) -> None:
     seen = []
 
     def fragile(row: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_a_row_on_which_the_code_raises_is_the_bad_one_and_none_is_tried_twice(o
     assert seen == [1, 2, 3]
 
 
-def test_trouble_is_not_blamed_on_a_row(own: Make) -> None:
+def test_connection_error_is_raised(own: Make) -> None:
     def away(row: dict[str, Any]) -> dict[str, Any]:
         raise ConnectionError("no route")
 
@@ -85,7 +85,7 @@ def test_trouble_is_not_blamed_on_a_row(own: Make) -> None:
         own(away, method="map")(TABLE)
 
 
-def test_arrays_are_tensors_on_the_way_in_and_out(own: Make) -> None:
+def test_tensors_are_arrays_in_and_out(own: Make) -> None:
     images = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
 
     def turn(row: dict[str, Any]) -> dict[str, Any]:
@@ -97,24 +97,21 @@ def test_arrays_are_tensors_on_the_way_in_and_out(own: Make) -> None:
     assert np.array_equal(to_batch(changed.table)["image"], images[:, ::-1])
 
 
-@pytest.mark.parametrize(
-    ("method", "returned", "message"),
-    [
+def test_invalid_row_ends_the_job(own: Make) -> None:
+    for method, returned, message in (
         ("map", [{"a": 1}], "must return a row as a dict, got list"),
         ("map", {}, "must return a row as a dict, got an empty dict"),
         ("map", {"_bi_id": 1}, "returned a column '_bi_id'"),
         ("flatMap", {"a": 1}, "must return a list of rows, got dict"),
         ("flatMap", None, "must return a list of rows, got NoneType"),
         ("flatMap", [1], "must return a row as a dict, got int"),
-    ],
-)
-def test_what_is_no_row_fails_the_job(own: Make, method: str, returned: Any, message: str) -> None:
-    with pytest.raises(JobFailure, match=message):
-        own(lambda row: returned, method=method)(TABLE)
+    ):
+        with pytest.raises(JobFailure, match=message):
+            own(lambda row, returned=returned: returned, method=method)(TABLE)
 
 
 class Predictor:
-    """As code looks that was written for one machine."""
+    """A class as written for a single machine."""
 
     def __init__(self, scale: Any = float, factor: int = 1) -> None:
         self.scale, self.factor = scale, factor
@@ -129,7 +126,7 @@ COLUMNS = {"input": "image", "output": "width"}
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4)], ids=["L", "RGB", "RGBA"])
-def test_predict_batch_gets_images_of_pillow_and_may_return_tensors(
+def test_predict_batch_gets_images_and_may_return_tensors(
     own: Make, shape: tuple[int, ...]
 ) -> None:
     images = to_column(np.zeros((4, *shape), dtype=np.uint8))
@@ -141,7 +138,7 @@ def test_predict_batch_gets_images_of_pillow_and_may_return_tensors(
     assert table.column_names == ["n", "image", "width"]
 
 
-def test_constructor_refs_are_objects_of_modules(own: Make) -> None:
+def test_constructor_refs_name_objects(own: Make) -> None:
     step = own(Predictor, predictBatch=COLUMNS, constructorRefs={"scale": "math:sqrt"})
     images = to_column(np.zeros((1, 2, 4, 3), dtype=np.uint8))
     result = step(pa.table({"image": images}))
@@ -149,7 +146,7 @@ def test_constructor_refs_are_objects_of_modules(own: Make) -> None:
     assert result.column("width").to_pylist() == [2.0]
 
 
-def test_values_that_are_no_images_come_as_they_are(own: Make) -> None:
+def test_predict_batch_gets_other_values_unchanged(own: Make) -> None:
     class Lengths:
         def predict_batch(self, texts: list[str]) -> list[int]:
             return [len(text) for text in texts]
@@ -159,7 +156,7 @@ def test_values_that_are_no_images_come_as_they_are(own: Make) -> None:
     assert result.column("length").to_pylist() == [1, 3, 0]
 
 
-def test_a_result_for_each_value(own: Make) -> None:
+def test_predict_batch_needs_a_result_per_value(own: Make) -> None:
     class Short:
         def predict_batch(self, values: list[Any]) -> list[int]:
             return [1]
@@ -168,7 +165,7 @@ def test_a_result_for_each_value(own: Make) -> None:
         own(Short, predictBatch={"input": "n", "output": "out"})(TABLE)
 
 
-def test_a_class_without_the_method_is_told(own: Make) -> None:
+def test_class_without_predict_batch_is_rejected(own: Make) -> None:
     with pytest.raises(ModelLoad, match="has no method predict_batch"):
         own(type("Given", (), {}), predictBatch=COLUMNS)
     with pytest.raises(ModelLoad, match="cannot be called with a batch: set predictBatch"):

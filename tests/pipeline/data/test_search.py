@@ -1,9 +1,8 @@
-"""Searching a finished output: its files, its columns, its rows."""
+"""Search in a finished output: its files, columns and rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_in
 from batchinference.pipeline.search.row import of_row
 from batchinference.pipeline.search.search import Choice, search
 from batchinference.pipeline.storage import Address
-from support.finished import embedded, finished_output, vectors
+from support.outputs.made import embedded, finished_output, vectors
 
 WIDTH = 8
 ROWS = vectors(60, WIDTH)
@@ -35,7 +34,7 @@ def index_of(directory: Path | str, column: str | None = None) -> Index:
 
 
 def nearest(query: np.ndarray, rows: np.ndarray = ROWS) -> list[int]:
-    """Row numbers, the most similar first."""
+    """Return row numbers, the most similar first."""
     similarities = rows @ query / np.linalg.norm(rows, axis=1)
     return np.argsort(-similarities).tolist()
 
@@ -46,7 +45,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return index_of(finished_output(directory, *FILES, write=request.param))
 
 
-def test_rows_of_all_files_are_found(index: Index) -> None:
+def test_search_covers_all_files(index: Index) -> None:
     queries = vectors(3, WIDTH, seed=1)
     found = search(index, queries, 7)
     for number, query in enumerate(queries):
@@ -54,46 +53,41 @@ def test_rows_of_all_files_are_found(index: Index) -> None:
         assert rows.tolist() == nearest(query)[:7]
         lengths = np.linalg.norm(ROWS[rows], axis=1) * np.linalg.norm(query)
         assert similarities == pytest.approx(ROWS[rows] @ query / lengths, abs=1e-5)
+    assert sorted(search(index, ROWS[:1], 1000).of(0)[1]) == list(range(60))
 
 
-def test_a_row_has_its_number_in_the_output(index: Index) -> None:
+def test_row_numbers_run_over_all_files(index: Index) -> None:
     rows = np.array([59, 0, 25, 24, 26, 0])
     taken = index.take(rows, ["path"]).column("path").to_pylist()
     assert taken == [f"s3://in/{row}.jpg" for row in rows]
     assert index.starts.tolist() == [0, 25, 26, 60]
 
 
-def test_a_row_finds_itself_first(index: Index) -> None:
+def test_row_is_its_own_nearest(index: Index) -> None:
     for row in ("25", "path=s3://in/25.jpg"):
         similarities, rows = search(index, of_row(index, row), 2).of(0)
         assert rows[0] == 25
         assert similarities[0] == pytest.approx(1, abs=1e-6)
 
 
-def test_only_chosen_rows_are_found(index: Index) -> None:
+def test_filter_limits_the_results(index: Index) -> None:
     choice = Choice(["path"], lambda batch: pc.match_substring(batch.column("path"), "/3"))
     rows = search(index, ROWS[:1], 20, choice).of(0)[1].tolist()
     chosen = [3, *range(30, 40)]
     assert rows == [row for row in nearest(ROWS[0]) if row in chosen]
 
 
-def test_fewer_rows_than_asked_for_are_all_there_are(index: Index) -> None:
-    assert sorted(search(index, ROWS[:1], 1000).of(0)[1]) == list(range(60))
-
-
-@pytest.mark.parametrize("list_type", [pa.list_, pa.large_list], ids=["list", "large_list"])
 @pytest.mark.parametrize("numbers", [pa.float16(), pa.float32(), pa.float64()], ids=str)
-def test_any_list_of_floats_is_an_embedding(
-    tmp_path: Path, list_type: Any, numbers: pa.DataType
-) -> None:
+def test_any_list_of_floats_is_an_embedding(tmp_path: Path, numbers: pa.DataType) -> None:
     values = [row.astype(numbers.to_pandas_dtype()) for row in ROWS[:5]]
-    table = pa.table({"vector": pa.array(values, list_type(numbers)), "n": range(5)})
-    index = index_of(finished_output(tmp_path / "out", table))
-    assert index.column == "vector"
-    assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [0]
+    for list_type in (pa.list_, pa.large_list):
+        table = pa.table({"vector": pa.array(values, list_type(numbers)), "n": range(5)})
+        index = index_of(finished_output(tmp_path / list_type.__name__, table))
+        assert index.column == "vector"
+        assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [0]
 
 
-def test_rows_without_an_embedding_are_passed_over(tmp_path: Path) -> None:
+def test_rows_without_embedding_are_skipped(tmp_path: Path) -> None:
     lists = pa.array([None, [0.0, 0.0], [None, 1.0], [1.0, 2.0]], pa.list_(pa.float32()))
     index = index_of(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
     found = search(index, np.ones((1, 2)), 4)
@@ -103,7 +97,7 @@ def test_rows_without_an_embedding_are_passed_over(tmp_path: Path) -> None:
         of_row(index, "0")
 
 
-def test_an_empty_first_file_does_not_hide_the_columns(tmp_path: Path) -> None:
+def test_null_columns_of_the_first_file_are_typed_by_later_files(tmp_path: Path) -> None:
     nothing = pa.table({"note": pa.nulls(2), "embedding": pa.nulls(2)})
     filled = embedded(ROWS[:2], note=["a", "b"])
     index = index_of(finished_output(tmp_path / "out", nothing, filled))
@@ -111,15 +105,13 @@ def test_an_empty_first_file_does_not_hide_the_columns(tmp_path: Path) -> None:
     assert index.take(np.array([2, 0]), ["note"]).to_pylist() == [{"note": "a"}, {"note": None}]
 
 
-def test_many_files_without_a_vector_do_not_hide_the_column(tmp_path: Path) -> None:
+def test_files_without_vectors_do_not_hide_the_column(tmp_path: Path) -> None:
     nothing = [pa.table({"embedding": pa.nulls(1)})] * (INSPECTED_FILES + 1)
     index = index_of(finished_output(tmp_path / "out", *nothing, embedded(ROWS[:2])))
     assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [len(nothing)]
 
 
-def test_partitions_are_columns_and_what_begins_with_an_underscore_is_not_searched(
-    tmp_path: Path,
-) -> None:
+def test_partitions_are_columns_and_hidden_folders_are_skipped(tmp_path: Path) -> None:
     out = Path(finished_output(tmp_path / "out", embedded(ROWS[:3], n=range(3))))
     for place in ("class=cat", "class=dog", "_batchinference/errors"):
         (out / place).mkdir(parents=True)
@@ -131,7 +123,7 @@ def test_partitions_are_columns_and_what_begins_with_an_underscore_is_not_search
     assert index.starts.tolist() == [0, 3, 6]
 
 
-def test_one_of_several_columns_must_be_named(tmp_path: Path) -> None:
+def test_ambiguous_or_unknown_column_is_rejected(tmp_path: Path) -> None:
     lists = pa.array([[1.0], [2.0]])
     table = pa.table({"a": lists, "b": lists, "text": ["x", "y"]})
     out = finished_output(tmp_path / "out", table)
@@ -144,7 +136,7 @@ def test_one_of_several_columns_must_be_named(tmp_path: Path) -> None:
         index_of(out, "c")
 
 
-def test_an_output_without_embeddings_is_refused(tmp_path: Path) -> None:
+def test_output_without_embeddings_is_rejected(tmp_path: Path) -> None:
     table = pa.table({"tokens": [[1, 2]], "pixels": [[[0.5]]], "text": ["x"]})
     with pytest.raises(
         BadInput, match=r"no embeddings, .* float32 .*tokens \(list<.*int64>\), pix"
@@ -152,7 +144,7 @@ def test_an_output_without_embeddings_is_refused(tmp_path: Path) -> None:
         index_of(finished_output(tmp_path / "out", table))
 
 
-def test_an_output_that_is_not_there_or_not_finished_is_refused(tmp_path: Path) -> None:
+def test_missing_or_unfinished_output_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nowhere' does not exist"):
         index_of(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="is no output of a BatchInference"):
@@ -165,7 +157,7 @@ def test_an_output_that_is_not_there_or_not_finished_is_refused(tmp_path: Path) 
         index_of(finished_output(tmp_path / "empty"))
 
 
-def test_an_output_that_is_being_added_to_is_not_finished(tmp_path: Path) -> None:
+def test_unfinished_append_is_rejected(tmp_path: Path) -> None:
     out = finished_output(tmp_path / "out", FILES[0])
     assert len(index_of(out).dataset.files) == 1
     added = finished_output(out, FILES[1], write={"mode": "append"})
@@ -177,21 +169,21 @@ def test_an_output_that_is_being_added_to_is_not_finished(tmp_path: Path) -> Non
         index_of(out)
 
 
-def test_an_output_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_output_of_another_format_is_rejected(tmp_path: Path) -> None:
     out = finished_output(tmp_path / "out", FILES[0], write={"format": "csv"})
     with pytest.raises(BadInput, match="is written as csv: only parquet and json can be searched"):
         index_of(out)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"read": 1}'], ids=["cut", "list", "other"])
-def test_a_specification_that_cannot_be_read_is_refused(tmp_path: Path, content: str) -> None:
+def test_damaged_spec_json_is_rejected(tmp_path: Path, content: str) -> None:
     out = Path(finished_output(tmp_path / "out", FILES[0]))
     (out / "_batchinference" / "spec.json").write_text(content)
     with pytest.raises(BadInput, match=r"spec.json' is damaged, or was written by another version"):
         index_of(out)
 
 
-def test_embeddings_of_another_width_are_refused(tmp_path: Path) -> None:
+def test_embeddings_of_another_width_are_rejected(tmp_path: Path) -> None:
     lists = pa.array([None, [1.0, 2.0], [1.0, 2.0, 3.0]], pa.list_(pa.float32()))
     index = index_of(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
     message = "row 2 of '.*' has 3 numbers in column 'embedding' where the query has 2"
@@ -199,7 +191,7 @@ def test_embeddings_of_another_width_are_refused(tmp_path: Path) -> None:
         search(index, np.ones((1, 2)), 1)
 
 
-def test_a_damaged_file_is_named_with_its_output(tmp_path: Path) -> None:
+def test_damaged_file_error_names_output_and_file(tmp_path: Path) -> None:
     out = Path(finished_output(tmp_path / "out", FILES[0], FILES[1]))
     index = index_of(out)
     (out / "part-0001.parquet").write_bytes(b"PAR1 nonsense PAR1")
@@ -207,22 +199,19 @@ def test_a_damaged_file_is_named_with_its_output(tmp_path: Path) -> None:
         search(index, ROWS[:1], 1)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_unknown_row_is_rejected(index: Index) -> None:
+    for row, message in (
         ("60", "there is no row 60: '.*' has 60 rows, counted from 0"),
         ("colour=red", "--row takes .*COLUMN=VALUE, got 'colour=red'; the columns are path, emb"),
         ("-1", "--row takes the number of a row or COLUMN=VALUE, got '-1'"),
         ("path=nowhere", "path=nowhere is true for no row"),
         ("embedding=1", "--row: '1' is no list.*, which column 'embedding' holds"),
-    ],
-)
-def test_a_row_that_is_not_there_is_refused(index: Index, row: str, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        of_row(index, row)
+    ):
+        with pytest.raises(BadInput, match=message):
+            of_row(index, row)
 
 
-def test_a_value_that_many_rows_have_names_none_of_them(tmp_path: Path) -> None:
+def test_ambiguous_value_is_rejected(tmp_path: Path) -> None:
     table = embedded(ROWS, n=[row % 9 for row in range(60)])
     index = index_of(finished_output(tmp_path / "out", table))
     with pytest.raises(BadInput, match=r"n=3 is true for rows 3, 12, 21, 30, 39\.\.\.: choose one"):

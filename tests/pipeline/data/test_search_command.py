@@ -1,4 +1,4 @@
-"""`batchinference search` over a finished output: what it prints, and how it ends."""
+"""`batchinference search` over a finished output: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from batchinference.cli.main import app
-from support.finished import embedded, finished_output, vectors
+from support.outputs.made import embedded, finished_output, vectors
 
 ROWS = vectors(12, 4)
 
@@ -39,7 +39,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> str:
     return finished_output(tmp_path_factory.mktemp("out") / "out", embedded(ROWS, **columns))
 
 
-def test_json_has_a_line_for_each_row(out: str) -> None:
+def test_json_has_a_line_per_row(out: str) -> None:
     found = hits(out, "--row", "0", "-k", "3")
     assert [hit["rank"] for hit in found] == [1, 2, 3]
     assert found[0]["row"] == 0
@@ -48,18 +48,18 @@ def test_json_has_a_line_for_each_row(out: str) -> None:
     assert found[0]["similarity"] > found[1]["similarity"] > found[2]["similarity"]
 
 
-def test_five_rows_unless_told_otherwise(out: str) -> None:
+def test_default_is_five_rows(out: str) -> None:
     assert len(hits(out, "--row", "0")) == 5
 
 
-def test_the_table_shows_every_column_as_it_is_but_for_tensors(out: str) -> None:
+def test_table_shows_all_columns_except_tensors(out: str) -> None:
     shown = search(out, "--row", "7", "-k", "2").stdout.splitlines()
     assert shown[0].split() == ["RANK", "SIMILARITY", "ROW", "name", "size", "bytes"]
     assert shown[1].split() == ["1", "1.0000", "7", "[b]name", "7[/b]", "7.0", "b'\\xff'"]
     assert len(shown) == 3
 
 
-def test_only_rows_for_which_the_expression_is_true(out: str) -> None:
+def test_where_selects_rows(out: str) -> None:
     found = hits(out, "--row", "5", "--where", "size > 8", "-k", "10")
     assert sorted(hit["row"] for hit in found) == [9, 10, 11]
     assert hits(out, "--row", "5", "--where", "size > 100") == []
@@ -68,23 +68,18 @@ def test_only_rows_for_which_the_expression_is_true(out: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("expression", "words"),
-    [
+def test_invalid_where_is_rejected(out: str) -> None:
+    for expression, words in (
         ("sise > 8", "--where reads column 'sise', but the columns here are name, size"),
         ("name > 8", "--where: the filter cannot be computed: name > 8"),
         ("size + 1", "--where: the filter gives double, not true or false: size + 1"),
-    ],
-)
-def test_an_expression_that_does_not_fit_the_columns_is_refused(
-    out: str, expression: str, words: str
-) -> None:
-    result = search(out, "--row", "5", "--where", expression)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"search: {words}")
+    ):
+        result = search(out, "--row", "5", "--where", expression)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"search: {words}")
 
 
-def test_rows_without_an_embedding_are_counted_on_stderr(tmp_path: Path) -> None:
+def test_rows_without_embedding_are_counted_on_stderr(tmp_path: Path) -> None:
     lists = pa.array([[1.0, 2.0], None, [0.0, 0.0]], pa.list_(pa.float32()))
     out = finished_output(tmp_path / "out", pa.table({"embedding": lists}))
     result = search(out, "--row", "0")
@@ -93,14 +88,14 @@ def test_rows_without_an_embedding_are_counted_on_stderr(tmp_path: Path) -> None
     assert len(result.stdout.splitlines()) == 2
 
 
-def test_what_is_wrong_with_the_output_or_the_query_ends_with_2(out: str) -> None:
+def test_invalid_query_exits_with_2(out: str) -> None:
     for arguments in (["--row", "12"], ["--row", "0", "--column", "name"], ["--text", "a"]):
         result = search(out, *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_damaged_output_ends_with_2_and_a_missing_model_with_1(tmp_path: Path) -> None:
+def test_damaged_output_exits_with_2_and_missing_model_with_1(tmp_path: Path) -> None:
     model = {
         **{"runtime": "transformers", "task": "feature-extraction", "source": "/nowhere/model"},
         **{"inputs": {"text": "text"}, "output": "embedding"},

@@ -1,4 +1,4 @@
-"""Memory of a search, which does not grow with the number of rows."""
+"""The memory of a search does not grow with the number of rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.finished import embedded, finished_output, vectors
+from support.outputs.made import embedded, finished_output, vectors
 
 ROWS_A_FILE, WIDTH = 8000, 256
 FEW, MANY = 2, 24
 BYTES_A_FILE = ROWS_A_FILE * WIDTH * 4
 MORE_MEMORY = 32 << 20
-"""What the larger search may take beyond the smaller one: a fifth of what it reads beyond it."""
+"""The larger search may take this much more: less than a fifth of its additional input."""
 SEARCH = """
 import resource, sys
 import numpy as np
@@ -34,7 +34,7 @@ print(index.starts[-1], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 102
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """Outputs by their number of files, which are all the same one."""
+    """Outputs by number of files. All files are links to one."""
     directory = tmp_path_factory.mktemp("outputs")
     text = np.char.mod("a text of some length %d", np.arange(ROWS_A_FILE))
     table = embedded(vectors(ROWS_A_FILE, WIDTH), text=text)
@@ -48,7 +48,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 
 def peak_memory(output: str, queries: int) -> tuple[int, int]:
-    """Rows of the output, and the most bytes that searching it took."""
+    """Return the rows of the output and the peak memory of a search in bytes."""
     done = subprocess.run(
         [sys.executable, "-c", SEARCH, output, str(queries)],
         capture_output=True, text=True, check=True, timeout=120,
@@ -57,8 +57,9 @@ def peak_memory(output: str, queries: int) -> tuple[int, int]:
     return rows, peak
 
 
+@pytest.mark.long("memory")
 @pytest.mark.parametrize("queries", [1, 200])
-def test_memory_is_the_same_for_many_rows(outputs: dict[int, str], queries: int) -> None:
+def test_memory_does_not_grow_with_rows(outputs: dict[int, str], queries: int) -> None:
     assert MORE_MEMORY * 5 < (MANY - FEW) * BYTES_A_FILE
     few_rows, few = peak_memory(outputs[FEW], queries)
     many_rows, many = peak_memory(outputs[MANY], queries)

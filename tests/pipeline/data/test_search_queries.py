@@ -1,4 +1,4 @@
-"""Texts and images as queries: embedded as the job embedded its rows, or refused."""
+"""Texts and images as queries: embedded as the job embedded its rows, or rejected."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from batchinference.pipeline.steps.model import ModelTransform
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
-from support.documents import Document, python_step
-from support.finished import embedded, finished_output, vectors
+from support.documents.minimal import Document, python_step
+from support.outputs.made import embedded, finished_output, vectors
 
 TEXTS = ["the cat sleeps on the sofa", "stock markets fell sharply", "a recipe for apple pie"]
 
@@ -35,7 +35,7 @@ def step(task: str, source: str, column: str, **fields: Any) -> Document:
 
 
 def output_of(directory: Path, table: pa.Table, *steps: Document, **spec: Any) -> Index:
-    """What the last of these steps makes of a table, as the output of a job of all of them."""
+    """Run the last of the steps over a table, and open the result as a job's output."""
     done = ModelTransform(Step.model_validate(steps[-1]), Device())(table)
     assert isinstance(done, pa.Table)
     out = finished_output(directory, done.select(["n", "embedding"]), steps=list(steps), **spec)
@@ -47,25 +47,23 @@ def texts() -> pa.Table:
 
 
 @pytest.mark.parametrize("fields", [{}, {"pooling": "cls", "normalize": True}], ids=["mean", "cls"])
-def test_a_text_of_the_job_is_found_with_similarity_1(
-    tmp_path: Path, minilm: str, fields: Document
-) -> None:
-    index = output_of(
-        tmp_path / "out", texts(), step("feature-extraction", minilm, "line", **fields)
-    )
+def test_text_of_the_job_has_similarity_1(tmp_path: Path, bert: str, fields: Document) -> None:
+    embed = step("feature-extraction", bert, "line", **fields)
+    index = output_of(tmp_path / "out", texts(), embed)
     for number, text in enumerate(TEXTS):
-        similarities, rows = search(index, of_text(index, text), 1).of(0)
-        assert rows.tolist() == [number]
+        similarities, rows = search(index, of_text(index, text), 2).of(0)
+        assert rows[0] == number
         assert similarities[0] == pytest.approx(1, abs=1e-5)
+        assert similarities[1] < 1 - 1e-4
 
 
-def test_a_text_finds_what_means_the_same(tmp_path: Path, minilm: str) -> None:
+def test_text_finds_similar_meaning(tmp_path: Path, minilm: str) -> None:
     index = output_of(tmp_path / "out", texts(), step("feature-extraction", minilm, "line"))
-    for number, text in enumerate(["a kitten on the couch", "shares lost value", "baking cake"]):
+    for number, text in ((0, "a kitten on the couch"), (2, "baking cake")):
         assert search(index, of_text(index, text), 1).of(0)[1].tolist() == [number]
 
 
-def test_an_image_passes_through_the_options_of_the_reader(tmp_path: Path, vit: str) -> None:
+def test_image_query_uses_the_read_options(tmp_path: Path, vit: str) -> None:
     files = []
     for number, pixels in enumerate(abs(vectors(3 * 60 * 80 * 3, 1)).reshape(3, 60, 80, 3)):
         files.append(tmp_path / f"{number}.png")
@@ -85,23 +83,21 @@ def test_an_image_passes_through_the_options_of_the_reader(tmp_path: Path, vit: 
         assert similarities[1] < 1 - 1e-4
 
 
-def test_a_model_of_texts_takes_no_image_and_the_other_way_round(
-    tmp_path: Path, minilm: str, vit: str
-) -> None:
-    index = output_of(tmp_path / "texts", texts(), step("feature-extraction", minilm, "line"))
-    with pytest.raises(BadInput, match=r"--image needs a model of texts and images, .* one text a"):
-        of_image(index, Address("any.png"))
-    images = finished_output(
-        tmp_path / "images",
-        embedded(vectors(2, 4)),
-        steps=[step("image-feature-extraction", vit, "image")],
-    )
-    with pytest.raises(BadInput, match=r"--text needs a model of texts and images, .* one image a"):
-        of_text(open_index(Address(images)), "a cat")
+def test_query_of_the_wrong_kind_is_rejected(tmp_path: Path, bert: str, vit: str) -> None:
+    for task, source, column, query, words in (
+        ("feature-extraction", bert, "line", lambda index: of_image(index, Address("any.png")),
+         r"--image needs a model of texts and images, .* one text a"),
+        ("image-feature-extraction", vit, "image", lambda index: of_text(index, "a cat"),
+         r"--text needs a model of texts and images, .* one image a"),
+    ):  # fmt: skip
+        steps = [step(task, source, column)]
+        out = finished_output(tmp_path / column, embedded(vectors(2, 4)), steps=steps)
+        with pytest.raises(BadInput, match=words):
+            query(open_index(Address(out)))
 
 
 @pytest.mark.parametrize("towers", ["clip", "siglip"])
-def test_a_model_of_texts_and_images_takes_both(
+def test_model_of_texts_and_images_takes_both(
     tmp_path: Path, tiny: Callable[[str], str], towers: str
 ) -> None:
     source, size = tiny(towers), {"size": [32, 32]}
@@ -153,7 +149,7 @@ def test_a_model_of_texts_and_images_takes_both(
     ],
     ids=["no model", "own code before it", "model before it", "another runtime"],
 )  # fmt: skip
-def test_what_the_model_alone_cannot_embed_is_refused(
+def test_query_needs_an_embedding_by_one_model_step(
     tmp_path: Path, steps: list[Document], words: str
 ) -> None:
     index = open_index(
@@ -163,16 +159,16 @@ def test_what_the_model_alone_cannot_embed_is_refused(
         of_text(index, "a text")
 
 
-def test_a_renamed_column_still_knows_its_model(tmp_path: Path, minilm: str) -> None:
+def test_renamed_column_keeps_its_model(tmp_path: Path, bert: str) -> None:
     rename = {"name": "rename", "renameColumns": {"first": "embedding"}}
-    embed = step("feature-extraction", minilm, "line")
+    embed = step("feature-extraction", bert, "line")
     embed["model"]["output"] = "first"
-    table = embedded(vectors(2, 384))
+    table = embedded(vectors(2, 32))
     index = open_index(Address(finished_output(tmp_path / "out", table, steps=[embed, rename])))
-    assert of_text(index, "a text").shape == (1, 384)
+    assert of_text(index, "a text").shape == (1, 32)
 
 
-def test_a_file_that_is_no_image_is_refused(tmp_path: Path, vit: str) -> None:
+def test_file_other_than_an_image_is_rejected(tmp_path: Path, vit: str) -> None:
     steps = [step("image-feature-extraction", vit, "image")]
     out = finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps)
     index = open_index(Address(out))
@@ -183,7 +179,7 @@ def test_a_file_that_is_no_image_is_refused(tmp_path: Path, vit: str) -> None:
         of_image(index, Address(str(tmp_path / "nowhere.png")))
 
 
-def test_a_model_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_missing_model_is_rejected(tmp_path: Path) -> None:
     steps = [step("feature-extraction", str(tmp_path / "gone"), "line")]
     out = finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps)
     index = open_index(Address(out))

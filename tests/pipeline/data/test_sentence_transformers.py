@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: the embeddings of a direct call of the library."""
+"""The runtime sentenceTransformers: embeddings equal those of the library."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sentence_transformers.base.modules import Transformer
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
-from support import tiny_models
-from support.models import loaded
+from support.models import tiny_transformers as tiny_models
+from support.models.replicas import loaded
+from support.models.run_transformers import objects
 
 TEXTS = ["A cat sits on the mat.", "Dogs bark.", "The stock market fell sharply today " * 5]
 PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.uint8)
@@ -22,7 +23,7 @@ PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.u
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a small model of texts and images, with random weights and a prompt."""
+    """A small model of texts and images, with random weights and a prompt."""
     folder = tmp_path_factory.mktemp("clip")
     parts = [Transformer(tiny_models.write("clip", folder))]
     model = SentenceTransformer(modules=parts, device="cpu", prompts={"query": "search "})
@@ -39,36 +40,32 @@ def runtime(source: str, kind: str = "text", **fields: Any) -> Runtime:
     return loaded("sentenceTransformers", (kind,), source=source, **fields)
 
 
-def column(rows: list[Any]) -> np.ndarray:
-    values = np.empty(len(rows), dtype=object)
-    values[:] = rows
-    return values
+@pytest.fixture(scope="module")
+def model(minilm: str) -> Runtime:
+    """The runtime of MiniLM."""
+    return runtime(minilm)
 
 
 def embedded(run: Runtime, rows: list[Any], kind: str = "text") -> np.ndarray:
-    found = run({kind: column(rows)})
+    found = run({kind: objects(rows)})
     assert isinstance(found, np.ndarray)
     assert found.dtype == np.float32
     return found
 
 
-def test_embeddings_are_those_of_the_library(minilm: str) -> None:
-    found = embedded(runtime(minilm), TEXTS)
+def test_embeddings_equal_the_library(minilm: str, model: Runtime) -> None:
+    found = embedded(model, TEXTS)
     assert found.shape == (3, 384)
     assert np.abs(found - direct(minilm, TEXTS)).max() < 1e-6
+    alone = np.concatenate([embedded(model, [text]) for text in TEXTS])
+    assert np.abs(found - alone).max() < 1e-5
 
 
-def test_like_meanings_lie_close(minilm: str) -> None:
+def test_similar_meanings_are_close(minilm: str) -> None:
     near, far = "A kitten rests on a rug.", "Interest rates rose."
     cat, kitten, rates = embedded(runtime(minilm, normalize=True), [TEXTS[0], near, far])
     assert cat @ kitten > 0.5
     assert cat @ rates < 0.2
-
-
-def test_embeddings_do_not_depend_on_the_batch(minilm: str) -> None:
-    run = runtime(minilm)
-    alone = np.concatenate([embedded(run, [text]) for text in TEXTS])
-    assert np.abs(embedded(run, TEXTS) - alone).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,7 @@ def test_embeddings_do_not_depend_on_the_batch(minilm: str) -> None:
     ],
     ids=["truncated", "normalized", "both", "prompt", "named prompt"],
 )
-def test_fields_are_the_options_of_the_library(
+def test_fields_equal_library_options(
     clip: str, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
     plain = direct(clip, ["cat", "dog"])
@@ -91,12 +88,12 @@ def test_fields_are_the_options_of_the_library(
     assert np.abs(embedded(runtime(clip, **fields), ["cat", "dog"]) - expected).max() < 1e-6
 
 
-def test_truncated_embeddings_have_length_one_when_normalized(clip: str) -> None:
+def test_truncated_embeddings_are_normalized_last(clip: str) -> None:
     found = embedded(runtime(clip, truncateDim=8, normalize=True), ["cat", "dog"])
     assert np.linalg.norm(found, axis=1) == pytest.approx([1, 1], abs=1e-6)
 
 
-def test_images_and_texts_have_embeddings_in_one_space(clip: str) -> None:
+def test_images_and_texts_share_a_space(clip: str) -> None:
     images = embedded(runtime(clip, "image"), PHOTOS, "image")
     texts = embedded(runtime(clip), ["cat", "dog"])
     assert images.shape == texts.shape == (2, 24)
@@ -105,30 +102,26 @@ def test_images_and_texts_have_embeddings_in_one_space(clip: str) -> None:
     assert np.abs(texts - direct(clip, ["cat", "dog"])).max() < 1e-6
 
 
-@pytest.mark.parametrize("text", ["http://127.0.0.1:9/cat.png", "cat.png", "/etc/passwd.png"])
-def test_a_text_is_never_taken_for_the_address_of_an_image(clip: str, text: str) -> None:
-    found = embedded(runtime(clip), [text, "dog"])
-    assert np.abs(found - direct(clip, [{"text": text}, {"text": "dog"}])).max() < 1e-6
+def test_text_is_never_an_image_address(clip: str) -> None:
+    texts = ["http://127.0.0.1:9/cat.png", "cat.png", "/etc/passwd.png", "dog"]
+    found = embedded(runtime(clip), texts)
+    assert np.abs(found - direct(clip, [{"text": text} for text in texts])).max() < 1e-6
 
 
-def test_half_of_the_bits_give_nearly_the_same(minilm: str) -> None:
-    exact, rough = (embedded(runtime(minilm, dtype=dtype), TEXTS)
-                    for dtype in ("float32", "bfloat16"))  # fmt: skip
-    assert 0 < np.abs(exact - rough).max() < 0.02
+def test_bfloat16_is_close_to_float32(minilm: str, model: Runtime) -> None:
+    rough = embedded(runtime(minilm, dtype="bfloat16"), TEXTS)
+    assert 0 < np.abs(embedded(model, TEXTS) - rough).max() < 0.02
 
 
-@pytest.mark.parametrize("value", [None, 5, b"bytes"])
-def test_what_is_no_text_is_refused(minilm: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
-        runtime(minilm)({"text": column(["a", value])})
-
-
-def test_what_is_no_image_is_refused(clip: str) -> None:
+def test_other_values_are_rejected(model: Runtime, clip: str) -> None:
+    for value in (None, 5, b"bytes"):
+        with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
+            model({"text": objects(["a", value])})
     with pytest.raises(TypeError, match="expected an image, got str"):
-        runtime(clip, "image")({"image": column([PHOTOS[0], "cat.png"])})
+        runtime(clip, "image")({"image": objects([PHOTOS[0], "cat.png"])})
 
 
-def test_what_the_model_does_not_have_is_told_when_it_is_loaded(minilm: str, clip: str) -> None:
+def test_unsupported_fields_are_rejected_at_load(minilm: str, clip: str) -> None:
     with pytest.raises(ModelLoad, match="takes text, not image"):
         runtime(minilm, "image")
     with pytest.raises(ModelLoad, match="has no prompt 'passage': it has query, document"):

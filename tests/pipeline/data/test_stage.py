@@ -1,4 +1,4 @@
-"""A stage: steps one after the other over tables in which each row has a fate."""
+"""A stage: steps in order over tables in which each row has a state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from batchinference.pipeline.stage import TRACEBACK_LINES, WAITS, ErrorHandling,
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
-from support.reading import data_of, own_columns
+from support.inputs.read_files import data_of, own_columns
+from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
 TOLERANT = ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet"))
@@ -35,14 +36,14 @@ def table(*texts: str, first: int = 0) -> pa.Table:
     return rows.with_ids(pa.table({"text": list(texts)}), 3, first)
 
 
-def fates(result: pa.Table) -> dict[int, int]:
-    """State by the row's number; the ids must be those of file 3."""
+def states_of(result: pa.Table) -> dict[int, int]:
+    """Return states by row number. All ids must be of file 3."""
     own = own_columns(result)
     assert {row[rows.ID] >> rows.ROW_BITS for row in own} <= {3}
     return {row[rows.ID] - rows.pack(3, 0): row[rows.STATE] for row in own}
 
 
-def test_steps_run_one_after_the_other() -> None:
+def test_steps_run_in_order() -> None:
     run = runner(
         {"name": "long", "filter": "len(text) > 1"},
         {"name": "lengths", "python": {"callable": "user_code:lengths"}},
@@ -50,13 +51,13 @@ def test_steps_run_one_after_the_other() -> None:
     )
     result = run(table("aa", "b", "ccc"))
     assert data_of([result]) == [{"length": 2}, {"length": 3}]
-    assert fates(result) == {0: rows.GOOD, 1: rows.SKIPPED, 2: rows.GOOD}
+    assert states_of(result) == {0: rows.GOOD, 1: rows.SKIPPED, 2: rows.GOOD}
 
 
-def test_a_row_on_which_a_step_raises_is_set_aside_with_its_error() -> None:
+def test_exception_fails_its_row_with_a_traceback() -> None:
     result = runner(PICKY)(table("a", "bad one", "c"))
     assert data_of([result]) == [{"text": "a", "upper": "A"}, {"text": "c", "upper": "C"}]
-    assert fates(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD}
+    assert states_of(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD}
     (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
     assert failed[rows.STEP] == "picky"
     assert failed[rows.ERROR] == "ValueError: cannot take bad one"
@@ -65,7 +66,7 @@ def test_a_row_on_which_a_step_raises_is_set_aside_with_its_error() -> None:
     assert "user_code.py" in failed[rows.TRACEBACK]
 
 
-def test_a_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     import user_code
 
     def deep(depth: int) -> None:
@@ -80,7 +81,7 @@ def test_a_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert failed[rows.TRACEBACK].count("\n") < 4 * TRACEBACK_LINES
 
 
-def test_the_first_bad_row_fails_a_job_that_tolerates_none(tmp_path: Path) -> None:
+def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.txt").touch()
     kept = Address(str(tmp_path / "input.parquet"))
@@ -93,13 +94,13 @@ def test_the_first_bad_row_fails_a_job_that_tolerates_none(tmp_path: Path) -> No
     assert isinstance(failure.value.__cause__, ValueError)
 
 
-def test_rows_without_a_fault_need_no_list_of_the_input() -> None:
+def test_input_list_is_read_only_after_a_failure() -> None:
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=TOLERANT.input))
-    assert fates(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+    assert states_of(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
 
 
 class Flaky:
-    """Code that a service lets down some times."""
+    """Code that fails a number of times."""
 
     def __init__(self, times: int, error: Exception) -> None:
         self.left, self.error = times, error
@@ -113,7 +114,7 @@ class Flaky:
 
 @pytest.mark.parametrize("times", [1, len(WAITS), len(WAITS) + 1])
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("cut")], ids=repr)
-def test_trouble_that_is_nobodys_is_borne_for_a_while(
+def test_connection_errors_are_retried(
     monkeypatch: pytest.MonkeyPatch, times: int, error: Exception
 ) -> None:
     import user_code
@@ -126,23 +127,23 @@ def test_trouble_that_is_nobodys_is_borne_for_a_while(
         with pytest.raises(JobFailure, match="step 'flaky' cannot go on: "):
             run(table("a", "b"))
     else:
-        assert fates(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+        assert states_of(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
     assert slept == list(WAITS)[:times]
 
 
-def test_what_fails_the_job_is_never_set_aside() -> None:
+def test_job_failure_is_raised() -> None:
     with pytest.raises(JobFailure, match="step 'slim' reads column 'none'"):
         runner({"name": "slim", "dropColumns": ["none"]})(table("a", "b"))
 
 
-def test_rows_that_failed_or_ended_before_pass_by_untouched() -> None:
+def test_rows_of_other_states_pass_through() -> None:
     before = [
         rows.failed_row(rows.pack(3, 7), "read", ValueError("broken"), "trace"),
         rows.skipped_rows(pa.chunked_array([pa.array([rows.pack(3, 8)])])),
         rows.end_of_file(3, 9),
     ]
     result = runner(PICKY)(concat([table("a", "bad"), *before]))
-    assert fates(result) == {
+    assert states_of(result) == {
         **{0: rows.GOOD, 1: rows.FAILED, 7: rows.FAILED, 8: rows.SKIPPED, 9: rows.END}
     }
     errors = {row[rows.ID] & 255: row.get(rows.ERROR) for row in own_columns(result)}
@@ -150,14 +151,14 @@ def test_rows_that_failed_or_ended_before_pass_by_untouched() -> None:
     assert errors[1] == "ValueError: cannot take bad"
 
 
-def test_a_table_without_a_good_row_is_left_as_it_is() -> None:
+def test_table_without_good_rows_is_unchanged() -> None:
     only_end = rows.end_of_file(3, 0)
     result = runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end)
     assert result.equals(only_end)
 
 
-def test_a_dropped_column_does_not_come_back_with_rows_that_have_none() -> None:
-    """A batch may hold nothing but the ends of files, which were beside rows with columns."""
+def test_dropped_column_is_absent_from_other_rows() -> None:
+    """A batch may hold only ends of files, cut from a block of rows with columns."""
     beside = concat([rows.with_ids(pa.table({"text": ["a"]}), 0, 0), rows.end_of_file(0, 1)])
     only_end = beside.slice(1)
     assert "text" in only_end.column_names
@@ -166,41 +167,35 @@ def test_a_dropped_column_does_not_come_back_with_rows_that_have_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "states"),
-    [
-        ("text != 'b'", {0: rows.GOOD, 1: rows.SKIPPED, 2: rows.GOOD}),
-        ("text == 'none'", dict.fromkeys(range(3), rows.SKIPPED)),
-        ("text is not None", dict.fromkeys(range(3), rows.GOOD)),
-    ],
-    ids=["some", "none", "all"],
+    ("expression", "kept"),
+    [("text != 'b'", "ac"), ("text == 'none'", ""), ("text is not None", "abc")],
 )
-def test_rows_that_a_filter_leaves_out_keep_their_ids(
-    expression: str, states: dict[int, int]
-) -> None:
+def test_filtered_rows_keep_their_ids(expression: str, kept: str) -> None:
     result = runner({"name": "f", "filter": expression})(table("a", "b", "c"))
-    assert fates(result) == states
-    kept = [row["text"] for row in data_of([result])]
-    assert kept == [text for number, text in enumerate("abc") if states[number] == rows.GOOD]
+    assert states_of(result) == {
+        number: rows.GOOD if text in kept else rows.SKIPPED for number, text in enumerate("abc")
+    }
+    assert [row["text"] for row in data_of([result])] == list(kept)
 
 
-def test_a_row_of_which_a_filter_cannot_be_computed_is_set_aside() -> None:
+def test_filter_overflow_fails_its_row() -> None:
     numbers = rows.with_ids(pa.table({"n": [1, 2**63 - 1, 3, -5]}), 3, 0)
     result = runner({"name": "f", "filter": "n + 1 > 0"})(numbers)
-    assert fates(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD, 3: rows.SKIPPED}
+    assert states_of(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD, 3: rows.SKIPPED}
     (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
     assert (failed[rows.STEP], failed[rows.ERROR]) == ("f", "ArrowInvalid: overflow")
 
 
-def test_a_path_that_is_too_short_for_its_label_is_a_bad_row() -> None:
+def test_path_too_short_for_its_label_fails_its_row() -> None:
     paths = rows.with_ids(pa.table({"path": ["/a/b/c", "c"]}), 3, 0)
     label = {"name": "label", "labelFromPath": {"column": "folder", "index": -2}}
     result = runner(label)(paths)
     assert data_of([result]) == [{"path": "/a/b/c", "folder": "b"}]
-    assert fates(result)[1] == rows.FAILED
+    assert states_of(result)[1] == rows.FAILED
 
 
 @pytest.mark.parametrize(("size", "calls"), [(None, [5]), (2, [2, 2, 1]), (5, [5]), (100, [5])])
-def test_a_function_gets_batches_of_the_size_that_it_asks_for(
+def test_batch_size_of_a_step_is_kept(
     monkeypatch: pytest.MonkeyPatch, size: int | None, calls: list[int]
 ) -> None:
     import user_code
@@ -218,37 +213,36 @@ def test_a_function_gets_batches_of_the_size_that_it_asks_for(
     assert [row["text"] for row in data_of([result])] == list("abcde")
 
 
-def test_a_step_that_cannot_be_loaded_is_told_when_the_stage_is_made() -> None:
+def test_load_error_is_raised_when_the_stage_is_made() -> None:
     with pytest.raises(ModelLoad, match="cannot load 'user_code:none'"):
         runner({"name": "s", "python": {"callable": "user_code:none"}})
 
 
-def test_what_a_stage_is_made_of_can_travel() -> None:
+def test_stage_can_be_pickled() -> None:
     stage = Stage("stage", (Step.model_validate(PICKY),))
     travelled = pickle.loads(pickle.dumps((stage, TOLERANT)))
-    assert fates(StageRunner(*travelled)(table("a", "bad"))) == {0: rows.GOOD, 1: rows.FAILED}
+    assert states_of(StageRunner(*travelled)(table("a", "bad"))) == {0: rows.GOOD, 1: rows.FAILED}
 
 
 WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     texts=st.lists(WORDS, min_size=1, max_size=40),
     size=st.none() | st.integers(1, 10),
     cuts=st.integers(1, 10),
 )
-def test_each_row_has_one_fate_however_the_input_is_cut(
+def test_each_row_has_one_state_for_any_batches(
     texts: list[str], size: int | None, cuts: int
 ) -> None:
     run = runner(
-        PICKY | ({"batchSize": size} if size else {}),
-        {"name": "short", "filter": "len(upper) < 2"},
+        PICKY | ({"batchSize": size} if size else {}), {"name": "short", "filter": "len(upper) < 2"}
     )
     whole = table(*texts)
     results = [run(whole.slice(start, cuts)) for start in range(0, len(texts), cuts)]
     expected = {"a": rows.GOOD, "c": rows.GOOD, "bb": rows.SKIPPED}
-    assert fates(concat(results)) == {
+    assert states_of(concat(results)) == {
         number: expected.get(text, rows.FAILED) for number, text in enumerate(texts)
     }
     assert sum(result.num_rows for result in results) == len(texts)

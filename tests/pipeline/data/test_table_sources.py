@@ -1,5 +1,7 @@
-"""Sources that are not files: their rows, ids and counts, and what is refused before anything
-starts. What they hold is compared with what their own library reads."""
+"""Sources other than files: rows, ids, counts, and rejected fields.
+
+The expected rows are those that the source's own library reads.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ from batchinference.pipeline.storage import Address
 from batchinference.pipeline.table_input import TableInput
 from batchinference.spec import parse
 from batchinference.spec.read import Read
-from support.documents import Document, document
-from support.reading import Outcome
-from support.s3 import s3_server
-from support.table_sources import ROWS, database, lance_set, saved
+from support.documents.minimal import Document, document
+from support.inputs.read_files import Outcome
+from support.inputs.table_sources import ROWS, database, lance_set, saved
+from support.servers.s3 import s3_server
 
 SECRET = "hunter2"
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
@@ -44,14 +46,14 @@ def opened(format_: str, **fields: Any) -> JobInput:
 
 
 def read(given: JobInput) -> Outcome:
-    """All rows, read by tasks as they travel."""
+    """Read all rows with pickled tasks."""
     travelled = ray.cloudpickle.loads(ray.cloudpickle.dumps(given.read_tasks(1)))
     return Outcome([table for task in travelled for table in task()])
 
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
-    """The fields that name each source."""
+    """The fields of each source."""
     directory = tmp_path_factory.mktemp("sources")
     return {
         "sql": {"url": database(directory / "a.db"), "query": "SELECT * FROM texts ORDER BY id"},
@@ -76,20 +78,18 @@ SOURCES = ["sql", "huggingface", "lance"]
 
 @pytest.mark.parametrize("format_", SOURCES)
 class TestAnySource:
-    def test_its_rows_are_those_that_its_library_reads(
-        self, format_: str, places: dict[str, Document]
-    ) -> None:
+    def test_rows_equal_its_library(self, format_: str, places: dict[str, Document]) -> None:
         found = read(opened(format_, **places[format_])).good
         assert found == by_library(format_, places[format_]) == ROWS
 
-    def test_columns_and_rows_are_known_before(
+    def test_columns_and_row_count_are_known_before_reading(
         self, format_: str, places: dict[str, Document]
     ) -> None:
         given = opened(format_, **places[format_])
         assert given.columns() == ["id", "text", "score"]
         assert given.count() == RowCount(120, estimated=False)
 
-    def test_each_part_has_positions_and_an_end(
+    def test_each_part_has_row_numbers_and_an_end(
         self, format_: str, places: dict[str, Document]
     ) -> None:
         given = opened(format_, **places[format_])
@@ -100,21 +100,19 @@ class TestAnySource:
             (part, row) for part, rows in sorted(outcome.ends.items()) for row in range(rows)
         ]
 
-    def test_parts_are_named_in_the_frozen_input(
-        self, format_: str, places: dict[str, Document]
-    ) -> None:
+    def test_frozen_input_names_the_parts(self, format_: str, places: dict[str, Document]) -> None:
         given = opened(format_, **places[format_])
         table = pq.read_table(io.BytesIO(given.serialized()))
         assert table.column("path").to_pylist() == [f"{format_}:{n}" for n in range(len(given))]
 
-    def test_a_missing_library_is_told_with_what_to_install(
+    def test_missing_library_error_has_the_install_command(
         self, format_: str, places: dict[str, Document], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(table_sources.LIBRARIES, format_, "not_installed")
         with pytest.raises(BadInput, match=r"pip install 'batchinference\[formats\]'"):
             opened(format_, **places[format_])
 
-    def test_columns_that_steps_name_are_checked(
+    def test_columns_of_steps_are_checked(
         self, format_: str, places: dict[str, Document], tmp_path: Path
     ) -> None:
         spec = parse(
@@ -133,7 +131,7 @@ class TestSql:
     def url(self, tmp_path: Path) -> str:
         return database(tmp_path / "a.db")
 
-    def test_a_query_may_end_in_a_semicolon_and_choose(self, url: str) -> None:
+    def test_query_may_select_and_end_in_a_semicolon(self, url: str) -> None:
         query = "SELECT text, id * 2 AS twice FROM texts WHERE id < 3 ORDER BY id;\n"
         assert read(opened("sql", url=url, query=query)).good == [
             {"text": f"text {number}", "twice": 2 * number} for number in range(3)
@@ -141,60 +139,44 @@ class TestSql:
 
     @pytest.mark.parametrize("shards", [2, 3])
     def test_shards_divide_the_rows(self, url: str, shards: int) -> None:
-        options = {
-            "shard_keys": ["id"],
-            "shard_hash_fn": "ABS",
-            "override_num_blocks": shards,
-        }
+        options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": shards}
         given = opened("sql", url=url, query="SELECT * FROM texts", options=options)
         assert len(given) == shards
         outcome = read(given)
         assert sorted(outcome.good, key=lambda row: int(row["id"])) == ROWS
         assert set(outcome.ends.values()) == {120 // shards}
 
-    def test_a_row_that_no_shard_would_hold_is_no_silent_loss(self, tmp_path: Path) -> None:
+    def test_null_shard_keys_are_rejected(self, tmp_path: Path) -> None:
         url = database(tmp_path / "b.db", [*ROWS, {"id": None, "text": "lost", "score": 0}])
         options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": 2}
         with pytest.raises(BadInput, match=r"shard_keys: 1 row\(s\) have no value there"):
             opened("sql", url=url, query="SELECT * FROM texts", options=options)
 
-    def test_a_function_that_the_database_has_not_is_told(self, url: str) -> None:
+    def test_unknown_shard_function_is_rejected(self, url: str) -> None:
         options = {"shard_keys": ["id"], "override_num_blocks": 2}
         with pytest.raises(BadInput, match=r"shard_hash_fn: the database cannot compute MOD"):
             opened("sql", url=url, query="SELECT * FROM texts", options=options)
 
-    @pytest.mark.parametrize("shard_keys", [None, ["id"]])
-    def test_a_query_without_rows_is_an_empty_input(
-        self, url: str, shard_keys: list[str] | None
-    ) -> None:
-        options: Document = {}
-        if shard_keys:
-            options = {"shard_keys": shard_keys, "override_num_blocks": 2}
+    def test_query_without_rows_is_an_empty_input(self, url: str) -> None:
         query = "SELECT * FROM texts WHERE id < 0"
-        given = opened("sql", url=url, query=query, options=options)
-        assert given.count() == RowCount(0, estimated=False)
-        assert read(given).ends == {0: 0}
+        for options in ({}, {"shard_keys": ["id"], "override_num_blocks": 2}):
+            given = opened("sql", url=url, query=query, options=options)
+            assert given.count() == RowCount(0, estimated=False)
+            assert read(given).ends == {0: 0}
 
-    @pytest.mark.parametrize(
-        ("fields", "words"),
-        [
+    def test_unreadable_source_names_its_field(self, url: str) -> None:
+        for fields, words in (
             ({"query": "SELECT * FROM txets"}, "read.query: .*no such table: txets"),
             ({"query": "SELEKT 1"}, "read.query: .*syntax error"),
             ({"url": "sqlite:////none/a.db"}, "read.url: no connection: .*unable to open"),
             ({"url": "nonesuch://host/db"}, "read.url: no connection: NoSuchModuleError"),
             ({"url": "postgresql+psycopg://u@h/d"}, "read.url: the database's driver is missing"),
-        ],
-    )
-    def test_what_cannot_be_read_is_told_by_its_field(
-        self, url: str, fields: Document, words: str
-    ) -> None:
-        with pytest.raises(BadInput, match=words):
-            opened("sql", **{"url": url, "query": "SELECT 1", **fields})
+        ):
+            with pytest.raises(BadInput, match=words):
+                opened("sql", **{"url": url, "query": "SELECT 1", **fields})
 
     @pytest.mark.parametrize("end", ["", ";", " -- the newest"])
-    def test_what_is_asked_about_a_query_is_what_every_database_takes(
-        self, url: str, end: str
-    ) -> None:
+    def test_wrapping_queries_avoid_as(self, url: str, end: str) -> None:
         asked: list[str] = []
 
         def trace(connection: sqlite3.Connection, _: object) -> None:
@@ -210,9 +192,7 @@ class TestSql:
         assert len(queries) == 3
         assert not [query for query in queries if re.search(r"\)\s*AS\b", query, re.IGNORECASE)]
 
-    def test_an_order_that_sql_server_refuses_within_a_query_is_told_with_the_way_out(
-        self, url: str
-    ) -> None:
+    def test_sql_server_order_by_error_has_a_hint(self, url: str) -> None:
         said = (
             "(1033, b'The ORDER BY clause is invalid in views, inline functions, derived tables, "
             "subqueries, and common table expressions, unless TOP, OFFSET or FOR XML is also "
@@ -228,11 +208,11 @@ class TestSql:
             with pytest.raises(BadInput, match="write OFFSET 0 ROWS behind its ORDER BY"):
                 opened("sql", url=url, query="SELECT id FROM texts ORDER BY id")
 
-    def test_two_columns_of_one_name_are_refused(self, url: str) -> None:
+    def test_duplicate_columns_are_rejected(self, url: str) -> None:
         with pytest.raises(BadInput, match=r"read.query has two columns 'id'"):
             opened("sql", url=url, query="SELECT a.id, b.id FROM texts a JOIN texts b -- all")
 
-    def test_the_url_may_come_from_the_environment_and_does_not_travel(
+    def test_url_from_the_environment_is_not_pickled(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("DATABASE_URL", url)
@@ -240,7 +220,7 @@ class TestSql:
         assert url.encode() not in ray.cloudpickle.dumps(given.read_tasks(1))
         assert read(given).good == ROWS
 
-    def test_a_variable_that_is_not_set_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unset_url_variable_is_rejected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("DATABASE_URL", raising=False)
         with pytest.raises(BadInput, match="the environment variable 'DATABASE_URL' is not set"):
             opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
@@ -248,15 +228,13 @@ class TestSql:
     @pytest.mark.parametrize(
         "url", [f"mysql://user:{SECRET}@host/db", f"no url, but {SECRET}", f"x://u:{SECRET}@h"]
     )
-    def test_no_error_shows_a_password(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_errors_hide_passwords(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DATABASE_URL", url)
         with pytest.raises(BadInput, match=r"read\.urlEnv: ") as raised:
             opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
         assert SECRET not in raised.value.message
 
-    def test_a_password_in_an_error_of_the_database_is_hidden(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_database_errors_hide_passwords(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DATABASE_URL", f"mysql://user:{SECRET}@host/db")
         database = tables_sql().Database(None, "DATABASE_URL")
         assert database.explain(ValueError(f"login user/{SECRET} failed")) == (
@@ -275,79 +253,66 @@ class TestHuggingface:
     def folder(self, tmp_path: Path) -> Path:
         return saved(tmp_path / "set")
 
-    def test_a_split_is_chosen(self, folder: Path) -> None:
+    def test_split_is_selected(self, folder: Path) -> None:
         given = opened("huggingface", name=str(folder), options={"split": "test"})
         assert read(given).good == ROWS[:7]
 
-    @pytest.mark.parametrize("split", [None, "trian"])
-    def test_a_split_that_there_is_not_is_told(self, folder: Path, split: str | None) -> None:
-        options = {"split": split} if split else {}
-        with pytest.raises(BadInput, match=r"read\.options\.split: .*has train, test"):
-            opened("huggingface", name=str(folder), options=options)
+    def test_missing_split_is_rejected(self, folder: Path) -> None:
+        for options in ({}, {"split": "trian"}):
+            with pytest.raises(BadInput, match=r"read\.options\.split: .*has train, test"):
+                opened("huggingface", name=str(folder), options=options)
 
-    def test_a_single_split_needs_no_name(self, tmp_path: Path) -> None:
+    def test_single_split_needs_no_name(self, tmp_path: Path) -> None:
         datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "one")
         assert read(opened("huggingface", name=str(tmp_path / "one"))).good == ROWS
 
-    @pytest.mark.parametrize("parts", [1, 2, 7])
-    def test_a_saved_set_is_cut_into_as_many_parts_as_asked(self, folder: Path, parts: int) -> None:
-        options = {"split": "train", "override_num_blocks": parts}
-        given = opened("huggingface", name=str(folder), options=options)
-        assert len(given) == parts
-        assert read(given).good == ROWS
+    def test_saved_set_is_split_into_parts(self, folder: Path) -> None:
+        for parts in (1, 2, 7):
+            options = {"split": "train", "override_num_blocks": parts}
+            given = opened("huggingface", name=str(folder), options=options)
+            assert len(given) == parts
+            assert read(given).good == ROWS
 
-    @pytest.mark.parametrize("streaming", [True, False])
-    def test_a_folder_of_files_is_read_streamed_or_not(
-        self, tmp_path: Path, streaming: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.fixture
+    def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder of three Parquet files."""
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
         (tmp_path / "in").mkdir()
         for number in range(3):
             part = pa.Table.from_pylist(ROWS[number * 40 : number * 40 + 40])
             pq.write_table(part, tmp_path / "in" / f"train-{number}.parquet")
+        return tmp_path / "in"
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    def test_folder_of_files_is_read(self, files: Path, streaming: bool) -> None:
         options = {"split": "train", "streaming": streaming}
-        given = opened("huggingface", name=str(tmp_path / "in"), options=options)
+        given = opened("huggingface", name=str(files), options=options)
         assert len(given) == (3 if streaming else 1)
         assert read(given).good == ROWS
 
-    @pytest.mark.parametrize("limit", [1, 50, 120, 1000])
     @pytest.mark.parametrize("how", ["saved", "streamed", "fetched"])
-    def test_a_limit_is_kept_to_the_row(
-        self, folder: Path, limit: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-        place = folder
-        if how != "saved":
-            place = tmp_path / "in"
-            place.mkdir()
-            for number in range(3):
-                part = pa.Table.from_pylist(ROWS[number * 40 : number * 40 + 40])
-                pq.write_table(part, place / f"train-{number}.parquet")
-        options = {"split": "train", "limit": limit, "override_num_blocks": 2}
-        options |= {"streaming": how == "streamed"}
-        given = opened("huggingface", name=str(place), options=options)
-        assert read(given).good == ROWS[:limit]
-        assert given.columns() == ["id", "text", "score"]
-        count = given.count()
-        assert count is None or count.rows == min(limit, 120)
+    def test_limit_is_exact(self, folder: Path, files: Path, how: str) -> None:
+        options = {"split": "train", "override_num_blocks": 2, "streaming": how == "streamed"}
+        for limit in (1, 50, 120, 1000):
+            name = str(folder if how == "saved" else files)
+            given = opened("huggingface", name=name, options={**options, "limit": limit})
+            assert read(given).good == ROWS[:limit]
+            assert given.columns() == ["id", "text", "score"]
+            count = given.count()
+            assert count is None or count.rows == min(limit, 120)
 
-    def test_a_split_and_a_limit_are_as_large_as_their_share_of_the_rows(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-        (tmp_path / "in").mkdir()
-        pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "in" / "train.parquet")
-        pq.write_table(pa.Table.from_pylist(ROWS[:40]), tmp_path / "in" / "test.parquet")
+    def test_size_of_a_split_or_limit_is_its_share(self, files: Path) -> None:
+        pq.write_table(pa.Table.from_pylist(ROWS[:40]), files / "test.parquet")
 
         def size(**options: Any) -> int:
             options |= {"split": "train", "streaming": False}
-            return opened("huggingface", name=str(tmp_path / "in"), options=options).size
+            return opened("huggingface", name=str(files), options=options).size
 
-        whole = datasets.load_dataset(str(tmp_path / "in"), split="train").info.dataset_size
+        whole = datasets.load_dataset(str(files), split="train").info.dataset_size
         assert 0 < size() == round(whole * 120 / 160)
         assert size(limit=20) == round(whole * 20 / 160)
 
-    def test_a_set_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+    def test_missing_dataset_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"read\.name '.*/none': "):
             opened("huggingface", name=str(tmp_path / "none"))
 
@@ -367,28 +332,28 @@ class TestLance:
         assert given.count() == RowCount(10, estimated=False)
         assert given.columns() == ["text"]
 
-    def test_the_version_is_the_one_that_was_found_whatever_is_added_later(self, path: str) -> None:
+    def test_version_found_at_open_is_read(self, path: str) -> None:
         given = opened("lance", path=path)
         lance.write_dataset(pa.Table.from_pylist(ROWS), path, mode="append")
         assert read(given).good == ROWS
 
-    @pytest.mark.parametrize(("blocks", "parts"), [(1, 1), (2, 2), (99, 4)])
-    def test_fragments_are_shared_out(self, path: str, blocks: int, parts: int) -> None:
-        given = opened("lance", path=path, options={"override_num_blocks": blocks})
-        assert len(given) == parts
-        assert read(given).good == ROWS
+    def test_fragments_are_distributed(self, path: str) -> None:
+        for blocks, parts in ((1, 1), (2, 2), (99, 4)):
+            given = opened("lance", path=path, options={"override_num_blocks": blocks})
+            assert len(given) == parts
+            assert read(given).good == ROWS
 
-    @pytest.mark.parametrize("limit", [1, 50, 120, 1000])
     @pytest.mark.parametrize("filter_", [None, "id % 3 = 1"])
-    def test_a_limit_is_kept_to_the_row(self, path: str, limit: int, filter_: str | None) -> None:
-        options: Document = {"limit": limit, "override_num_blocks": 3}
-        options |= {"filter": filter_} if filter_ else {}
+    def test_limit_is_exact(self, path: str, filter_: str | None) -> None:
         passed = [row for row in ROWS if filter_ is None or row["id"] % 3 == 1]
-        given = opened("lance", path=path, options=options)
-        assert read(given).good == passed[:limit]
-        assert given.count() == RowCount(len(passed[:limit]), estimated=False)
+        for limit in (1, 50, 120, 1000):
+            options: Document = {"limit": limit, "override_num_blocks": 3}
+            options |= {"filter": filter_} if filter_ else {}
+            given = opened("lance", path=path, options=options)
+            assert read(given).good == passed[:limit]
+            assert given.count() == RowCount(len(passed[:limit]), estimated=False)
 
-    def test_it_may_lie_on_s3(
+    def test_dataset_on_s3_is_read(
         self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "s3").mkdir()
@@ -401,33 +366,28 @@ class TestLance:
             storage = {"endpoint": server.endpoint, "region": "us-east-1"}
             assert read(opened("lance", path="s3://lake/a", storage=storage)).good == ROWS
 
-    def test_a_set_without_rows_is_an_empty_input(self, tmp_path: Path) -> None:
+    def test_empty_dataset_is_an_empty_input(self, tmp_path: Path) -> None:
         empty = tmp_path / "empty.lance"
         lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), empty)
         given = opened("lance", path=str(empty))
         assert (given.columns(), read(given).ends) == (["id"], {0: 0})
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
+    def test_unreadable_source_names_its_field(self, path: str) -> None:
+        for options, words in (
             ({"columns": ["txt"]}, r"read\.options\.columns: there is no column 'txt'"),
             ({"filter": "idd > 3"}, r"read\.options\.filter: .*idd"),
             ({"filter": "id >"}, r"read\.options\.filter: "),
             ({"version": 99}, r"read\.options\.version: "),
-        ],
-    )
-    def test_what_cannot_be_read_is_told_by_its_field(
-        self, path: str, options: Document, words: str
-    ) -> None:
-        with pytest.raises(BadInput, match=words) as raised:
-            opened("lance", path=path, options=options)
-        assert ".rs:" not in raised.value.message
+        ):
+            with pytest.raises(BadInput, match=words) as raised:
+                opened("lance", path=path, options=options)
+            assert ".rs:" not in raised.value.message
 
-    def test_a_set_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+    def test_missing_dataset_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"read\.path '.*/none': .*not found"):
             opened("lance", path=str(tmp_path / "none"))
 
-    def test_it_may_not_lie_where_output_goes(self, path: str, tmp_path: Path) -> None:
+    def test_dataset_below_the_output_is_found(self, path: str, tmp_path: Path) -> None:
         given = opened("lance", path=path)
         assert given.below(Address(str(tmp_path))) == path
         assert given.below(Address(path)) == path
@@ -443,12 +403,12 @@ def failing(error: Exception) -> TableInput:
     return TableInput("sql", [task])
 
 
-def test_a_source_that_fails_on_the_way_is_told_by_its_part() -> None:
+def test_read_error_names_the_part() -> None:
     with pytest.raises(JobFailure, match="sql:0 cannot be read: ValueError: gone away"):
         list(failing(ValueError("gone away")).read_tasks(1)[0]())
 
 
-def test_a_column_by_a_reserved_name_is_refused() -> None:
+def test_reserved_column_name_is_rejected() -> None:
     given = TableInput("sql", [lambda: [pa.table({"_bi_id": [1]})]])
     with pytest.raises(BadInput, match="sql:0 has a column '_bi_id'"):
         list(given.read_tasks(1)[0]())

@@ -1,4 +1,4 @@
-"""What holds for every table: all rows or none, once, read back by the format's own library."""
+"""Every table format: all rows or none, once, read back by the format's own library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batchinference.pipeline.owner import is_complete
 from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables import Fence, reaching_table
-from support.tables import TableJob, in_order, open_job, run_job, table_of
+from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 
 Row = dict[str, Any]
 MOMENT = dt.datetime.fromisoformat("2026-01-02T03:04:05")
@@ -67,7 +67,7 @@ def sql_rows(place: Path) -> list[Row]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A format: the fields of `write`, and how its own library reads it."""
+    """A format: its fields of `write`, and a reader of its own library."""
 
     fields: Callable[[Path], Write]
     rows: Callable[[Path], list[Row]]
@@ -87,7 +87,7 @@ KINDS = {
 
 @dataclass
 class Target:
-    """A table in a directory of its own."""
+    """A table in its own directory."""
 
     format: str
     place: Path
@@ -97,7 +97,7 @@ class Target:
         return {"format": self.format, "path": str(self.place / "out"), **own, **fields}
 
     def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
-        """`name` tells two jobs apart."""
+        """Run a job. Jobs of different names are different jobs."""
         return run_job(self.place / name, self.write(**fields), tables)
 
     def open(self, name: str = "in", **fields: Any) -> TableJob:
@@ -143,7 +143,7 @@ def everything() -> pa.Table:
     )
 
 
-def test_rows_of_every_type_come_back(target: Target) -> None:
+def test_every_type_is_read_back(target: Target) -> None:
     assert target.run(everything())
     first, second = target.rows()
     image = [[[200, 200, 200]], [[200, 200, 200]]]
@@ -157,12 +157,22 @@ def test_rows_of_every_type_come_back(target: Target) -> None:
     assert second == dict.fromkeys(first) | known
 
 
-def test_rows_of_all_tasks_are_there(target: Target) -> None:
-    assert target.run(numbered(0, 1), numbered(2), numbered(3, 4))
+def test_complete_job_is_committed_once(target: Target) -> None:
+    write = target.open().spec.write
+    assert first_rows(write, 2) == []
+    tables = numbered(0, 1), numbered(2), numbered(3, 4)
+    assert target.run(*tables)
+    assert not target.run(*tables)
     assert target.rows() == expected(0, 1, 2, 3, 4)
+    state = target.place / "out" / "_batchinference"
+    assert not (state / "staged").exists()
+    assert json.loads((state / "job.json").read_text())["attempt"] == 2
+    assert (target.place / "out" / "_SUCCESS").exists()
+    assert len(first_rows(write, 2)) == 2
+    assert set(first_rows(write, 1)[0]) == {"id", "text"}
 
 
-def test_nothing_is_visible_before_the_commit(target: Target) -> None:
+def test_rows_are_visible_only_after_the_commit(target: Target) -> None:
     job = target.open()
     job.begin(numbered(0))
     job.put(numbered(0, 1))
@@ -172,7 +182,7 @@ def test_nothing_is_visible_before_the_commit(target: Target) -> None:
     assert target.rows() == expected(0, 1)
 
 
-def test_what_a_failed_attempt_wrote_is_never_seen(target: Target) -> None:
+def test_rows_of_a_failed_attempt_are_never_visible(target: Target) -> None:
     failed = target.open()
     failed.begin(numbered(0))
     failed.put(numbered(7, 8))
@@ -180,7 +190,7 @@ def test_what_a_failed_attempt_wrote_is_never_seen(target: Target) -> None:
     assert target.rows() == expected(0, 1)
 
 
-def test_a_task_that_is_tried_again_adds_nothing_twice(target: Target) -> None:
+def test_retried_task_adds_no_duplicates(target: Target) -> None:
     job = target.open()
     job.begin(numbered(0))
     for _ in range(2):
@@ -190,14 +200,8 @@ def test_a_task_that_is_tried_again_adds_nothing_twice(target: Target) -> None:
     assert target.rows() == expected(0, 1, 2)
 
 
-def test_the_same_job_does_nothing_once_it_is_complete(target: Target) -> None:
-    assert target.run(numbered(0))
-    assert not target.run(numbered(0))
-    assert target.rows() == expected(0)
-
-
 @pytest.mark.parametrize("mode", ["error", "append"])
-def test_a_driver_that_died_right_after_the_commit_has_done_it(target: Target, mode: str) -> None:
+def test_driver_killed_after_the_commit_is_complete(target: Target, mode: str) -> None:
     job = target.open(mode=mode)
     job.begin(numbered(0))
     job.put(numbered(0, 1))
@@ -209,7 +213,7 @@ def test_a_driver_that_died_right_after_the_commit_has_done_it(target: Target, m
 
 
 def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Address]:
-    """The receipts of a job with rows 0 and 1, of a table that may have row 9."""
+    """Return the receipts of a job with rows 0 and 1. A filled table has row 9 before."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
     job = target.open(mode=mode)
@@ -219,12 +223,12 @@ def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Address]
 
 
 def nothing() -> None:
-    """A last look that sees nothing."""
+    """A last check that does nothing."""
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-def test_a_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: str) -> None:
+def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: str) -> None:
     receipts = ready_to_commit(target, mode, filled=filled)
     table = table_of(target.write(mode=mode))
     rows = expected(0, 1, *([9] if filled and mode == "append" else []))
@@ -240,10 +244,8 @@ def test_a_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-def test_a_table_takes_one_commit_of_a_series_while_another_goes_on(
-    target: Target, filled: bool, mode: str
-) -> None:
-    # Lance adds rows to whatever there is by then, which `verify` tells by the commits
+def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool, mode: str) -> None:
+    # Lance appends to any later version. `verify` finds this by the commits.
     twice = target.format == "lance" and filled and mode == "append"
     receipts = ready_to_commit(target, mode, filled=filled)
 
@@ -260,7 +262,7 @@ def test_a_table_takes_one_commit_of_a_series_while_another_goes_on(
     assert (table.commits("second"), table.commits("series")) == (twice, 1 + twice)
 
 
-def test_a_job_whose_state_was_removed_is_another_run(target: Target) -> None:
+def test_job_with_removed_state_is_a_new_run(target: Target) -> None:
     assert target.run(numbered(0), mode="append")
     shutil.rmtree(target.place / "out" / "_batchinference")
     died = target.open(mode="append")
@@ -270,14 +272,7 @@ def test_a_job_whose_state_was_removed_is_another_run(target: Target) -> None:
     assert target.rows() == expected(0, 0)
 
 
-def test_a_table_with_rows_is_refused(target: Target) -> None:
-    target.run(numbered(0), mode="append", name="first")
-    with pytest.raises(BadOutput, match="has rows already"):
-        target.run(numbered(1), name="second")
-    assert target.rows() == expected(0)
-
-
-def test_a_table_that_got_rows_meanwhile_is_refused(target: Target) -> None:
+def test_table_filled_during_the_job_is_rejected(target: Target) -> None:
     job = target.open()
     job.begin(numbered(0))
     job.put(numbered(0))
@@ -287,14 +282,22 @@ def test_a_table_that_got_rows_meanwhile_is_refused(target: Target) -> None:
     assert target.rows() == expected(1)
 
 
-def test_append_adds_to_a_table_and_makes_one(target: Target) -> None:
+def test_append_extends_a_table_and_error_rejects_it(target: Target) -> None:
     assert target.run(numbered(0), mode="append", name="first")
     assert target.run(numbered(1), mode="append", name="second")
     assert not target.run(numbered(1), mode="append", name="second")
+    with pytest.raises(BadOutput, match="has rows already"):
+        target.run(numbered(2), name="third")
     assert target.rows() == expected(0, 1)
 
 
-def test_overwrite_replaces_the_rows_when_all_are_there(target: Target) -> None:
+def test_ignore_keeps_a_table_with_rows(target: Target) -> None:
+    assert target.run(numbered(0), mode="ignore", name="first")
+    assert not target.run(numbered(1), mode="ignore", name="second")
+    assert target.rows() == expected(0)
+
+
+def test_overwrite_replaces_the_rows_at_the_commit(target: Target) -> None:
     target.run(numbered(0, 1), name="first")
     job = target.open(name="second", mode="overwrite")
     job.begin(numbered(2))
@@ -306,63 +309,32 @@ def test_overwrite_replaces_the_rows_when_all_are_there(target: Target) -> None:
     assert target.rows() == expected(2)
 
 
-def test_ignore_leaves_a_table_with_rows_alone(target: Target) -> None:
-    assert target.run(numbered(0), mode="ignore", name="first")
-    assert not target.run(numbered(1), mode="ignore", name="second")
-    assert target.rows() == expected(0)
-
-
 @pytest.mark.parametrize(("mode", "left"), [("append", [0]), ("overwrite", [])])
-def test_a_job_without_rows(target: Target, mode: str, left: list[int]) -> None:
+def test_job_without_rows_follows_its_mode(target: Target, mode: str, left: list[int]) -> None:
     target.run(numbered(0), mode="append", name="first")
     assert target.run(mode=mode, name="second")
     assert target.rows() == expected(*left)
 
 
-def test_a_job_without_rows_makes_no_table(target: Target) -> None:
+def test_job_without_rows_creates_no_table(target: Target) -> None:
     assert target.run()
     assert target.rows() == []
 
 
-def test_columns_are_chosen_and_in_order(target: Target) -> None:
+def test_selected_columns_keep_their_order(target: Target) -> None:
     assert target.run(everything(), columns=["text", "id"])
     assert [list(row) for row in target.rows()] == [["text", "id"]] * 2
 
 
-def test_a_column_that_is_null_in_a_task_fits_the_others(target: Target) -> None:
-    null = pa.table({"id": [1], "text": pa.nulls(1)})
-    assert target.run(numbered(0), null, numbered(2))
-    assert [row["text"] for row in target.rows()] == ["row 0", None, "row 2"]
+def test_null_missing_and_reordered_columns_fit(target: Target) -> None:
+    null, missing = pa.table({"id": [1], "text": pa.nulls(1)}), pa.table({"id": [3]})
+    assert target.run(numbered(0), null, numbered(2).select(["text", "id"]), missing)
+    texts = {row["id"]: row["text"] for row in target.rows()}
+    assert texts == {0: "row 0", 1: None, 2: "row 2", 3: None}
 
 
-def test_a_column_that_a_task_lacks_is_null(target: Target) -> None:
-    assert target.run(numbered(0), pa.table({"id": [1]}))
-    assert [row["text"] for row in target.rows()] == ["row 0", None]
-
-
-def test_columns_in_another_order_are_no_others(target: Target) -> None:
-    assert target.run(numbered(0), numbered(1).select(["text", "id"]))
-    assert target.rows() == expected(0, 1)
-
-
-def test_values_that_do_not_fit_the_first_rows_are_named(target: Target) -> None:
+def test_type_conflict_names_the_column(target: Target) -> None:
     odd = pa.table({"id": [1], "text": [[1]]})
     with pytest.raises(BadOutput, match="text"):
         target.run(numbered(0), odd)
     assert target.rows() == []
-
-
-def test_the_files_of_a_commit_are_gone_after_it(target: Target) -> None:
-    target.run(numbered(0))
-    state = target.place / "out" / "_batchinference"
-    assert not (state / "staged").exists()
-    assert json.loads((state / "job.json").read_text())["attempt"] == 1
-    assert (target.place / "out" / "_SUCCESS").exists()
-
-
-def test_the_first_rows_can_be_seen(target: Target) -> None:
-    job = target.open()
-    assert first_rows(job.spec.write, 2) == []
-    target.run(numbered(0, 1, 2), name="in")
-    assert len(first_rows(job.spec.write, 2)) == 2
-    assert set(first_rows(job.spec.write, 1)[0]) == {"id", "text"}

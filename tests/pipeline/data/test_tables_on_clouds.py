@@ -1,4 +1,4 @@
-"""Tables on Google Cloud Storage and Azure Blob Storage, played by servers at an endpoint."""
+"""Tables on simulated Google Cloud Storage and Azure Blob Storage."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from batchinference.pipeline.table_sources import open_table
 from batchinference.pipeline.tables.stores import iceberg_properties
 from batchinference.spec.read import ReadLance
 from batchinference.spec.storage import Storage
-from support.clouds import ACCOUNT_KEY, Cloud, served
-from support.reading import Outcome
-from support.tables import in_order, run_job, table_of
+from support.inputs.read_files import Outcome
+from support.jobs.table_writes import in_order, run_job, table_of
+from support.servers.clouds import ACCOUNT_KEY, Cloud, served
 
 ROWS = [{"id": 0, "text": "a"}, {"id": 1, "text": None}, {"id": 2, "text": "b"}]
 
@@ -29,7 +29,7 @@ def clouds() -> Iterator[dict[str, Cloud]]:
 
 
 @pytest.fixture(autouse=True)
-def no_file_system_of_another_test() -> None:
+def fresh_file_systems() -> None:
     object_store.cache_clear()
 
 
@@ -42,7 +42,7 @@ def storage(scheme: str, clouds: dict[str, Cloud], *, anonymous: bool) -> dict[s
 @pytest.mark.parametrize(
     ("scheme", "anonymous"), [("gs", True), ("az", True), ("az", False)], ids=str
 )
-def test_rows_come_back_and_are_added_to_once(
+def test_rows_are_read_back_and_appended_once(
     format_: str,
     scheme: str,
     anonymous: bool,
@@ -66,12 +66,12 @@ def test_rows_come_back_and_are_added_to_once(
         assert in_order(Outcome([table for task in tasks for table in task()]).good) == ROWS
 
 
-def test_iceberg_finds_the_service_of_its_warehouse(
+def test_iceberg_reaches_its_warehouse(
     clouds: dict[str, Cloud], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"TOKEN": "t", "TOKEN_EXPIRES_AT": "32503680000000"}.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULT__GCS__OAUTH2__{name}", value)
-    # which is read when the module is imported, and other tests may have imported it
+    # pyiceberg reads the environment at import, and another test may have imported it
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     uri = f"sqlite:///{tmp_path}/catalog.db"
     catalog = {"properties": {"type": "sql", "uri": uri, "warehouse": "gs://iceberg/w"}}
@@ -83,17 +83,14 @@ def test_iceberg_finds_the_service_of_its_warehouse(
     assert any(name.startswith("iceberg/w/") for name in clouds["gs"].objects)
 
 
-@pytest.mark.parametrize(
-    ("place", "expected"),
-    [
-        ("s3://lake/w", {"s3.endpoint": "https://store", "s3.region": "here"}),
-        ("./out", {"s3.endpoint": "https://store", "s3.region": "here"}),
+def test_iceberg_properties_name_the_endpoint() -> None:
+    s3 = {"s3.endpoint": "https://store", "s3.region": "here"}
+    for place, expected in (
+        ("s3://lake/w", s3),
+        ("./out", s3),
         ("gs://lake/w", {"gcs.service.host": "https://store"}),
         ("abfss://lake@account.dfs.core.windows.net/w", {}),
         ("az://lake/out", {}),
-    ],
-)
-def test_iceberg_is_told_of_an_endpoint_in_the_words_of_its_store(
-    place: str, expected: dict[str, str]
-) -> None:
-    assert iceberg_properties(place, Storage(endpoint="https://store", region="here")) == expected
+    ):
+        found = iceberg_properties(place, Storage(endpoint="https://store", region="here"))
+        assert found == expected, place

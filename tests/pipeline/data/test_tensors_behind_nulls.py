@@ -1,6 +1,6 @@
-"""Tensors keep to their rows where rows without one, such as the ends of files, lie among them.
+"""Tensors keep their rows when rows without a tensor, such as ends of files, lie among them.
 
-Ray joins blocks into one array and cuts slices of it, and reads the tensors of a slice by counting.
+Ray joins blocks into one array, slices it, and finds the tensors of a slice by counting.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.data._internal.arrow_ops.transform_pyarrow import combine_chunks
 
 from batchinference.pipeline import rows
 from batchinference.pipeline.blocks import concat, rows_of, to_batch, to_table
 from batchinference.pipeline.writers.base import plain, values_of
+from support.tiers import examples
 
 SHAPES = {"vectors": (4,), "pixels": (2, 3, 3), "one number": (1,)}
 KINDS = [
@@ -29,7 +30,7 @@ KINDS = [
 
 
 def tensors(numbers: list[int], shape: tuple[int, ...] | None, dtype: str) -> Any:
-    """A tensor of each number, which tells it from the others."""
+    """Return a distinct tensor for each number."""
     shapes = [shape or (1 + number % 3, 2) for number in numbers]
     kind = np.dtype(dtype)
     if kind.kind == "b":
@@ -41,7 +42,7 @@ def tensors(numbers: list[int], shape: tuple[int, ...] | None, dtype: str) -> An
 
 
 def among_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) -> pa.Table:
-    """Rows of tensors with the ends of files among them, in one piece of memory."""
+    """Return rows of tensors with ends of files among them, in one chunk."""
     parts = [
         rows.with_ids(to_table({"tensor": tensors([row], shape, dtype)}), 0, row)
         if there
@@ -65,9 +66,7 @@ PRESENT = [True, True, False, True, False, False, True, True, True, False, True,
 
 
 @pytest.mark.parametrize(("shape", "dtype"), KINDS)
-def test_every_slice_of_good_rows_holds_their_own_tensors(
-    shape: tuple[int, ...] | None, dtype: str
-) -> None:
+def test_slices_hold_the_tensors_of_their_rows(shape: tuple[int, ...] | None, dtype: str) -> None:
     whole = among_ends(PRESENT, shape, dtype).select(["tensor"])
     for start in range(len(PRESENT)):
         for stop in range(start + 1, len(PRESENT) + 1):
@@ -81,8 +80,9 @@ def test_every_slice_of_good_rows_holds_their_own_tensors(
             assert same(plain(part).column("tensor").to_pylist(), [e.tolist() for e in expected])
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.booleans(), min_size=2, max_size=12), st.data())
-def test_what_is_split_off_any_part_of_a_block_holds_its_own_tensors(
+def test_split_parts_hold_the_tensors_of_their_rows(
     present: list[bool], data: st.DataObject
 ) -> None:
     present[0] = True
@@ -95,7 +95,7 @@ def test_what_is_split_off_any_part_of_a_block_holds_its_own_tensors(
         assert same(batch, tensors(numbers[first : first + 2], (2, 2), "float32"))
 
 
-def test_tensors_behind_good_rows_without_one_are_their_own() -> None:
+def test_tensors_after_null_rows_keep_their_rows() -> None:
     values = [np.full(3, 0.0), None, None, np.full(3, 3.0), np.full(3, 4.0)]
     parts = [pa.table({"n": [n]}) if value is None else to_table({"n": [n], "x": value[None]})
              for n, value in enumerate(values)]  # fmt: skip

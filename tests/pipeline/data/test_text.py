@@ -1,4 +1,4 @@
-"""Text: one line a row, as Python reads lines."""
+"""Text: one row per line, as Python reads lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers import lines
-from support.reading import read_files
+from support.inputs.read_files import read_files
+from support.tiers import examples
 
 PROSE = sorted((Path(sklearn.datasets.__file__).parent / "descr").glob("*.rst"))
 
@@ -25,13 +26,14 @@ def python_lines(path: Path, encoding: str = "utf-8") -> list[str]:
     return path.read_text(encoding=encoding).splitlines()
 
 
-@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.stem)
-def test_a_text_file_gives_the_lines_that_python_gives(path: Path) -> None:
-    assert texts(path, drop_empty_lines=False) == python_lines(path)
-    assert texts(path) == [line for line in python_lines(path) if line.strip()]
+def test_lines_equal_python() -> None:
+    assert len(PROSE) > 3
+    for path in PROSE:
+        assert texts(path, drop_empty_lines=False) == python_lines(path)
+        assert texts(path) == [line for line in python_lines(path) if line.strip()]
 
 
-def test_a_directory_is_read_file_by_file_in_the_order_of_the_names(tmp_path: Path) -> None:
+def test_files_are_read_in_name_order(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
         (tmp_path / f"{name}.txt").write_text(f"{name}1\n{name}2\n")
     outcome = read_files("text", tmp_path)
@@ -65,7 +67,7 @@ def test_a_directory_is_read_file_by_file_in_the_order_of_the_names(tmp_path: Pa
         *("beyond ASCII", "other separators of Unicode do not end a line"),
     ],
 )
-def test_lines_end_with_a_newline(tmp_path: Path, content: bytes, expected: list[str]) -> None:
+def test_lines_end_at_newlines(tmp_path: Path, content: bytes, expected: list[str]) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     outcome = read_files("text", path, drop_empty_lines=False)
@@ -74,7 +76,7 @@ def test_lines_end_with_a_newline(tmp_path: Path, content: bytes, expected: list
     assert texts(path) == [line for line in expected if line.strip()]
 
 
-def test_lines_that_are_left_out_have_no_number(tmp_path: Path) -> None:
+def test_dropped_lines_have_no_number(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("a\n\n  \nb\n")
     outcome = read_files("text", path)
@@ -82,34 +84,31 @@ def test_lines_that_are_left_out_have_no_number(tmp_path: Path) -> None:
     assert outcome.ends == {0: 2}
 
 
-@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-@pytest.mark.parametrize(
-    "encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "cp500"]
-)
-def test_every_encoding_of_python_can_be_read(tmp_path: Path, encoding: str, newline: str) -> None:
+def test_python_encodings_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes(newline.join(["grün", "", "weiß", ""]).encode(encoding))
-    assert texts(path, encoding=encoding) == ["grün", "weiß"]
-    assert texts(path, encoding=encoding, drop_empty_lines=False) == ["grün", "", "weiß"]
+    for encoding in ("latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "cp500"):
+        for newline in ("\n", "\r\n"):
+            path.write_bytes(newline.join(["grün", "", "weiß", ""]).encode(encoding))
+            assert texts(path, encoding=encoding) == ["grün", "weiß"], encoding
+            found = texts(path, encoding=encoding, drop_empty_lines=False)
+            assert found == ["grün", "", "weiß"], encoding
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32", "latin-1"])
-def test_an_empty_file_has_no_rows_in_any_encoding(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes("".encode(encoding))
-    outcome = read_files("text", path, encoding=encoding, drop_empty_lines=False)
-    assert outcome.good == []
-    assert outcome.ends == {0: 0}
+def test_empty_file_has_no_rows_in_any_encoding(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "utf-16", "utf-32", "latin-1"):
+        (tmp_path / "a.txt").write_bytes("".encode(encoding))
+        outcome = read_files("text", tmp_path, encoding=encoding, drop_empty_lines=False)
+        assert (outcome.good, outcome.ends) == ([], {0: 0}), encoding
 
 
-@pytest.mark.parametrize("encoding", ["utf-9", "undefined", "a\0b", "hex", "rot13"])
-def test_an_unknown_encoding_is_refused_by_its_name(tmp_path: Path, encoding: str) -> None:
+def test_unknown_encoding_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(BadInput, match=f"encoding: unknown encoding '{encoding}'"):
-        read_files("text", tmp_path, encoding=encoding)
+    for encoding in ("utf-9", "undefined", "a\0b", "hex", "rot13"):
+        with pytest.raises(BadInput, match=f"encoding: unknown encoding '{encoding}'"):
+            read_files("text", tmp_path, encoding=encoding)
 
 
-def test_a_line_with_undecodable_bytes_goes_to_the_errors(tmp_path: Path) -> None:
+def test_undecodable_line_fails_its_row(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\n\xff\xfe\nthree\n\nfive\xff\nsix")
     outcome = read_files("text", path)
@@ -120,7 +119,7 @@ def test_a_line_with_undecodable_bytes_goes_to_the_errors(tmp_path: Path) -> Non
     assert outcome.ends == {0: 5}
 
 
-def test_empty_lines_beside_undecodable_ones_are_kept_where_asked_for(tmp_path: Path) -> None:
+def test_empty_lines_can_be_kept_beside_failed_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\n\xff\n\r\nfour\n\n")
     outcome = read_files("text", path, drop_empty_lines=False)
@@ -128,7 +127,7 @@ def test_empty_lines_beside_undecodable_ones_are_kept_where_asked_for(tmp_path: 
     assert outcome.places == [(0, 0), (0, 2), (0, 3), (0, 4)]
 
 
-def test_a_file_that_cannot_be_cut_into_lines_is_one_bad_row(tmp_path: Path) -> None:
+def test_truncated_utf16_file_is_one_failed_row(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("good\n".encode("utf-16"))
     (tmp_path / "b.txt").write_bytes("bad\n".encode("utf-16")[:-1])
     outcome = read_files("text", tmp_path, encoding="utf-16")
@@ -137,14 +136,14 @@ def test_a_file_that_cannot_be_cut_into_lines_is_one_bad_row(tmp_path: Path) -> 
     assert outcome.ends == {0: 1, 1: 1}
 
 
-def test_one_huge_line_is_one_row(tmp_path: Path) -> None:
+def test_huge_line_is_one_row(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     huge = "x" * (2 * lines.CHUNK_BYTES + 5)
     path.write_text(f"before\n{huge}\nafter\n")
     assert texts(path) == ["before", huge, "after"]
 
 
-def test_a_gzipped_file_is_unpacked(tmp_path: Path) -> None:
+def test_gzip_file_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"a\nb\n"))
     assert texts(path) == ["a", "b"]
@@ -152,12 +151,12 @@ def test_a_gzipped_file_is_unpacked(tmp_path: Path) -> None:
     assert texts(path, encoding="utf-16") == ["ä", "b"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     content=st.binary(max_size=60) | st.text("aé\r\n \t", max_size=40).map(str.encode),
     chunk=st.integers(3, 64),
 )
-def test_rows_do_not_depend_on_how_a_file_is_cut(
+def test_chunk_size_does_not_change_rows(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, chunk: int
 ) -> None:
     path = tmp_path_factory.mktemp("text") / "a.txt"
@@ -172,9 +171,9 @@ def test_rows_do_not_depend_on_how_a_file_is_cut(
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(written=st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories="C"))))
-def test_what_is_written_line_by_line_comes_back(
+def test_written_lines_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, written: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("text") / "a.txt"

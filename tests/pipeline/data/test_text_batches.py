@@ -1,4 +1,4 @@
-"""Batches of texts: rows of like length are computed together, within a budget of tokens."""
+"""Batches of texts: rows of similar length are computed together, within a token budget."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
-from support.documents import Document
-from support.transformers_runs import alike, loaded, run
+from support.documents.minimal import Document
+from support.models.run_transformers import alike, loaded, run
+from support.tiers import examples
 
 TEXTS = [
     *("a", "hello", "the quick brown fox jumps over the lazy dog", "", "b" * 300, "abc"),
@@ -26,6 +27,7 @@ def weight(group: list[int], multiple: int | None, limit: int) -> int:
     return len(group) * padded(max(group), multiple, limit)
 
 
+@settings(max_examples=examples(100))
 @example(lengths=[1, 1, 9], budget=16, multiple=8, limit=64)
 @given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 64), st.integers(1, 600))
 def test_every_row_is_in_one_group_within_the_budget(
@@ -41,8 +43,9 @@ def test_every_row_is_in_one_group_within_the_budget(
         assert weight([*group, following[0]], multiple, limit) > budget
 
 
+@settings(max_examples=examples(40))
 @given(LENGTHS)
-def test_without_a_budget_rows_stay_as_they_are(lengths: list[int]) -> None:
+def test_without_a_budget_all_rows_are_one_group(lengths: list[int]) -> None:
     (group,) = buckets(lengths, None, 8, 512)
     assert group.tolist() == list(range(len(lengths)))
 
@@ -52,7 +55,7 @@ def test_without_a_budget_rows_stay_as_they_are(lengths: list[int]) -> None:
     [(5, None, 64, 5), (5, 8, 64, 8), (8, 8, 64, 8), (60, 48, 64, 64), (70, 48, 64, 70)],
     ids=["as it is", "rounded up", "a multiple", "not beyond the limit", "beyond the limit"],
 )
-def test_a_length_is_rounded_up_to_what_the_model_takes(
+def test_length_is_rounded_up_within_the_limit(
     length: int, multiple: int | None, limit: int, expected: int
 ) -> None:
     assert padded(length, multiple, limit) == expected
@@ -62,8 +65,8 @@ SAMPLED = {"max_new_tokens": 4, "do_sample": True, "seed": 5}
 WITH_BUDGET: dict[str, tuple[str, str, Document]] = {
     "embeddings": ("feature-extraction", "bert", {"normalize": True}),
     "labels": ("text-classification", "bert", {"topK": 3}),
-    "tokens": ("token-classification", "tagger", {}),
-    "texts": ("text-generation", "writer", {"sampling": SAMPLED}),
+    "tokens": ("token-classification", "token_classifier", {}),
+    "texts": ("text-generation", "text_model", {"sampling": SAMPLED}),
     "padded to the full": (
         "feature-extraction",
         "bert",
@@ -73,22 +76,21 @@ WITH_BUDGET: dict[str, tuple[str, str, Document]] = {
 
 
 @pytest.mark.parametrize("case", WITH_BUDGET)
-@pytest.mark.parametrize("budget", [1, 40, 100, 100000])
-def test_results_do_not_depend_on_the_groups(
-    case: str, budget: int, bert: str, tiny: Callable[[str], str]
-) -> None:
+def test_groups_do_not_change_results(case: str, bert: str, tiny: Callable[[str], str]) -> None:
     task, name, fields = WITH_BUDGET[case]
     source = bert if name == "bert" else tiny(name)
     columns: dict[str, list[Any]] = {"text": TEXTS}
     alone = loaded(task, source, columns, **fields)
     expected = [run(alone, {"text": [text]})[0] for text in TEXTS]
-    found = run(loaded(task, source, columns, **fields, maxTokensPerBatch=budget), columns)
-    for result, wanted in zip(found, expected, strict=True):
-        assert alike(result, wanted), (result, wanted)
+    for budget in (1, 40, 100, 100000):
+        found = run(loaded(task, source, columns, **fields, maxTokensPerBatch=budget), columns)
+        assert len(found) == len(expected)
+        for result, wanted in zip(found, expected, strict=True):
+            assert alike(result, wanted), (budget, result, wanted)
 
 
 def widths(runtime: Any, texts: list[str]) -> list[tuple[int, ...]]:
-    """The shapes of the batches that reach the model."""
+    """Return the shapes of the batches that reach the model."""
     shapes: list[tuple[int, ...]] = []
 
     def note(_module: Any, _args: Any, given: dict[str, Any]) -> None:
@@ -100,7 +102,7 @@ def widths(runtime: Any, texts: list[str]) -> list[tuple[int, ...]]:
     return shapes
 
 
-def test_short_texts_are_not_padded_to_the_longest(bert: str) -> None:
+def test_short_texts_are_batched_together(bert: str) -> None:
     texts = ["a", "b" * 60, "c", "d", "e" * 61]
     columns = ["text"]
     assert widths(loaded("feature-extraction", bert, columns), texts) == [(5, 63)]
@@ -108,12 +110,13 @@ def test_short_texts_are_not_padded_to_the_longest(bert: str) -> None:
     assert widths(within, texts) == [(3, 3), (2, 63)]
 
 
-def test_padding_to_a_multiple_makes_few_shapes(bert: str) -> None:
-    runtime = loaded("feature-extraction", bert, ["text"], padToMultipleOf=16)
-    found = {widths(runtime, ["a" * length])[0][1] for length in range(1, 80)}
-    assert found == {16, 32, 48, 64}
-    plain = loaded("feature-extraction", bert, ["text"])
-    difference = runtime({"text": np.array(TEXTS, object)}) - plain(
-        {"text": np.array(TEXTS, object)}
+def test_padding_to_a_multiple_limits_the_shapes(bert: str) -> None:
+    padded_, plain = (
+        loaded("feature-extraction", bert, ["text"], padToMultipleOf=multiple)
+        for multiple in (16, None)
     )
-    assert np.abs(difference).max() < 1e-5
+    lengths = [*range(1, 80, 7), *(15, 16, 17, 31, 32, 33, 47, 48, 49, 79)]
+    found = {widths(padded_, ["a" * length])[0][1] for length in lengths}
+    assert found == {16, 32, 48, 64}
+    batch = {"text": np.array(TEXTS, object)}
+    assert np.abs(padded_(batch) - plain(batch)).max() < 1e-5

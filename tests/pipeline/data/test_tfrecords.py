@@ -13,8 +13,8 @@ import pytest
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers import streams
 from batchinference.pipeline.sizing import count_rows
-from support.reading import open_input, read_files
-from support.tfrecords import example, masked_crc, record, write_examples
+from support.inputs.read_files import open_input, read_files
+from support.inputs.tfrecords import example, masked_crc, record, write_examples
 
 
 def write(directory: Path, *rows: dict[str, Any], name: str = "a.tfrecords") -> Path:
@@ -26,7 +26,7 @@ def numbers(count: int) -> list[dict[str, Any]]:
     return [{"id": number} for number in range(count)]
 
 
-def test_the_checksum_of_the_writer_is_the_published_one() -> None:
+def test_checksum_of_the_test_writer_matches_the_specification() -> None:
     unmasked = int.from_bytes(masked_crc(b"123456789"), "little") - 0xA282EAD8
     assert (unmasked >> 17 | unmasked << 15) & 0xFFFFFFFF == 0xE3069283
 
@@ -46,19 +46,19 @@ def test_features_are_columns(tmp_path: Path) -> None:
     assert outcome.schema.names == ["id", "ids", "name", "parts", "score"]
 
 
-def test_a_feature_with_several_values_anywhere_is_a_list_everywhere(tmp_path: Path) -> None:
+def test_feature_with_several_values_is_always_a_list(tmp_path: Path) -> None:
     write(tmp_path, {"tags": [b"a"]}, name="a.tfrecords")
     write(tmp_path, {"tags": [b"b", b"c"]}, name="b.tfrecords")
     assert read_files("tfrecords", tmp_path).good == [{"tags": [b"a"]}, {"tags": [b"b", b"c"]}]
 
 
-def test_a_feature_is_a_list_when_told_so(tmp_path: Path) -> None:
+def test_list_columns_are_lists(tmp_path: Path) -> None:
     write(tmp_path, {"tags": [1], "id": 1})
     outcome = read_files("tfrecords", tmp_path, list_columns=["tags"])
     assert outcome.good == [{"tags": [1], "id": 1}]
 
 
-def test_a_list_that_nothing_told_of_is_a_bad_row(tmp_path: Path) -> None:
+def test_unexpected_list_fails_its_row(tmp_path: Path) -> None:
     write(tmp_path, *numbers(150), {"id": [1, 2]}, {"id": 150})
     outcome = read_files("tfrecords", tmp_path)
     assert [row["id"] for row in outcome.good] == list(range(151))
@@ -68,7 +68,7 @@ def test_a_list_that_nothing_told_of_is_a_bad_row(tmp_path: Path) -> None:
     }
 
 
-def test_a_feature_of_another_kind_is_a_bad_row(tmp_path: Path) -> None:
+def test_feature_of_another_kind_fails_its_row(tmp_path: Path) -> None:
     write(tmp_path, {"id": 1}, {"id": b"two"}, {"id": 3})
     outcome = read_files("tfrecords", tmp_path)
     assert outcome.good == [{"id": 1}, {"id": 3}]
@@ -77,7 +77,7 @@ def test_a_feature_of_another_kind_is_a_bad_row(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_record_lacks_is_null(tmp_path: Path) -> None:
+def test_missing_features_are_null(tmp_path: Path) -> None:
     write(tmp_path, {"id": 1, "tags": [1, 2]}, {"id": []}, {"tags": [3]})
     assert read_files("tfrecords", tmp_path).good == [
         {"id": 1, "tags": [1, 2]},
@@ -86,7 +86,7 @@ def test_what_a_record_lacks_is_null(tmp_path: Path) -> None:
     ]
 
 
-def test_a_feature_that_only_a_later_file_has_is_a_list(tmp_path: Path) -> None:
+def test_feature_of_an_unsampled_file_is_a_list(tmp_path: Path) -> None:
     write(tmp_path, {"id": 1}, name="a.tfrecords")
     write(tmp_path, {"id": 2, "late": 5}, {"id": 3, "late": b"x"}, name="b.tfrecords")
     outcome = open_input("tfrecords", tmp_path, sampled=1).read()
@@ -94,7 +94,7 @@ def test_a_feature_that_only_a_later_file_has_is_a_list(tmp_path: Path) -> None:
     assert list(outcome.bad) == [(1, 1)]
 
 
-def test_a_record_with_another_checksum_goes_to_the_errors_in_its_place(tmp_path: Path) -> None:
+def test_wrong_checksum_fails_its_row(tmp_path: Path) -> None:
     records = [record(example(row)) for row in numbers(5)]
     records[2] = records[2][:-5] + b"\xff" + records[2][-4:]
     (tmp_path / "a.tfrecords").write_bytes(b"".join(records))
@@ -104,7 +104,7 @@ def test_a_record_with_another_checksum_goes_to_the_errors_in_its_place(tmp_path
     assert outcome.ends == {0: 5}
 
 
-def test_a_record_that_is_no_example_goes_to_the_errors(tmp_path: Path) -> None:
+def test_record_without_an_example_fails_its_row(tmp_path: Path) -> None:
     content = record(example({"id": 1})) + record(b"\xff\xff\xff") + record(example({"id": 2}))
     (tmp_path / "a.tfrecords").write_bytes(content)
     outcome = read_files("tfrecords", tmp_path)
@@ -114,9 +114,7 @@ def test_a_record_that_is_no_example_goes_to_the_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("cut", [1, 5, 17], ids=["checksum", "content", "header"])
-def test_the_rest_of_a_file_that_is_cut_off_is_one_bad_row(
-    tmp_path: Path, cut: int, packed: bool
-) -> None:
+def test_rest_of_a_truncated_file_is_one_failed_row(tmp_path: Path, cut: int, packed: bool) -> None:
     content = b"".join(record(example(row)) for row in numbers(3))[:-cut]
     (tmp_path / "a.tfrecords").write_bytes(gzip.compress(content) if packed else content)
     write(tmp_path, {"id": 9}, name="b.tfrecords")
@@ -125,7 +123,7 @@ def test_the_rest_of_a_file_that_is_cut_off_is_one_bad_row(
     assert outcome.bad == {(0, 2): "ValueError: the file ends within a record"}
 
 
-def test_the_rest_of_a_file_with_a_damaged_length_is_one_bad_row(tmp_path: Path) -> None:
+def test_rest_after_a_damaged_length_is_one_failed_row(tmp_path: Path) -> None:
     records = [record(example(row)) for row in numbers(5)]
     records[2] = b"\xff" + records[2][1:]
     (tmp_path / "a.tfrecords").write_bytes(b"".join(records))
@@ -135,7 +133,7 @@ def test_the_rest_of_a_file_with_a_damaged_length_is_one_bad_row(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", [slice(40, 60), slice(-30, None)], ids=["middle", "end"])
-def test_damaged_gzip_is_one_bad_row(tmp_path: Path, damage: slice) -> None:
+def test_damaged_gzip_is_one_failed_row(tmp_path: Path, damage: slice) -> None:
     path = write(tmp_path, *numbers(2000), name="a.tfrecord.gz")
     content = bytearray(path.read_bytes())
     content[damage] = b""
@@ -145,27 +143,27 @@ def test_damaged_gzip_is_one_bad_row(tmp_path: Path, damage: slice) -> None:
     assert outcome.ends == {0: len(outcome.good) + 1}
 
 
-def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
+def test_empty_file_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecords").touch()
     outcome = read_files("tfrecords", tmp_path)
     assert (outcome.good, outcome.bad, outcome.ends) == ([], {}, {0: 0})
 
 
-def test_a_list_column_that_there_is_not_is_told_at_once(tmp_path: Path) -> None:
+def test_unknown_list_column_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, {"id": 1, "tag": 2})
     with pytest.raises(BadInput, match="there is no feature 'tags', only id, tag"):
         read_files("tfrecords", tmp_path, list_columns=["tags"])
 
 
 @pytest.mark.parametrize("name", ["a.tfrecords", "a.tfrecords.gz"])
-def test_rows_are_estimated_from_the_beginning(
+def test_row_count_is_estimated_from_the_beginning(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(5)
-    write(tmp_path, *({"noise": random.bytes(200)} for _ in range(3000)), name=name)
-    monkeypatch.setattr(streams, "SAMPLE_BYTES", 1 << 18)
+    write(tmp_path, *({"noise": random.bytes(200)} for _ in range(1500)), name=name)
+    monkeypatch.setattr(streams, "SAMPLE_BYTES", 1 << 17)
     opened = open_input("tfrecords", tmp_path)
     count = count_rows(opened.frozen, opened.file_rows.reader, {})
     assert count is not None
     assert count.estimated
-    assert abs(count.rows - 3000) < 400
+    assert abs(count.rows - 1500) < 200

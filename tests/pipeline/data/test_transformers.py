@@ -1,27 +1,26 @@
-"""Models of transformers: the results of the library itself, in batches of any size."""
+"""Encoders of transformers: results equal the library's for any batch size."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import skimage
 import torch
 import transformers
-from PIL import Image
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime, pool
 from batchinference.spec.models import TransformersModel
+from support.models.run_transformers import objects, photographs
 
 TEXTS = [
     *("a", "hello", "the quick brown fox jumps over the lazy dog", "", "x" * 300, "übung 1, 2"),
     *("batch inference", "hello"),
 ]
 TOLERANCE = 1e-5
+PHOTOS = photographs((90, 60), (40, 50), (64, 64))
 
 
 def runtime(task: str, source: str, **fields: Any) -> EncoderRuntime:
@@ -37,24 +36,8 @@ def runtime(task: str, source: str, **fields: Any) -> EncoderRuntime:
     return loaded
 
 
-def objects(values: list[Any]) -> np.ndarray:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
-
-
-def photographs() -> list[np.ndarray]:
-    """Some photographs of several sizes, height x width x 3."""
-    images = []
-    sizes = {"chelsea.png": (90, 60), "coffee.png": (40, 50), "rocket.jpg": (64, 64)}
-    for name, size in sizes.items():
-        with Image.open(Path(skimage.data_dir) / name) as image:
-            images.append(np.asarray(image.convert("RGB").resize(size)))
-    return images
-
-
 def hidden_states(source: str, texts: list[str], **options: Any) -> list[torch.Tensor]:
-    """tokens x width for each text by itself, so without padding."""
+    """Return tokens x width for each text alone, so without padding."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModel.from_pretrained(source).eval()
     states = []
@@ -80,7 +63,7 @@ def embed(loaded: EncoderRuntime, **inputs: list[Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("pooling", [None, "mean", "cls"])
 @pytest.mark.parametrize("normalize", [None, False, True])
-def test_embeddings_of_texts_are_those_of_the_library(
+def test_text_embeddings_equal_the_library(
     bert: str, pooling: str | None, normalize: bool | None
 ) -> None:
     found = embed(
@@ -94,7 +77,7 @@ def test_embeddings_of_texts_are_those_of_the_library(
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
 
 
-def test_embeddings_of_minilm_are_those_of_the_library_and_mean_something(minilm: str) -> None:
+def test_minilm_embeddings_equal_the_library(minilm: str) -> None:
     texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose again."]
     found = embed(runtime("feature-extraction", minilm, normalize=True), text=texts)
     expected = torch.stack([state.mean(0) for state in hidden_states(minilm, texts)])
@@ -106,15 +89,15 @@ def test_embeddings_of_minilm_are_those_of_the_library_and_mean_something(minilm
     assert unlike < 0.2
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_padding_does_not_change_embeddings(bert: str, size: int) -> None:
+def test_padding_does_not_change_embeddings(bert: str) -> None:
     loaded = runtime("feature-extraction", bert)
     whole = embed(loaded, text=TEXTS)
-    parts = [embed(loaded, text=TEXTS[at : at + size]) for at in range(0, len(TEXTS), size)]
-    assert np.abs(np.concatenate(parts) - whole).max() < TOLERANCE
+    for size in (1, 2, 3, 8):
+        parts = [embed(loaded, text=TEXTS[at : at + size]) for at in range(0, len(TEXTS), size)]
+        assert np.abs(np.concatenate(parts) - whole).max() < TOLERANCE
 
 
-def test_classification_of_texts_is_that_of_the_library(bert: str) -> None:
+def test_text_classification_equals_the_library(bert: str) -> None:
     result = runtime("text-classification", bert)({"text": objects(TEXTS)})
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(bert).eval()
@@ -128,43 +111,40 @@ def test_classification_of_texts_is_that_of_the_library(bert: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["vit", "resnet"])
-def test_classification_of_images_is_that_of_the_library(
+def test_image_classification_equals_the_library(
     request: pytest.FixtureRequest, model: str
 ) -> None:
     source = request.getfixturevalue(model)
-    images = photographs()
-    result = runtime("image-classification", source)({"image": objects(images)})
+    result = runtime("image-classification", source)({"image": objects(PHOTOS)})
     direct = transformers.AutoModelForImageClassification.from_pretrained(source).eval()
     with torch.inference_mode():
-        scores = direct(pixels(source, images)).logits.softmax(dim=-1)
+        scores = direct(pixels(source, PHOTOS)).logits.softmax(dim=-1)
     for found, row in zip(result.to_pylist(), scores, strict=True):
         assert found["label"] == direct.config.id2label[int(row.argmax())]
         assert abs(found["score"] - float(row.max())) < TOLERANCE
 
 
 @pytest.mark.parametrize("pooling", [None, "mean", "cls"])
-def test_embeddings_of_images_are_those_of_the_library(vit: str, pooling: str | None) -> None:
-    images = photographs()
-    found = embed(runtime("image-feature-extraction", vit, pooling=pooling), image=images)
+def test_image_embeddings_equal_the_library(vit: str, pooling: str | None) -> None:
+    found = embed(runtime("image-feature-extraction", vit, pooling=pooling), image=PHOTOS)
     with torch.inference_mode():
         model = transformers.AutoModel.from_pretrained(vit).eval()
-        states = model(pixels(vit, images)).last_hidden_state
+        states = model(pixels(vit, PHOTOS)).last_hidden_state
     expected = states[:, 0] if pooling == "cls" else states.mean(dim=1)
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
 
 
-def test_embeddings_of_a_convolutional_network_are_the_mean_over_the_image(resnet: str) -> None:
-    images = photographs()
-    found = embed(runtime("image-feature-extraction", resnet, normalize=True), image=images)
+def test_convolutional_embeddings_are_spatial_means(resnet: str) -> None:
+    found = embed(runtime("image-feature-extraction", resnet, normalize=True), image=PHOTOS)
     with torch.inference_mode():
         model = transformers.AutoModel.from_pretrained(resnet).eval()
-        states = model(pixels(resnet, images)).last_hidden_state
+        states = model(pixels(resnet, PHOTOS)).last_hidden_state
     expected = torch.nn.functional.normalize(states.mean(dim=(2, 3)), dim=1)
     assert found.shape == (3, 16)
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
 
 
-def test_images_of_one_size_may_come_as_one_tensor(vit: str) -> None:
+def test_images_may_be_one_tensor(vit: str) -> None:
     loaded = runtime("image-feature-extraction", vit)
     images = np.stack([np.full((20, 30, 3), value, np.uint8) for value in (0, 100, 255)])
     whole = loaded({"image": images})
@@ -173,7 +153,7 @@ def test_images_of_one_size_may_come_as_one_tensor(vit: str) -> None:
     assert np.abs(whole - one_by_one).max() < TOLERANCE
 
 
-def test_options_go_to_the_tokenizer(bert: str) -> None:
+def test_tokenizer_gets_the_options(bert: str) -> None:
     texts = ["abcdefgh", "abc"]
     short = embed(runtime("feature-extraction", bert, options={"max_length": 5}), text=texts)
     states = hidden_states(bert, texts, max_length=5)
@@ -183,40 +163,34 @@ def test_options_go_to_the_tokenizer(bert: str) -> None:
     assert np.abs(short[0] - short[1]).max() < TOLERANCE
 
 
-def test_options_go_to_the_image_processor(vit: str) -> None:
-    images = photographs()
+def test_image_processor_gets_the_options(vit: str) -> None:
     options = {"do_normalize": False}
-    found = embed(runtime("image-feature-extraction", vit, options=options), image=images)
+    found = embed(runtime("image-feature-extraction", vit, options=options), image=PHOTOS)
     with torch.inference_mode():
         model = transformers.AutoModel.from_pretrained(vit).eval()
-        states = model(pixels(vit, images, do_normalize=False)).last_hidden_state
+        states = model(pixels(vit, PHOTOS, do_normalize=False)).last_hidden_state
     assert np.abs(found - states.mean(dim=1).numpy()).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("value", [None, 5, b"bytes", ["a"]], ids=repr)
-def test_what_is_no_text_is_refused(bert: str, value: object) -> None:
-    with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
-        runtime("feature-extraction", bert)({"text": objects(["fine", value])})
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
+def test_other_values_are_rejected(bert: str, vit: str) -> None:
+    embedder = runtime("feature-extraction", bert)
+    for value in (None, 5, b"bytes", ["a"]):
+        with pytest.raises(TypeError, match=f"expected text, got {type(value).__name__}"):
+            embedder({"text": objects(["fine", value])})
+    classifier = runtime("image-classification", vit)
+    image = np.zeros((8, 8, 3), np.uint8)
+    for value, words in (
         (None, "NoneType"),
         (b"\x89PNG", "bytes"),
         ("/etc/hostname", "str"),
         ("http://localhost:1/image.png", "str"),
         (np.zeros((8, 8), np.uint8), r"\(8, 8\)"),
-    ],
-    ids=["None", "bytes", "path", "address", "no channels"],
-)
-def test_what_is_no_image_is_refused_and_never_fetched(vit: str, value: object, words: str) -> None:
-    image = np.zeros((8, 8, 3), np.uint8)
-    with pytest.raises(TypeError, match=f"expected an image of height x .*, got {words}"):
-        runtime("image-classification", vit)({"image": objects([image, value])})
+    ):
+        with pytest.raises(TypeError, match=f"expected an image of height x .*, got {words}"):
+            classifier({"image": objects([image, value])})
 
 
-def test_a_mean_leaves_padding_out() -> None:
+def test_mean_ignores_padding() -> None:
     hidden = torch.tensor([[[1.0, 2], [3, 4], [100, 100]], [[5, 6], [7, 8], [9, 10]]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
     assert pool(hidden, mask, "mean").tolist() == [[2.0, 3.0], [7.0, 8.0]]

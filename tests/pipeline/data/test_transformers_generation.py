@@ -1,4 +1,4 @@
-"""Text that models of transformers generate: prompts, chats, images, and sampling."""
+"""Text generation by transformers models: prompts, chats, images and sampling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -16,8 +15,8 @@ from skimage import data
 
 from batchinference.pipeline.failures import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.sampling import Sampling
-from support.tiny_models import CHARACTERS
-from support.transformers_runs import loaded, run
+from support.models.run_transformers import loaded, objects, run
+from support.models.tiny_transformers import CHARACTERS
 
 Tiny = Callable[[str], str]
 TEXTS = ["a cat", "dogs run a lot", "x", "the quick brown fox jumps over the lazy dog"]
@@ -27,7 +26,7 @@ IMAGES = [data.chelsea()[:40, :50], data.coffee()[:32, :32], data.astronaut()[:6
 
 
 def continued(source: str, prompt: str, special: bool = True, **sampling: Any) -> str:
-    """What the library's own `generate` adds to one prompt."""
+    """Return what the library's `generate` adds to one prompt."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
     tokens = tokenizer(prompt, return_tensors="pt", add_special_tokens=special)
@@ -40,18 +39,17 @@ def generated(source: str, texts: list[str], **fields: Any) -> list[Any]:
     return run(runtime, {"text": texts})
 
 
-def test_a_text_is_continued_as_it_is(tiny: Tiny) -> None:
-    for name in ("writer", "chatter"):
+def test_text_is_continued(tiny: Tiny) -> None:
+    for name in ("text_model", "chat_model"):
         expected = [continued(tiny(name), text, **GREEDY) for text in TEXTS]
         assert generated(tiny(name), TEXTS) == expected
         assert len(set(expected)) > 1
 
 
 @pytest.fixture
-def looked_up(tiny: Tiny, tmp_path: Path) -> str:
-    """A model that looks its 512 positions up; its tokenizer has a token for each letter, and
-    begins with <bos>."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("writer"))
+def short_model(tiny: Tiny, tmp_path: Path) -> str:
+    """A model of 512 learned positions, with a token for each letter and an initial <bos>."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("text_model"))
     tokenizer.save_pretrained(tmp_path)
     ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     config = transformers.GPT2Config(
@@ -61,21 +59,21 @@ def looked_up(tiny: Tiny, tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_prompt_and_its_answer_must_fit_into_the_model(looked_up: str) -> None:
-    assert generated(looked_up, ["x" * 505])
+def test_prompt_and_answer_must_fit_into_the_model(short_model: str) -> None:
+    assert generated(short_model, ["x" * 505])
     words = "512 tokens and sampling.max_new_tokens is 6, but the model has 512 positions"
     with pytest.raises(ValueError, match=words):
-        generated(looked_up, ["a", "x" * 511])
+        generated(short_model, ["a", "x" * 511])
     with pytest.raises(ValueError, match="max_new_tokens is 88, but"):
-        generated(looked_up, ["x" * 511], sampling={"max_length": 600})
+        generated(short_model, ["x" * 511], sampling={"max_length": 600})
 
 
-def test_positions_that_are_computed_may_be_exceeded(tiny: Tiny) -> None:
-    assert generated(tiny("writer"), ["x" * 511])
+def test_computed_positions_may_be_exceeded(tiny: Tiny) -> None:
+    assert generated(tiny("text_model"), ["x" * 511])
 
 
-def test_a_prompt_is_filled_with_the_rows_values(tiny: Tiny) -> None:
-    source = tiny("writer")
+def test_prompt_is_filled_with_row_values(tiny: Tiny) -> None:
+    source = tiny("text_model")
     runtime = loaded(
         "text-generation", source, ["text", "n"], prompt="{n} {{words}} of {text}", sampling=GREEDY
     )
@@ -86,8 +84,8 @@ def test_a_prompt_is_filled_with_the_rows_values(tiny: Tiny) -> None:
     ]
 
 
-def test_a_model_with_a_chat_template_gets_messages(tiny: Tiny) -> None:
-    source = tiny("chatter")
+def test_chat_model_gets_messages(tiny: Tiny) -> None:
+    source = tiny("chat_model")
     chat = {
         "system": "be kind",
         "messages": [
@@ -102,8 +100,8 @@ def test_a_model_with_a_chat_template_gets_messages(tiny: Tiny) -> None:
     assert generated(source, TEXTS, **chat) == expected
 
 
-def test_a_column_of_messages_is_a_chat(tiny: Tiny) -> None:
-    source = tiny("chatter")
+def test_message_column_is_a_chat(tiny: Tiny) -> None:
+    source = tiny("chat_model")
     turns = [
         [{"role": "user", "content": "a cat"}],
         [{"role": "system", "content": "be brief"}, {"role": "user", "content": "dogs"}],
@@ -118,26 +116,25 @@ def test_a_column_of_messages_is_a_chat(tiny: Tiny) -> None:
 def test_messages_need_a_chat_template(tiny: Tiny) -> None:
     for field in ({"system": "be kind"}, {"messages": [{"role": "user", "content": "hello"}]}):
         with pytest.raises(ModelLoad, match=f"'{next(iter(field))}': model .* no chat template"):
-            loaded("text-generation", tiny("writer"), ["text"], prompt="{text}", **field)
-    runtime = loaded("text-generation", tiny("writer"), ["turns"])
+            loaded("text-generation", tiny("text_model"), ["text"], prompt="{text}", **field)
+    runtime = loaded("text-generation", tiny("text_model"), ["turns"])
     with pytest.raises(JobFailure, match="a list of messages was given, but model"):
         run(runtime, {"turns": [[{"role": "user", "content": "a cat"}]]})
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(None, ValueError), (5, TypeError), ([{"content": "whose?"}], TypeError)],
-    ids=["null", "number", "no role"],
-)
-def test_what_cannot_be_asked_is_refused(tiny: Tiny, value: Any, error: type[Exception]) -> None:
-    values = np.empty(1, dtype=object)
-    values[0] = value
-    with pytest.raises(error):
-        loaded("text-generation", tiny("chatter"), ["text"])({"text": values})
+def test_invalid_prompts_are_rejected(tiny: Tiny) -> None:
+    runtime = loaded("text-generation", tiny("chat_model"), ["text"])
+    for value, error in (
+        (None, ValueError),
+        (5, TypeError),
+        ([{"content": "whose?"}], TypeError),
+    ):
+        with pytest.raises(error):
+            runtime({"text": objects([value])})
 
 
-def test_an_encoder_and_a_decoder_answer(tiny: Tiny) -> None:
-    source = tiny("translator")
+def test_encoder_decoder_generates(tiny: Tiny) -> None:
+    source = tiny("encoder_decoder")
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()
     expected = []
@@ -148,8 +145,8 @@ def test_an_encoder_and_a_decoder_answer(tiny: Tiny) -> None:
     assert any(expected)
 
 
-def test_a_model_that_sees_is_asked_about_images(tiny: Tiny) -> None:
-    source = tiny("seer")
+def test_vision_model_gets_images(tiny: Tiny) -> None:
+    source = tiny("vision_chat")
     fields = {"prompt": "what is {text}?", "system": "be kind", "images": ["image"]}
     found = {
         task: run(
@@ -179,32 +176,32 @@ def test_a_model_that_sees_is_asked_about_images(tiny: Tiny) -> None:
     assert len(set(expected)) == 3
 
 
-def test_with_a_seed_an_image_is_part_of_the_prompt(tiny: Tiny) -> None:
-    runtime = loaded("any-to-any", tiny("seer"), ["image"], prompt="what?", images=["image"])
+def test_seed_key_includes_images(tiny: Tiny) -> None:
+    runtime = loaded("any-to-any", tiny("vision_chat"), ["image"], prompt="what?", images=["image"])
     rows = [{"image": IMAGES[at]} for at in (0, 1, 0)]
     (asked,) = runtime._prompts(rows)
     first, second, third = asked.keys
     assert first == third != second
 
 
-def test_an_address_in_a_message_is_not_fetched(tiny: Tiny) -> None:
+def test_address_in_a_message_is_rejected(tiny: Tiny) -> None:
     turn = {"role": "user", "content": [{"type": "image", "url": "http://localhost:1/a.png"}]}
-    runtime = loaded("any-to-any", tiny("seer"), ["turns"])
+    runtime = loaded("any-to-any", tiny("vision_chat"), ["turns"])
     with pytest.raises(TypeError, match="holds text alone, not 'image'"):
         run(runtime, {"turns": [[turn]]})
 
 
-def test_several_texts_for_each_row(tiny: Tiny) -> None:
+def test_several_sequences_per_row(tiny: Tiny) -> None:
     sampling = {**GREEDY, "num_beams": 3, "num_return_sequences": 2}
-    found = generated(tiny("writer"), TEXTS, sampling=sampling)
+    found = generated(tiny("text_model"), TEXTS, sampling=sampling)
     assert [len(texts) for texts in found] == [2] * len(TEXTS)
     assert all(first != second for first, second in found)
-    alone = [generated(tiny("writer"), [text], sampling=sampling)[0] for text in TEXTS]
+    alone = [generated(tiny("text_model"), [text], sampling=sampling)[0] for text in TEXTS]
     assert found == alone
 
 
-@pytest.mark.parametrize("name", ["writer", "chatter"])
-def test_with_a_seed_a_rows_text_depends_on_its_prompt_alone(tiny: Tiny, name: str) -> None:
+@pytest.mark.parametrize("name", ["text_model", "chat_model"])
+def test_seeded_text_depends_on_the_prompt_only(tiny: Tiny, name: str) -> None:
     whole = generated(tiny(name), TEXTS, sampling=DRAWN, prompt="say {text}")
     again = generated(tiny(name), TEXTS[::-1], sampling=DRAWN, prompt="say {text}")[::-1]
     alone = [generated(tiny(name), [text], sampling=DRAWN, prompt="say {text}")[0]
@@ -214,27 +211,27 @@ def test_with_a_seed_a_rows_text_depends_on_its_prompt_alone(tiny: Tiny, name: s
     assert all(map(str.__ne__, whole, other))
 
 
-def test_with_a_seed_several_texts_of_a_row_differ(tiny: Tiny) -> None:
+def test_seeded_sequences_of_a_row_differ(tiny: Tiny) -> None:
     sampling = {**DRAWN, "num_return_sequences": 3}
-    found = generated(tiny("writer"), TEXTS, sampling=sampling)
+    found = generated(tiny("text_model"), TEXTS, sampling=sampling)
     assert all(len(set(texts)) == 3 for texts in found)
-    assert found == [generated(tiny("writer"), [text], sampling=sampling)[0] for text in TEXTS]
-    assert [texts[0] for texts in found] == generated(tiny("writer"), TEXTS, sampling=DRAWN)
+    assert found == [generated(tiny("text_model"), [text], sampling=sampling)[0] for text in TEXTS]
+    assert [texts[0] for texts in found] == generated(tiny("text_model"), TEXTS, sampling=DRAWN)
 
 
-def test_without_a_seed_texts_are_drawn_anew(tiny: Tiny) -> None:
+def test_unseeded_texts_differ(tiny: Tiny) -> None:
     sampling = {name: value for name, value in DRAWN.items() if name != "seed"}
-    first, second = (generated(tiny("writer"), TEXTS, sampling=sampling) for _ in range(2))
+    first, second = (generated(tiny("text_model"), TEXTS, sampling=sampling) for _ in range(2))
     assert first != second
 
 
-def test_a_seed_changes_nothing_where_nothing_is_drawn(tiny: Tiny) -> None:
-    with_seed = generated(tiny("writer"), TEXTS, sampling={**GREEDY, "seed": 3})
-    assert with_seed == generated(tiny("writer"), TEXTS)
+def test_seed_does_not_change_greedy_text(tiny: Tiny) -> None:
+    with_seed = generated(tiny("text_model"), TEXTS, sampling={**GREEDY, "seed": 3})
+    assert with_seed == generated(tiny("text_model"), TEXTS)
 
 
-def test_what_a_row_draws_is_as_likely_as_the_library_says() -> None:
-    """Tokens drawn 4,000 times, against the softmax of what temperature and top_k leave."""
+def test_sampling_follows_the_distribution() -> None:
+    """4,000 draws match the softmax after temperature and top_k."""
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])
     config = transformers.GenerationConfig(do_sample=True, temperature=0.7, top_k=4, top_p=1.0)
     draws = Sampling(config, 1, seed=3).noise([str(key) for key in range(4000)], 0)
@@ -246,34 +243,28 @@ def test_what_a_row_draws_is_as_likely_as_the_library_says() -> None:
         assert abs(counts[token] / 4000 - share) < 4 * (share * (1 - share) / 4000) ** 0.5
 
 
-def test_256_new_tokens_unless_told_otherwise(tiny: Tiny) -> None:
+def test_default_is_256_new_tokens(tiny: Tiny) -> None:
     sampling = {"suppress_tokens": [CHARACTERS.index("<eos>")]}
-    assert len(generated(tiny("writer"), ["a"], sampling=sampling)[0]) in range(200, 257)
+    assert len(generated(tiny("text_model"), ["a"], sampling=sampling)[0]) in range(200, 257)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "words"),
-    [
+def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:
+    per_batch = {"do_sample": True, "seed": 1, "typical_p": 0.5}
+    for sampling, words in (
         ({"max_tokens": 5}, "no parameter 'max_tokens'; did you mean 'max_new_tokens'"),
         ({"temprature": 5}, "no parameter 'temprature'; did you mean 'temperature'"),
         ({"max_new_tokens": -1}, "sampling: .*max_new_tokens"),
-        (
-            {"do_sample": True, "seed": 1, "typical_p": 0.5},
-            "'seed' cannot be had with 'typical_p': set it to 1.0",
-        ),
-    ],
-    ids=["of vllm", "misspelt", "negative", "not by row"],
-)
-def test_parameters_that_cannot_be_are_told(
-    tiny: Tiny, sampling: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ModelLoad, match=words):
-        loaded("text-generation", tiny("writer"), ["text"], sampling=sampling)
+        (per_batch, "'seed' cannot be had with 'typical_p': set it to 1.0"),
+    ):
+        with pytest.raises(ModelLoad, match=words):
+            loaded("text-generation", tiny("text_model"), ["text"], sampling=sampling)
 
 
-def test_text_ends_where_it_is_told(tiny: Tiny) -> None:
-    sampling = {"max_new_tokens": 40}
-    (whole,) = generated(tiny("writer"), ["a cat"], sampling=sampling)
+def test_stop_strings_end_the_text(tiny: Tiny) -> None:
+    sampling: dict[str, Any] = {"max_new_tokens": 40}
+    (whole,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
     mark = whole[5]
-    (short,) = generated(tiny("writer"), ["a cat"], sampling={**sampling, "stop_strings": [mark]})
+    (short,) = generated(
+        tiny("text_model"), ["a cat"], sampling={**sampling, "stop_strings": [mark]}
+    )
     assert short == whole[: whole.index(mark) + 1]

@@ -1,4 +1,4 @@
-"""Folders in which a part of a model is missing: the job ends, instead of random results."""
+"""Incomplete model folders end the job instead of giving random results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import transformers as hf
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers import loading
-from support.transformers_runs import loaded, run
+from support.models.run_transformers import loaded, run
 
 Tiny = Callable[[str], str]
 TEXTS = ["a cat", "the quick brown fox"]
@@ -21,7 +21,7 @@ TEXTS = ["a cat", "the quick brown fox"]
 
 @pytest.fixture
 def body(bert: str, tmp_path: Path) -> str:
-    """The text model without a head, and without the pooler that comes before heads."""
+    """The text model without head and pooler."""
     shutil.copytree(bert, tmp_path / "body")
     hf.BertModel.from_pretrained(bert, add_pooling_layer=False).save_pretrained(tmp_path / "body")
     return str(tmp_path / "body")
@@ -30,19 +30,14 @@ def body(bert: str, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("task", "weights"),
     [
-        (
-            "text-classification",
-            "bert.pooler.dense.bias, .*, classifier.bias",
-        ),
+        ("text-classification", "bert.pooler.dense.bias, .*, classifier.bias"),
         ("token-classification", "classifier.bias, classifier.weight"),
         ("fill-mask", "cls.predictions.*, ..."),
         ("zero-shot-classification", "bert.pooler.dense.bias, .*, classifier.bias"),
         ("text-generation", "cls.predictions.*, ..."),
     ],
 )
-def test_a_model_without_the_head_of_its_task_is_refused(
-    body: str, task: str, weights: str
-) -> None:
+def test_model_without_the_head_of_its_task_is_rejected(body: str, task: str, weights: str) -> None:
     fields = {"candidateLabels": ["a", "b"]} if task.startswith("zero") else {}
     with pytest.raises(ModelLoad, match=f"'{body}' has no weights for what '{task}' .*{weights}"):
         loaded(task, body, ["text"], **fields)
@@ -57,7 +52,7 @@ def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["alone", "beside its model"])
 @pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])
-def test_an_adapter_is_refused_in_words_that_name_its_model(
+def test_adapter_error_names_its_base_model(
     bert: str, task: str, whole: bool, tmp_path: Path
 ) -> None:
     if whole:
@@ -69,7 +64,7 @@ def test_an_adapter_is_refused_in_words_that_name_its_model(
         loaded(task, str(tmp_path), ["text"])
 
 
-def test_an_adapter_beside_its_model_is_left_to_peft_where_that_is(
+def test_adapter_with_its_model_is_accepted_with_peft(
     bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
@@ -78,8 +73,8 @@ def test_an_adapter_beside_its_model_is_left_to_peft_where_that_is(
     assert loaded("feature-extraction", str(tmp_path), ["text"])
 
 
-def test_what_only_training_uses_may_be_missing(tiny: Tiny, tmp_path: Path) -> None:
-    shutil.copytree(tiny("listener"), tmp_path / "ctc")
+def test_weights_for_training_may_be_missing(tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny("speech_recognizer"), tmp_path / "ctc")
     model = hf.Wav2Vec2ForCTC.from_pretrained(tmp_path / "ctc")
     state = model.state_dict()
     del state["wav2vec2.masked_spec_embed"]
@@ -89,7 +84,7 @@ def test_what_only_training_uses_may_be_missing(tiny: Tiny, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])
-def test_a_model_without_the_files_of_its_tokenizer_is_refused(task: str, tmp_path: Path) -> None:
+def test_model_without_tokenizer_files_is_rejected(task: str, tmp_path: Path) -> None:
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = hf.BertConfig(**small, intermediate_size=32, vocab_size=200, is_decoder=True)
     kinds = {
@@ -102,10 +97,8 @@ def test_a_model_without_the_files_of_its_tokenizer_is_refused(task: str, tmp_pa
         loaded(task, str(tmp_path), ["text"])
 
 
-def test_texts_are_classified_in_batches_by_a_model_that_has_no_token_to_pad_with(
-    tiny: Tiny, tmp_path: Path
-) -> None:
-    shutil.copytree(tiny("writer"), tmp_path / "gpt")
+def test_classifier_without_pad_token_runs_in_batches(tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny("text_model"), tmp_path / "gpt")
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "gpt")
     assert tokenizer.pad_token is None
     config = hf.GPT2Config(

@@ -1,4 +1,4 @@
-"""How models of transformers are loaded: numbers, attention, devices and revisions."""
+"""Loading of transformers models: dtypes, attention, devices and revisions."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.runtimes.transformers import loading
 from batchinference.pipeline.runtimes.transformers.loading import device_map_of
 from batchinference.spec.models import TransformersModel
-from support.documentation import ROOT
-from support.documents import Document
-from support.hub_cache import kept_on_the_hub
-from support.transformers_runs import alike, loaded, run
+from support.documents.minimal import Document
+from support.documents.pages import ROOT
+from support.models.hub_cache import add_to_hub_cache
+from support.models.run_transformers import alike, loaded, run
 
 Tiny = Callable[[str], str]
 TEXTS = ["hello", "the quick brown fox"]
 RUNS: dict[str, tuple[str, Document]] = {
     "feature-extraction": ("bert", {}),
-    "token-classification": ("tagger", {}),
-    "text-generation": ("writer", {"sampling": {"max_new_tokens": 4}}),
+    "token-classification": ("token_classifier", {}),
+    "text-generation": ("text_model", {"sampling": {"max_new_tokens": 4}}),
 }
-"""A model for each way to run one."""
+"""A model for each way of running one."""
 
 
 @pytest.fixture(params=RUNS)
@@ -55,15 +55,13 @@ def made(task: str, source: str, device: Device | None = None, **fields: Any) ->
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_model_computes_with_the_numbers_that_it_is_told(
-    task: str, source: str, dtype: str
-) -> None:
+def test_dtype_is_the_models_dtype(task: str, source: str, dtype: str) -> None:
     runtime = made(task, source, dtype=dtype)
     assert model_of(runtime).dtype == getattr(torch, dtype)
     assert len(run(runtime, {"text": TEXTS})) == 2
 
 
-def test_numbers_of_half_the_size_still_come_out_as_float32(bert: str, vit: str) -> None:
+def test_results_of_bfloat16_are_float32(bert: str, vit: str) -> None:
     half = loaded("feature-extraction", bert, ["text"], dtype="bfloat16")
     found = half({"text": np.array(TEXTS, object)})
     assert found.dtype == np.float32
@@ -74,9 +72,7 @@ def test_numbers_of_half_the_size_still_come_out_as_float32(bert: str, vit: str)
 
 
 @pytest.mark.parametrize("dtype", [None, "auto"])
-def test_a_model_computes_with_the_numbers_of_its_files(
-    bert: str, tmp_path: Path, dtype: str | None
-) -> None:
+def test_default_dtype_is_that_of_the_files(bert: str, tmp_path: Path, dtype: str | None) -> None:
     from transformers import AutoModel
 
     shutil.copytree(bert, tmp_path / "half")
@@ -86,7 +82,7 @@ def test_a_model_computes_with_the_numbers_of_its_files(
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_attention_is_what_it_is_told(task: str, source: str, attention: str) -> None:
+def test_attention_is_selected(task: str, source: str, attention: str) -> None:
     runtime = made(task, source, attention=attention)
     assert model_of(runtime).config._attn_implementation == attention
     expected = run(made(task, source), {"text": TEXTS})
@@ -98,7 +94,7 @@ def test_attention_is_what_it_is_told(task: str, source: str, attention: str) ->
     [(1, None, None), (2, None, "auto"), (4, "balanced", "balanced"), (1, "auto", "auto")],
     ids=["one device", "several", "several by a strategy", "one and what does not fit"],
 )
-def test_a_model_is_spread_over_the_devices_of_its_replica(
+def test_device_map_follows_devices_and_strategy(
     count: int, strategy: str | None, expected: str | None
 ) -> None:
     fields = {"task": "feature-extraction", "source": "a", "inputs": {"text": "a"}, "output": "b"}
@@ -109,7 +105,7 @@ def test_a_model_is_spread_over_the_devices_of_its_replica(
 
 
 class Recorder:
-    """In place of an Auto class: keeps how its weights are asked for."""
+    """Replaces an Auto class and records how weights are loaded."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
@@ -134,7 +130,7 @@ def sharded_example(source: str) -> TransformersModel:
 
 
 @pytest.mark.usefixtures("counted_gpus")
-def test_the_sharded_example_is_laid_out_over_its_two_gpus_and_not_moved(bert: str) -> None:
+def test_sharded_example_is_distributed_and_not_moved(bert: str) -> None:
     recorder = Recorder()
     source = loading.Source(sharded_example(bert), Device("cuda", count=2))
     assert source.model(recorder) == "the model"
@@ -143,7 +139,7 @@ def test_the_sharded_example_is_laid_out_over_its_two_gpus_and_not_moved(bert: s
     assert recorder.moved == []
 
 
-def test_a_model_for_one_device_is_moved_there_as_a_whole(bert: str) -> None:
+def test_model_for_one_device_is_moved_there(bert: str) -> None:
     recorder = Recorder()
     model = sharded_example(bert).model_copy(update={"device_map": None})
     assert loading.Source(model, Device()).model(recorder) == "the model"
@@ -159,10 +155,10 @@ def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPa
         loaded("feature-extraction", bert, ["text"], Device("cuda", count=2))
 
 
-def test_a_model_in_parts_gives_what_the_whole_gives(
+def test_sharded_model_gives_the_same_results(
     task: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last layer stays on disk, because there is no second device."""
+    """The last layer stays on disk, which replaces a second device."""
     whole = made(task, source)
     parts = {
         name: "disk" if "layer.1." in name or "layers.1." in name else "cpu"
@@ -176,24 +172,24 @@ def test_a_model_in_parts_gives_what_the_whole_gives(
 
 
 @pytest.mark.parametrize("strategy", ["auto", "balanced", "balanced_low_0", "sequential"])
-def test_accelerate_knows_the_strategy(task: str, source: str, strategy: str) -> None:
+def test_accelerate_knows_the_strategies(task: str, source: str, strategy: str) -> None:
     runtime = made(task, source, deviceMap=strategy)
     assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
 
 
-def test_a_revision_of_the_hub_is_taken(
+def test_revision_of_the_hub_is_loaded(
     task: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    kept_on_the_hub(tmp_path, "org/model", "v2", Path(source))
+    add_to_hub_cache(tmp_path, "org/model", "v2", Path(source))
     runtime = made(task, "org/model", revision="v2")
     assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
     with pytest.raises(OSError, match="couldn't find them in the cached files"):
         made(task, "org/model", revision="v3")
 
 
-def test_a_revision_is_for_models_of_the_hub_alone(
+def test_revision_of_a_folder_is_rejected(
     bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(bert).parent)
@@ -211,7 +207,7 @@ def test_a_revision_is_for_models_of_the_hub_alone(
     ],
     ids=repr,
 )
-def test_the_image_processor_is_of_the_kind_that_is_wanted(
+def test_options_select_the_image_processor(
     vit: str, tiny: Tiny, options: Document, pil: bool
 ) -> None:
     encoder = loaded("image-classification", vit, ["image"], options=options)
@@ -222,6 +218,6 @@ def test_the_image_processor_is_of_the_kind_that_is_wanted(
         assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1
 
 
-def test_tokenizers_have_one_implementation(task: str, source: str) -> None:
+def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:
     runtime = made(task, source, options={"use_fast": False})
     assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))

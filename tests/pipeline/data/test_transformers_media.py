@@ -1,11 +1,10 @@
-"""Sound and films for models of transformers, and images that a pipeline takes."""
+"""Audio and video for transformers models, and images for pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
 from io import BytesIO
-from typing import Any
 
 import av
 import numpy as np
@@ -16,10 +15,11 @@ from skimage import data
 
 from batchinference.pipeline.runtimes.transformers.decoding import frames_of
 from batchinference.pipeline.runtimes.transformers.values import pictures, sounds, spread
-from support.transformers_runs import alike, loaded, run
+from support.models.run_transformers import alike, loaded, objects, run
 
 Tiny = Callable[[str], str]
 RATE = 16000
+VIDEO = "video-classification"
 
 
 def tone(seconds: float, rate: int, pitch: float = 440) -> np.ndarray:
@@ -28,13 +28,13 @@ def tone(seconds: float, rate: int, pitch: float = 440) -> np.ndarray:
 
 
 def film(frames: int) -> np.ndarray:
-    """A photograph that grows brighter: frames x height x width x 3."""
+    """Return a photograph that becomes brighter: frames x height x width x 3."""
     image = data.chelsea()[:48:2, :64:2].astype(np.float32)
     return np.stack([(image * (at + 1) / frames).astype(np.uint8) for at in range(frames)])
 
 
 def encoded(frames: np.ndarray) -> bytes:
-    """A film as the bytes of a file, without loss."""
+    """Return a losslessly encoded video file."""
     buffer = BytesIO()
     with av.open(buffer, "w", format="matroska") as container:
         stream = container.add_stream("ffv1", rate=Fraction(10))
@@ -45,10 +45,10 @@ def encoded(frames: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def test_films_are_classified_by_frames_spread_over_them(tiny: Tiny) -> None:
-    source = tiny("watcher")
+def test_video_is_classified_by_evenly_spaced_frames(tiny: Tiny) -> None:
+    source = tiny("video_classifier")
     films = [film(4), film(7), film(16)]
-    found = run(loaded("video-classification", source, ["video"], topK=3), {"video": films})
+    found = run(loaded(VIDEO, source, ["video"], topK=3), {"video": films})
     processor = transformers.AutoImageProcessor.from_pretrained(source)
     model = transformers.AutoModelForVideoClassification.from_pretrained(source).eval()
     for result, frames in zip(found, films, strict=True):
@@ -62,15 +62,15 @@ def test_films_are_classified_by_frames_spread_over_them(tiny: Tiny) -> None:
     assert len({result[0]["score"] for result in found}) == 3
 
 
-def test_frames_may_be_counted_in_the_options(tiny: Tiny) -> None:
-    plain = run(loaded("video-classification", tiny("watcher"), ["video"]), {"video": [film(9)]})
+def test_num_frames_is_an_option(tiny: Tiny) -> None:
+    plain = run(loaded(VIDEO, tiny("video_classifier"), ["video"]), {"video": [film(9)]})
     options = {"num_frames": 4, "backend": "pil"}
-    counted = loaded("video-classification", tiny("watcher"), ["video"], options=options)
+    counted = loaded(VIDEO, tiny("video_classifier"), ["video"], options=options)
     assert alike(run(counted, {"video": [film(9)]}), plain, tolerance=0.01)
 
 
-def test_a_films_file_is_decoded(tiny: Tiny) -> None:
-    runtime = loaded("video-classification", tiny("watcher"), ["video"])
+def test_video_file_is_decoded(tiny: Tiny) -> None:
+    runtime = loaded(VIDEO, tiny("video_classifier"), ["video"])
     frames = film(9)
     from_pixels, from_file = (
         run(runtime, {"video": [given, None][:1]}) for given in (frames, encoded(frames))
@@ -79,7 +79,7 @@ def test_a_films_file_is_decoded(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12])
-def test_frames_are_spread_over_a_film(count: int) -> None:
+def test_frames_are_evenly_spaced(count: int) -> None:
     frames = film(9)
     found = frames_of(encoded(frames), count)
     assert len(found) == count
@@ -87,19 +87,16 @@ def test_frames_are_spread_over_a_film(count: int) -> None:
         assert np.abs(pixels.astype(int) - frames[at]).max() <= 2
 
 
-@pytest.mark.parametrize("value", [b"no film", b"", None, "film.mp4", np.zeros((4, 4, 3))])
-def test_what_is_no_film_is_refused(tiny: Tiny, value: Any) -> None:
-    runtime = loaded("video-classification", tiny("watcher"), ["video"])
-    values = np.empty(1, dtype=object)
-    values[0] = value
-    with pytest.raises((TypeError, ValueError, av.FFmpegError)):
-        runtime({"video": values})
+def test_other_values_than_video_are_rejected(tiny: Tiny) -> None:
+    runtime = loaded(VIDEO, tiny("video_classifier"), ["video"])
+    for value in (b"no film", b"", None, "film.mp4", np.zeros((4, 4, 3))):
+        with pytest.raises((TypeError, ValueError, av.FFmpegError)):
+            runtime({"video": objects([value])})
 
 
 @pytest.mark.parametrize("rate", [8000, 22050, 44100])
-def test_sound_at_another_rate_is_resampled(rate: int) -> None:
-    values = np.empty(2, dtype=object)
-    values[:] = [tone(0.5, rate), tone(0.25, RATE)]
+def test_audio_at_another_rate_is_resampled(rate: int) -> None:
+    values = objects([tone(0.5, rate), tone(0.25, RATE)])
     low, same = sounds(values, np.array([rate, RATE]), RATE)
     assert np.array_equal(same, values[1])
     assert abs(len(low) - RATE // 2) < 100
@@ -108,21 +105,18 @@ def test_sound_at_another_rate_is_resampled(rate: int) -> None:
 
 
 def test_channels_are_mixed_and_pcm_is_scaled() -> None:
-    values = np.empty(3, dtype=object)
-    values[:] = [
+    values = [
         np.array([[0.5, 0.5], [-0.5, 1.0]], np.float64),
         np.array([-32768, 0, 16384], np.int16),
         np.array([0, 128, 192], np.uint8),
     ]
-    stereo, signed, unsigned = sounds(values, None, RATE)
-    assert stereo.tolist() == [0.0, 0.75]
-    assert signed.tolist() == [-1.0, 0.0, 0.5]
-    assert unsigned.tolist() == [-1.0, 0.0, 0.5]
-    assert all(sound.dtype == np.float32 for sound in (stereo, signed, unsigned))
+    found = sounds(objects(values), None, RATE)
+    assert [sound.tolist() for sound in found] == [[0.0, 0.75], [-1.0, 0.0, 0.5], [-1.0, 0.0, 0.5]]
+    assert all(sound.dtype == np.float32 for sound in found)
 
 
-def test_a_sounds_rate_comes_from_a_column(tiny: Tiny) -> None:
-    source = tiny("hearer")
+def test_sampling_rate_comes_from_a_column(tiny: Tiny) -> None:
+    source = tiny("audio_classifier")
     plain = run(loaded("audio-classification", source, ["audio"]), {"audio": [tone(0.2, RATE)]})
     rated = loaded("audio-classification", source, ["audio", "sampling_rate"])
     assert alike(run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [RATE]}), plain)
@@ -131,35 +125,31 @@ def test_a_sounds_rate_comes_from_a_column(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, "speech.wav", b"RIFF", np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.array(["a"])],
-    ids=["None", "path", "bytes", "empty", "three axes", "words"],
+    ("task", "model"),
+    [
+        ("audio-classification", "audio_classifier"),
+        ("automatic-speech-recognition", "speech_recognizer"),
+    ],
 )
-@pytest.mark.parametrize("task", ["audio-classification", "automatic-speech-recognition"])
-def test_what_is_no_sound_is_refused_and_never_fetched(tiny: Tiny, task: str, value: Any) -> None:
-    runtime = loaded(task, tiny("hearer" if "classification" in task else "listener"), ["audio"])
-    values = np.empty(1, dtype=object)
-    values[0] = value
-    with pytest.raises(TypeError, match="expected sound as samples or channels x samples"):
-        runtime({"audio": values})
+def test_other_values_than_audio_are_rejected(tiny: Tiny, task: str, model: str) -> None:
+    runtime = loaded(task, tiny(model), ["audio"])
+    odd = [np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.array(["a"])]
+    for value in (None, "speech.wav", b"RIFF", *odd):
+        with pytest.raises(TypeError, match="expected sound as samples or channels x samples"):
+            runtime({"audio": objects([value])})
 
 
-def test_pictures_of_one_or_four_channels_become_rgb() -> None:
+def test_images_of_one_or_four_channels_become_rgb() -> None:
     image = data.astronaut()[:8, :8]
     gray = image.mean(axis=2, keepdims=True).astype(np.uint8)
     opaque = np.concatenate([image, np.full((8, 8, 1), 255, np.uint8)], axis=2)
-    values = np.empty(3, dtype=object)
-    values[:] = [image, gray, opaque]
-    found = [np.asarray(picture) for picture in pictures(values)]
-    assert np.array_equal(found[0], image)
-    assert np.array_equal(found[1], np.repeat(gray, 3, axis=2))
-    assert np.array_equal(found[2], image)
+    expected = [image, np.repeat(gray, 3, axis=2), image]
+    for found, wanted in zip(pictures(objects([image, gray, opaque])), expected, strict=True):
+        assert np.array_equal(np.asarray(found), wanted)
 
 
-@pytest.mark.parametrize("value", ["/etc/hostname", "http://localhost:1/a.png", b"\x89PNG", None])
-def test_a_pipeline_gets_images_alone(tiny: Tiny, value: Any) -> None:
-    runtime = loaded("object-detection", tiny("detector"), ["image"])
-    values = np.empty(1, dtype=object)
-    values[0] = value
-    with pytest.raises(TypeError, match="expected an image of height x width x channels"):
-        runtime({"image": values})
+def test_pipeline_rejects_other_values_than_images(tiny: Tiny) -> None:
+    runtime = loaded("object-detection", tiny("object_detector"), ["image"])
+    for value in ("/etc/hostname", "http://localhost:1/a.png", b"\x89PNG", None):
+        with pytest.raises(TypeError, match="expected an image of height x width x channels"):
+            runtime({"image": objects([value])})

@@ -1,4 +1,4 @@
-"""Options of transformers' models by their names: a misspelt one ends the job before any row."""
+"""Options of transformers models: a misspelt name ends the job before any row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import transformers as hf
 
 from batchinference.pipeline.failures import ModelLoad
-from support.documents import Document
-from support.transformers_runs import loaded
+from support.documents.minimal import Document
+from support.models.run_transformers import loaded
 
 Tiny = Callable[[str], str]
 LABELS = {"candidateLabels": ["a", "b"]}
@@ -21,8 +21,8 @@ SEEN: Document = {"prompt": "what?", "images": ["image"]}
 
 @pytest.fixture
 def writer_of_speech(tiny: Tiny, tmp_path: Path) -> str:
-    """Writes down what is spoken, token by token."""
-    shutil.copytree(tiny("writer"), tmp_path / "whisper")
+    """A model that transcribes speech token by token."""
+    shutil.copytree(tiny("text_model"), tmp_path / "whisper")
     small = {"d_model": 16, "num_mel_bins": 8, "max_source_positions": 10, "vocab_size": 40}
     layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
     heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
@@ -40,18 +40,24 @@ def refused(wrong: str, right: str) -> str:
 @pytest.mark.parametrize(
     ("task", "model", "wrong", "right", "fields"),
     [
-        ("text-classification", "grader", "max_lenght", "max_length", {}),
-        ("text-generation", "chatter", "add_special_token", "add_special_tokens", {}),
-        ("image-text-to-text", "seer", "do_resiz", "do_resize", SEEN),
-        ("audio-classification", "hearer", "truncaton", "truncation", {}),
-        ("video-classification", "watcher", "do_normalise", "do_normalize", {}),
-        ("token-classification", "tagger", "agregation_strategy", "aggregation_strategy", {}),
+        ("text-classification", "regressor", "max_lenght", "max_length", {}),
+        ("text-generation", "chat_model", "add_special_token", "add_special_tokens", {}),
+        ("image-text-to-text", "vision_chat", "do_resiz", "do_resize", SEEN),
+        ("audio-classification", "audio_classifier", "truncaton", "truncation", {}),
+        ("video-classification", "video_classifier", "do_normalise", "do_normalize", {}),
+        (
+            "token-classification",
+            "token_classifier",
+            "agregation_strategy",
+            "aggregation_strategy",
+            {},
+        ),
         ("image-segmentation", "segmenter", "treshold", "threshold", {}),
-        ("zero-shot-classification", "entailment", "multi_labels", "multi_label", LABELS),
+        ("zero-shot-classification", "entailment_model", "multi_labels", "multi_label", LABELS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_misspelt_option_is_refused_with_the_nearest(
+def test_misspelt_option_error_names_the_nearest(
     task: str, model: str, wrong: str, right: str, fields: Document, tiny: Tiny
 ) -> None:
     column = task.partition("-")[0]
@@ -60,9 +66,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest(
         loaded(task, tiny(model), [inputs], options={wrong: 1}, **fields)
 
 
-def test_where_a_task_generates_its_options_are_those_of_generation_too(
-    writer_of_speech: str,
-) -> None:
+def test_generating_task_takes_generation_options(writer_of_speech: str) -> None:
     task = "automatic-speech-recognition"
     with pytest.raises(ModelLoad, match=refused("max_new_token", "max_new_tokens")):
         loaded(task, writer_of_speech, ["audio"], options={"max_new_token": 4})

@@ -1,4 +1,4 @@
-"""Models of two towers: embeddings of texts and of images in one space."""
+"""Two-tower models: embeddings of texts and images in one space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import transformers
 from skimage import data
 
 from batchinference.pipeline.failures import ModelLoad
-from support.transformers_runs import column, loaded
+from support.models.run_transformers import column, loaded
 
 TEXTS = ["a cat", "a cup of coffee on a table", ""]
 IMAGES = [data.chelsea()[:60, :90], data.coffee()[:40, :50], data.astronaut()[:64, :64]]
@@ -29,7 +29,7 @@ def embed(source: str, normalize: bool | None = None, **columns: list[Any]) -> n
 
 
 def features(source: str, **inputs: Any) -> np.ndarray:
-    """The library's own, one row at a time."""
+    """Return the library's own embeddings, one row at a time."""
     model = transformers.AutoModel.from_pretrained(source).eval()
     with torch.inference_mode():
         if "text" in inputs:
@@ -52,7 +52,7 @@ PADDED = {"padding": "max_length", "max_length": 64}
 
 @pytest.mark.parametrize(("name", "width"), [("clip", 24), ("siglip", 32)])
 @pytest.mark.parametrize("normalize", [None, True])
-def test_texts_and_images_are_in_one_space(
+def test_texts_and_images_share_a_space(
     tiny: Callable[[str], str], name: str, width: int, normalize: bool | None
 ) -> None:
     source = tiny(name)
@@ -66,7 +66,7 @@ def test_texts_and_images_are_in_one_space(
         assert np.abs(found - expected / lengths).max() < TOLERANCE
 
 
-def test_a_texts_length_counts_for_clip_alone(tiny: Callable[[str], str]) -> None:
+def test_text_padding_changes_clip_only(tiny: Callable[[str], str]) -> None:
     """SigLIP was trained on texts that fill its window."""
     for name, same in (("clip", False), ("siglip", True)):
         longer = loaded("feature-extraction", tiny(name), ["text"], options=PADDED)
@@ -74,11 +74,11 @@ def test_a_texts_length_counts_for_clip_alone(tiny: Callable[[str], str]) -> Non
         assert (np.abs(found - embed(tiny(name), text=TEXTS)).max() < TOLERANCE) in (same, True)
 
 
-def test_an_embedding_of_its_own_way_is_not_pooled(tiny: Callable[[str], str]) -> None:
+def test_pooling_of_a_tower_is_rejected(tiny: Callable[[str], str]) -> None:
     with pytest.raises(ModelLoad, match=r"'pooling' is not for '.*clip.*': a CLIPModel has a way"):
         loaded("image-feature-extraction", tiny("clip"), ["image"], pooling="cls")
 
 
-def test_a_model_without_a_tower_for_images_is_refused(tiny: Callable[[str], str]) -> None:
+def test_model_without_image_tower_is_rejected(tiny: Callable[[str], str]) -> None:
     with pytest.raises(ModelLoad, match="has no embeddings of images"):
-        loaded("image-feature-extraction", tiny("sound_judge"), ["image"])
+        loaded("image-feature-extraction", tiny("audio_text_model"), ["image"])

@@ -1,4 +1,4 @@
-"""Files that carry their types, and do not agree on them."""
+"""Typed files whose types differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.sizing import SAMPLED_FILES
-from support.reading import open_input, read_files
+from support.inputs.read_files import open_input, read_files
 
 MANY = 3 * SAMPLED_FILES
 
@@ -36,7 +36,7 @@ def write(folder: Path, *columns: Any) -> None:
     ids=["integers", "numbers", "lists", "nothing", "categories", "structs"],
 )  # fmt: skip
 @pytest.mark.parametrize("turned", [False, True], ids=["wider last", "wider first"])
-def test_every_file_has_the_wider_of_two_types(
+def test_files_of_two_types_get_the_wider_type(
     tmp_path: Path, one: pa.Array, other: pa.Array, shared: pa.DataType, turned: bool
 ) -> None:
     write(tmp_path, *((other, one) if turned else (one, other)))
@@ -48,7 +48,7 @@ def test_every_file_has_the_wider_of_two_types(
     assert outcome.bad == {}
 
 
-def test_types_that_cannot_be_joined_are_told_before_reading(tmp_path: Path) -> None:
+def test_incompatible_types_are_rejected_before_reading(tmp_path: Path) -> None:
     write(tmp_path, pa.array([1]), pa.array(["x"]))
     words = r"column 'a' is int64 in .*000\.parquet and string in .*001\.parquet, and no type"
     with pytest.raises(BadInput, match=words):
@@ -56,7 +56,7 @@ def test_types_that_cannot_be_joined_are_told_before_reading(tmp_path: Path) -> 
     assert read_files("parquet", tmp_path, columns=["n"]).good == [{"n": 0}, {"n": 1}]
 
 
-def test_the_rows_of_a_file_that_was_no_sample_are_bad_where_types_clash(tmp_path: Path) -> None:
+def test_incompatible_unsampled_file_fails_its_rows(tmp_path: Path) -> None:
     write(tmp_path, *[pa.array([1])] * MANY)
     unseen = tmp_path / f"{MANY // 2 + 1:03d}.parquet"
     opened = open_input("parquet", tmp_path)
@@ -69,7 +69,7 @@ def test_the_rows_of_a_file_that_was_no_sample_are_bad_where_types_clash(tmp_pat
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=["numbers", "vectors"])
 @pytest.mark.parametrize("order", [(np.float32, np.float64), (np.float64, np.int16)])
-def test_arrays_of_two_types_become_the_wider_one(
+def test_arrays_of_two_types_get_the_wider_type(
     tmp_path: Path, shape: tuple[int, ...], order: tuple[type, type]
 ) -> None:
     for number, dtype in enumerate(order):
@@ -79,7 +79,7 @@ def test_arrays_of_two_types_become_the_wider_one(
     assert outcome.column("data").tolist() == [*np.zeros(shape).tolist(), *np.ones(shape).tolist()]
 
 
-def test_arrays_of_types_that_cannot_be_joined_are_told_before_reading(tmp_path: Path) -> None:
+def test_incompatible_arrays_are_rejected_before_reading(tmp_path: Path) -> None:
     np.save(tmp_path / "0.npy", np.arange(2))
     np.save(tmp_path / "1.npy", np.array(["x"]))
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_arrays_of_types_that_cannot_be_joined_are_told_before_reading(tmp_path:
         open_input("numpy", tmp_path)
 
 
-def test_an_array_that_was_no_sample_is_bad_where_types_clash(tmp_path: Path) -> None:
+def test_incompatible_unsampled_array_fails_its_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "0.npy", np.arange(2))
     np.save(tmp_path / "1.npy", np.arange(2))
     opened = open_input("numpy", tmp_path)

@@ -1,4 +1,4 @@
-"""Columns in which a step returns nothing for all rows of one block, and tensors for another."""
+"""Columns that a step leaves null in one block and fills with tensors in another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchinference.pipeline.stage import ErrorHandling, StageRunner
 from batchinference.pipeline.storage import Address
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
-from support.reading import data_of
+from support.inputs.read_files import data_of
 
 VALUES: dict[str, Any] = {
     "vectors": np.ones((4, 3)),
@@ -39,14 +39,14 @@ def table(first: int, count: int) -> pa.Table:
 
 
 def joined_by_ray(tables: list[pa.Table]) -> pa.Table:
-    """What Ray makes of blocks on their way from one stage to the next."""
+    """Join blocks as Ray does between stages."""
     whole = transform_pyarrow.concat(tables, promote_types=True, preserve_order=True)
     return transform_pyarrow.combine_chunks(whole)
 
 
 @pytest.fixture(params=VALUES)
 def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the step `some` returns for numbers from 4 on; for those below, nothing."""
+    """The values that the step `some` returns for numbers from 4. Lower numbers get null."""
     import user_code
 
     given = VALUES[request.param]
@@ -77,7 +77,7 @@ def check(result: pa.Table, values: Any, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("order", [[0, 4], [4, 0]], ids=["nothing first", "nothing last"])
-def test_blocks_can_be_joined_by_ray(values: Any, order: list[int]) -> None:
+def test_ray_can_join_blocks(values: Any, order: list[int]) -> None:
     run = runner("some")
     numbers = [number for first in order for number in range(first, first + 4)]
     check(joined_by_ray([run(table(first, 4)) for first in order]), values, numbers)
@@ -91,12 +91,12 @@ def test_batches_of_a_block_can_be_joined(values: Any, order: list[int]) -> None
 
 
 @pytest.mark.parametrize("first", [0, 4], ids=["nothing", "values"])
-def test_the_next_step_finds_the_column_in_every_block(values: Any, first: int) -> None:
+def test_next_step_sees_the_column_in_every_block(values: Any, first: int) -> None:
     result = runner("columns")(runner("some")(table(first, 4)))
     assert data_of([result]) == [{"columns": "n,found,after"}] * 4
 
 
-def test_a_column_that_never_has_a_value_is_there_in_its_place(values: Any) -> None:
+def test_column_without_values_keeps_its_place(values: Any) -> None:
     run = runner("some")
     whole = joined_by_ray([run(table(0, 2)), run(table(2, 2)), rows.end_of_file(0, 4)])
     good, rest = rows.split(whole)
@@ -107,6 +107,6 @@ def test_a_column_that_never_has_a_value_is_there_in_its_place(values: Any) -> N
     assert rows.NULLS not in rest.column_names
 
 
-def test_columns_with_values_travel_as_they_are() -> None:
+def test_columns_with_values_are_unchanged() -> None:
     whole = rows.with_ids(to_table({"x": np.ones((2, 3)), "y": [None, 1.0]}), 0, 0)
     assert rows.closed(whole) is whole

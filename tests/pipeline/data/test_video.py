@@ -1,4 +1,4 @@
-"""Films: the frames that PyAV decodes, chosen and resized as asked."""
+"""Videos: the frames that PyAV decodes, selected and resized."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import soundfile
 
 from batchinference.pipeline.readers import video as reader
 from batchinference.pipeline.sizing import count_rows
-from support.reading import Outcome, open_input, read_files
+from support.inputs.read_files import Outcome, open_input, read_files
 
 CODECS = {"mp4": "libx264", "mkv": "libx264", "avi": "mpeg4", "webm": "libvpx", "mov": "mjpeg"}
 HEIGHT, WIDTH = 48, 64
 
 
-def film(path: Path, frames: int = 30, rate: int = 10, scale: int = 1) -> Path:
-    """Frames that grow lighter one by one."""
+def video(path: Path, frames: int = 30, rate: int = 10, scale: int = 1) -> Path:
+    """Write frames of increasing brightness."""
     codec = CODECS[path.suffix[1:]]
     with av.open(path, "w") as container:
         stream = container.add_stream(codec, rate=rate)
@@ -35,7 +35,7 @@ def film(path: Path, frames: int = 30, rate: int = 10, scale: int = 1) -> Path:
 
 
 def damaged(path: Path, number: int) -> Path:
-    """The same film with noise in the place of one packet."""
+    """Replace one packet of the video by noise."""
     with av.open(path) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
         begin, size = packets[number].pos, packets[number].size
@@ -57,8 +57,8 @@ def indexes(outcome: Outcome) -> list[int]:
 
 
 @pytest.mark.parametrize("ending", CODECS)
-def test_frames_are_those_that_are_decoded(tmp_path: Path, ending: str) -> None:
-    path = film(tmp_path / f"a.{ending}")
+def test_frames_equal_pyav(tmp_path: Path, ending: str) -> None:
+    path = video(tmp_path / f"a.{ending}")
     outcome = read_files("video", tmp_path)
     frames = outcome.column("frame")
     assert frames[0].dtype == np.uint8
@@ -68,70 +68,61 @@ def test_frames_are_those_that_are_decoded(tmp_path: Path, ending: str) -> None:
 
 
 def test_timestamps_are_seconds_from_the_beginning(tmp_path: Path) -> None:
-    film(tmp_path / "a.mp4", frames=5, rate=10)
+    video(tmp_path / "a.mp4", frames=5, rate=10)
     outcome = read_files("video", tmp_path, include_timestamps=True)
     assert outcome.column("frame_timestamp") == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 
-@pytest.mark.parametrize(
-    ("fps", "expected"),
-    [
+@pytest.mark.parametrize("ending", ["mp4", "mkv"])
+def test_fps_selects_frames(tmp_path: Path, ending: str) -> None:
+    video(tmp_path / f"a.{ending}", frames=30, rate=10)
+    for fps, expected in (
         (1, [0, 10, 20]),
         (2, [0, 5, 10, 15, 20, 25]),
         (0.5, [0, 20]),
         (4, [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28]),
         (10, list(range(30))),
         (60, list(range(30))),
-    ],
-)
-@pytest.mark.parametrize("ending", ["mp4", "mkv"])
-def test_frames_are_read_at_a_rate(
-    tmp_path: Path, fps: float, expected: list[int], ending: str
-) -> None:
-    film(tmp_path / f"a.{ending}", frames=30, rate=10)
-    assert indexes(read_files("video", tmp_path, fps=fps)) == expected
+    ):
+        assert indexes(read_files("video", tmp_path, fps=fps)) == expected
 
 
 def test_frames_are_resized_to_height_and_width(tmp_path: Path) -> None:
-    film(tmp_path / "a.mp4", frames=3)
-    film(tmp_path / "b.mp4", frames=3, scale=2)
+    video(tmp_path / "a.mp4", frames=3)
+    video(tmp_path / "b.mp4", frames=3, scale=2)
     frames = read_files("video", tmp_path, size=[24, 40]).column("frame")
     assert frames.shape == (6, 24, 40, 3)
     assert np.abs(frames[:3].astype(int) - frames[3:]).mean() < 8
 
 
-def test_films_of_different_sizes_keep_them(tmp_path: Path) -> None:
-    film(tmp_path / "a.mp4", frames=1)
-    film(tmp_path / "b.mp4", frames=1, scale=2)
+def test_videos_keep_their_sizes(tmp_path: Path) -> None:
+    video(tmp_path / "a.mp4", frames=1)
+    video(tmp_path / "b.mp4", frames=1, scale=2)
     frames = read_files("video", tmp_path).column("frame")
     assert [frame.shape for frame in frames] == [(48, 64, 3), (96, 128, 3)]
 
 
 @pytest.mark.parametrize("ending", ["mp4", "avi", "mov"])
-def test_a_damaged_frame_goes_to_the_errors_and_reading_goes_on(
-    tmp_path: Path, ending: str
-) -> None:
-    damaged(film(tmp_path / f"a.{ending}"), 12)
+def test_damaged_frame_fails_its_row_only(tmp_path: Path, ending: str) -> None:
+    damaged(video(tmp_path / f"a.{ending}"), 12)
     outcome = read_files("video", tmp_path)
     assert list(outcome.bad) == [(0, 12)]
     assert indexes(outcome) == [number for number in range(30) if number != 12]
     assert outcome.ends == {0: 30}
 
 
-@pytest.mark.parametrize("content", [b"", b"no film at all", None], ids=["empty", "text", "sound"])
-def test_a_file_without_pictures_is_one_bad_row(tmp_path: Path, content: bytes | None) -> None:
-    if content is None:
-        soundfile.write(tmp_path / "a.mp4", np.zeros(100), 8000, format="WAV")
-    else:
-        (tmp_path / "a.mp4").write_bytes(content)
-    film(tmp_path / "b.mp4", frames=2)
+def test_file_without_frames_is_one_failed_row(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    (tmp_path / "b.mp4").write_bytes(b"no video at all")
+    soundfile.write(tmp_path / "c.mp4", np.zeros(100), 8000, format="WAV")
+    video(tmp_path / "d.mp4", frames=2)
     outcome = read_files("video", tmp_path)
-    assert list(outcome.bad) == [(0, 0)]
-    assert outcome.places == [(1, 0), (1, 1)]
+    assert list(outcome.bad) == [(0, 0), (1, 0), (2, 0)]
+    assert outcome.places == [(3, 0), (3, 1)]
 
 
-def test_a_film_is_read_the_same_each_time(tmp_path: Path) -> None:
-    damaged(film(tmp_path / "a.mkv", frames=60), 20)
+def test_damaged_video_is_read_the_same_again(tmp_path: Path) -> None:
+    damaged(video(tmp_path / "a.mkv", frames=60), 20)
     opened = open_input("video", tmp_path)
     first, second = opened.read(), opened.read()
     assert first.bad == second.bad != {}
@@ -139,10 +130,8 @@ def test_a_film_is_read_the_same_each_time(tmp_path: Path) -> None:
     assert np.array_equal(indexes(first), indexes(second))
 
 
-def test_a_long_film_is_never_in_memory_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    film(tmp_path / "a.mp4", frames=200, scale=4)
+def test_long_video_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video(tmp_path / "a.mp4", frames=200, scale=4)
     monkeypatch.setattr(reader, "CHUNK_BYTES", 1 << 20)
     opened = open_input("video", tmp_path)
     tracemalloc.start()
@@ -153,14 +142,12 @@ def test_a_long_film_is_never_in_memory_as_a_whole(
     assert peak < 10 << 20  # of 29 MB, with the buffer of the file
 
 
-@pytest.mark.parametrize(("fps", "rows"), [(None, 30), (2, 6), (100, 30)])
 @pytest.mark.parametrize("ending", CODECS)
-def test_rows_are_estimated_from_the_header(
-    tmp_path: Path, ending: str, fps: float | None, rows: int
-) -> None:
-    film(tmp_path / f"a.{ending}", frames=30, rate=10)
-    opened = open_input("video", tmp_path, fps=fps)
-    count = count_rows(opened.frozen, opened.file_rows.reader, {})
-    assert count is not None
-    assert count.estimated
-    assert abs(count.rows - rows) <= 1
+def test_row_count_is_estimated_from_the_header(tmp_path: Path, ending: str) -> None:
+    video(tmp_path / f"a.{ending}", frames=30, rate=10)
+    for fps, rows in ((None, 30), (2, 6), (100, 30)):
+        opened = open_input("video", tmp_path, fps=fps)
+        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        assert count is not None
+        assert count.estimated
+        assert abs(count.rows - rows) <= 1

@@ -1,4 +1,4 @@
-"""Tar archives of samples: what the WebDataset library itself reads."""
+"""Tar archives of samples: rows equal those of the WebDataset library."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from batchinference.pipeline.blocks import to_batch
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers import streams
 from batchinference.pipeline.sizing import count_rows
-from support.inputs import add_member, pictures, png, write_webdataset
-from support.reading import open_input, read_files
+from support.inputs.formats import add_member, pictures, png, write_webdataset
+from support.inputs.read_files import open_input, read_files
 
 PICTURES = pictures(6)
 
 
 def shard(path: Path, members: dict[str, bytes]) -> Path:
-    """An archive with these members, compressed as its name says."""
+    """Write an archive with these members, compressed according to its name."""
     mode: Any = {".gz": "w:gz", ".tgz": "w:gz"}.get(path.suffix, "w")
     with tarfile.open(path, mode) as archive:
         for name, content in members.items():
@@ -34,7 +34,7 @@ def captions(count: int) -> dict[str, bytes]:
     return {f"{number:04d}.txt": f"caption {number}".encode() for number in range(count)}
 
 
-def test_samples_are_those_of_the_library(tmp_path: Path) -> None:
+def test_samples_equal_the_library(tmp_path: Path) -> None:
     write_webdataset(tmp_path)
     theirs = webdataset.WebDataset(
         [str(tmp_path / "0.tar"), str(tmp_path / "1.tar")], shardshuffle=False, empty_check=False
@@ -49,32 +49,31 @@ def test_samples_are_those_of_the_library(tmp_path: Path) -> None:
         assert np.array_equal(pixels[number], expected["png"])
 
 
-def test_without_the_decoder_members_are_bytes(tmp_path: Path) -> None:
+def test_members_without_decoder_are_bytes(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.json": b"{", "1.cls": b"x"})
     assert read_files("webdataset", tmp_path, decoder=False).good == [
         {"__key__": "1", "png": b"no picture", "json": b"{", "cls": b"x"}
     ]
 
 
-def test_only_some_suffixes_are_read(tmp_path: Path) -> None:
+def test_suffixes_select_members(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
     outcome = read_files("webdataset", tmp_path, suffixes=["txt"])
     assert outcome.good == [{"__key__": "1", "txt": "a"}]
-
-
-def test_a_suffix_that_no_sample_has_is_refused(tmp_path: Path) -> None:
-    shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
     refusal = "suffixes: 'jpg': no sample that was looked at has it, only png, seg.png, txt"
     with pytest.raises(BadInput, match=refusal):
         open_input("webdataset", tmp_path, suffixes=["txt", "jpg"])
 
 
-def test_archives_in_which_nothing_is_found_refuse_no_suffix(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(b"no archive" * 100)
-    assert list(read_files("webdataset", tmp_path, suffixes=["txt"]).bad) == [(0, 0)]
+def test_file_other_than_an_archive_is_one_failed_row(tmp_path: Path) -> None:
+    contents = (b"no archive", b"no archive" * 100, b"\x1f\x8bno gzip")
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.tar").write_bytes(content)
+    for options in ({}, {"suffixes": ["txt"]}):
+        assert list(read_files("webdataset", tmp_path, **options).bad) == [(0, 0), (1, 0), (2, 0)]
 
 
-def test_a_suffix_is_what_follows_the_first_dot(tmp_path: Path) -> None:
+def test_suffix_follows_the_first_dot(tmp_path: Path) -> None:
     masks = {f"dir.v1/{n}.seg.PNG": png(picture) for n, picture in enumerate(PICTURES)}
     shard(tmp_path / "a.tar", masks)
     outcome = read_files("webdataset", tmp_path, mode="L", size=[3, 4])
@@ -82,7 +81,7 @@ def test_a_suffix_is_what_follows_the_first_dot(tmp_path: Path) -> None:
     assert outcome.column("seg.png").shape == (6, 3, 4)
 
 
-def test_members_that_are_no_part_of_a_sample_are_passed_over(tmp_path: Path) -> None:
+def test_other_members_are_skipped(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("folder"))
         link = tarfile.TarInfo("1.lnk")
@@ -100,7 +99,7 @@ def test_compressed_archives_are_unpacked(tmp_path: Path, name: str) -> None:
     assert [row["txt"] for row in outcome.good] == [f"caption {n}" for n in range(20)]
 
 
-def test_types_of_json_hold_for_all_archives(tmp_path: Path) -> None:
+def test_json_types_are_shared_by_all_archives(tmp_path: Path) -> None:
     for name, about in {"a": {"x": 1}, "b": {"x": 1.5, "y": "late"}, "c": {"x": None}}.items():
         shard(tmp_path / f"{name}.tar", {"1.json": json.dumps(about).encode()})
     outcome = read_files("webdataset", tmp_path)
@@ -109,7 +108,7 @@ def test_types_of_json_hold_for_all_archives(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_sample_lacks_is_null(tmp_path: Path) -> None:
+def test_missing_members_are_null(tmp_path: Path) -> None:
     members = {"1.png": png(PICTURES[0]), "1.txt": b"a", "2.txt": b"b", "3.png": png(PICTURES[1])}
     shard(tmp_path / "a.tar", members)
     outcome = read_files("webdataset", tmp_path)
@@ -120,7 +119,7 @@ def test_what_a_sample_lacks_is_null(tmp_path: Path) -> None:
     assert np.array_equal(last, PICTURES[1])
 
 
-def test_pictures_of_one_size_may_be_missing_as_well(tmp_path: Path) -> None:
+def test_missing_images_of_one_size_are_null(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"1.png": png(PICTURES[0]), "2.txt": b"b"})
     table = read_files("webdataset", tmp_path, size=[6, 5]).table
     first, none = to_batch(table)["png"]
@@ -128,14 +127,9 @@ def test_pictures_of_one_size_may_be_missing_as_well(tmp_path: Path) -> None:
     assert np.array_equal(first, PICTURES[0])
 
 
-def test_a_sample_that_cannot_be_decoded_goes_to_the_errors_in_its_place(tmp_path: Path) -> None:
-    bad = {
-        "1.png": b"no picture",
-        "3.json": b"{",
-        "4.cls": b"cat",
-        "5.txt": b"\xff",
-        "6.cls": b"9" * 30,
-    }
+def test_undecodable_sample_fails_its_row(tmp_path: Path) -> None:
+    bad = {"1.png": b"no picture", "3.json": b"{", "4.cls": b"cat", "5.txt": b"\xff"}
+    bad["6.cls"] = b"9" * 30
     shard(tmp_path / "a.tar", {"0.txt": b"a", **bad, "2.txt": b"c", "7.txt": b"h"})
     outcome = read_files("webdataset", tmp_path)
     assert [row["txt"] for row in outcome.good] == ["a", "c", "h"]
@@ -143,7 +137,7 @@ def test_a_sample_that_cannot_be_decoded_goes_to_the_errors_in_its_place(tmp_pat
     assert outcome.ends == {0: 8}
 
 
-def test_a_member_that_is_there_twice_makes_a_bad_row(tmp_path: Path) -> None:
+def test_duplicate_member_fails_its_row(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name in ("1.txt", "1.TXT", "2.txt"):
             add_member(archive, name, b"a")
@@ -164,11 +158,11 @@ def _damaged_header(content: bytes) -> bytes:
     ("damage", "good"),
     [
         pytest.param(_cut, 3, id="cut off"),
-        # it could have been one more member of the third sample
+        # the damaged member might belong to the third sample
         pytest.param(_damaged_header, 2, id="damaged header"),
     ],
 )
-def test_the_rest_of_a_damaged_archive_is_one_bad_row(
+def test_rest_of_a_damaged_archive_is_one_failed_row(
     tmp_path: Path, damage: Any, good: int
 ) -> None:
     path = shard(tmp_path / "a.tar", captions(9))
@@ -180,13 +174,7 @@ def test_the_rest_of_a_damaged_archive_is_one_bad_row(
     assert (1, 0) in outcome.places
 
 
-@pytest.mark.parametrize("content", [b"no archive", b"\x1f\x8bno gzip"], ids=["text", "gzip"])
-def test_what_is_no_archive_is_one_bad_row(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.tar").write_bytes(content)
-    assert list(read_files("webdataset", tmp_path).bad) == [(0, 0)]
-
-
-def test_damaged_gzip_is_one_bad_row(tmp_path: Path) -> None:
+def test_damaged_gzip_is_one_failed_row(tmp_path: Path) -> None:
     path = shard(tmp_path / "a.tar.gz", captions(500))
     path.write_bytes(path.read_bytes()[:-500])
     outcome = read_files("webdataset", tmp_path)
@@ -195,7 +183,7 @@ def test_damaged_gzip_is_one_bad_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
-def test_rows_are_estimated_from_the_beginning(
+def test_row_count_is_estimated_from_the_beginning(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(5)

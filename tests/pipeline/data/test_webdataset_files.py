@@ -1,4 +1,4 @@
-"""Tar files, read back by the library webdataset."""
+"""Tar output files, read back by the webdataset library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import webdataset
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -20,8 +20,9 @@ from batchinference.pipeline.blocks import concat, to_column
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.writers import writer_for
-from support.reading import read_files
-from support.writing import write_of
+from support.documents.parsed_write import write_of
+from support.inputs.read_files import read_files
+from support.tiers import examples
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(2, 4, 2, 3)
 VECTORS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -34,7 +35,7 @@ def shard(table: pa.Table, **fields: str) -> bytes:
 
 
 def samples(content: bytes, tmp_path: Path, decode: str = "rgb8") -> list[dict[str, Any]]:
-    """The rows, by the library."""
+    """Return the rows as the library reads them."""
     (tmp_path / "shard.tar").write_bytes(content)
     found = webdataset.WebDataset(str(tmp_path / "shard.tar"), shardshuffle=False).decode(decode)
     return [{k: v for k, v in row.items() if k not in ("__url__", "__local_path__")}
@@ -63,7 +64,7 @@ def everything() -> pa.Table:
     )
 
 
-def test_each_type_comes_back_through_its_extension(tmp_path: Path) -> None:
+def test_each_type_is_read_back_by_its_extension(tmp_path: Path) -> None:
     first, second = samples(shard(everything(), keyColumn="id"), tmp_path)
     assert (first["__key__"], second["__key__"]) == ("a", "b")
     assert np.array_equal(first["image.png"], PIXELS[0])
@@ -75,7 +76,7 @@ def test_each_type_comes_back_through_its_extension(tmp_path: Path) -> None:
     assert "id.txt" not in first
 
 
-def test_a_column_named_as_an_extension_is_encoded_by_it() -> None:
+def test_column_named_as_an_extension_is_encoded_by_it() -> None:
     table = pa.table({"jpg": to_column(PIXELS), "cls": [1, 2], "txt": ["a", "b"],
                       "json": [1.5, 2.5], "npy": [[1, 2], [3, 4]],
                       "flac": [b"f", b"g"]})  # fmt: skip
@@ -83,7 +84,7 @@ def test_a_column_named_as_an_extension_is_encoded_by_it() -> None:
     assert extensions == ["jpg", "cls", "txt", "json", "npy", "flac"] * 2
 
 
-def test_names_of_any_language_are_kept(tmp_path: Path) -> None:
+def test_unicode_names_are_kept(tmp_path: Path) -> None:
     table = pa.table({"键": ["图片.jpg", "प्रति"], "类别": ["a", "b"], "标签": ["c", "d"],
                       "two words": [1, 2]})  # fmt: skip
     first, second = samples(shard(table, keyColumn="键"), tmp_path)
@@ -91,25 +92,17 @@ def test_names_of_any_language_are_kept(tmp_path: Path) -> None:
     assert second["__key__"] == "प्रति"
 
 
-def test_what_would_end_or_break_a_name_is_replaced() -> None:
+def test_member_names_are_safe_and_unique() -> None:
     assert names(shard(pa.table({"a/b\x00\n": ["x"]}))) == ["00000000.a_b__.txt"]
-
-
-@pytest.mark.parametrize(
-    "pair", [("a/b", "a\x00b"), ("a", "a.txt"), ("Size", "size")], ids=["unsafe", "ending", "case"]
-)
-def test_columns_that_would_share_a_member_are_named(pair: tuple[str, str]) -> None:
-    with pytest.raises(BadOutput, match=r"columns .* and .* would both be members") as raised:
-        shard(pa.table({name: ["x"] for name in pair}))
-    assert all(repr(name) in str(raised.value) for name in pair)
-
-
-def test_a_column_without_values_shares_no_member() -> None:
+    for pair in (("a/b", "a\x00b"), ("a", "a.txt"), ("Size", "size")):
+        with pytest.raises(BadOutput, match=r"columns .* and .* would both be members") as raised:
+            shard(pa.table({name: ["x"] for name in pair}))
+        assert all(repr(name) in str(raised.value) for name in pair)
     table = pa.table({"a.json": [{"x": 1}], "a": pa.nulls(1)})
     assert names(shard(table)) == ["00000000.a.json"]
 
 
-def test_a_row_without_values_is_a_sample_as_well(tmp_path: Path) -> None:
+def test_row_without_values_is_a_sample(tmp_path: Path) -> None:
     content = shard(pa.table({"text": ["a", None, "c"]}))
     assert names(content) == ["00000000.text.txt", "00000001.json", "00000002.text.txt"]
     assert [row["__key__"] for row in samples(content, tmp_path)] == ["00000000", "00000001",
@@ -118,26 +111,27 @@ def test_a_row_without_values_is_a_sample_as_well(tmp_path: Path) -> None:
     assert [row.get("text.txt") for row in rows] == ["a", None, "c"]
 
 
-def test_rows_without_a_key_column_are_numbered(tmp_path: Path) -> None:
+def test_rows_without_key_column_are_numbered(tmp_path: Path) -> None:
     found = samples(shard(pa.table({"text": ["a", "b"]})), tmp_path)
     assert found == [{"__key__": "00000000", "text.txt": "a"},
                      {"__key__": "00000001", "text.txt": "b"}]  # fmt: skip
 
 
-def test_a_null_makes_no_member(tmp_path: Path) -> None:
+def test_null_makes_no_member(tmp_path: Path) -> None:
     table = concat([pa.table({"n": [1], "v": to_column(VECTORS[:1])}), pa.table({"n": [2]})])
     first, second = samples(shard(table), tmp_path)
     assert "v.npy" in first
     assert second == {"__key__": "00000001", "n.cls": 2}
 
 
-def test_what_no_image_can_be_made_of_names_its_column() -> None:
+def test_value_other_than_an_image_names_its_column() -> None:
     with pytest.raises(BadOutput, match=r"column 'my\.png': float32"):
         shard(pa.table({"my.png": to_column(VECTORS)}))
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.none() | st.text(max_size=4), min_size=1, max_size=8))
-def test_every_row_keeps_a_key_of_its_own(keys: list[str | None]) -> None:
+def test_keys_are_unique(keys: list[str | None]) -> None:
     table = pa.table({"key": pa.array(keys, pa.string()), "n": range(len(keys))})
     written = names(shard(table, keyColumn="key"))
     assert len(set(written)) == len(keys)
@@ -145,16 +139,16 @@ def test_every_row_keeps_a_key_of_its_own(keys: list[str | None]) -> None:
 
 
 @pytest.mark.parametrize("keys", [["a", "a", "a--2", "a"], ["", None, "00000001"]])
-def test_keys_that_are_there_twice_are_told_apart(keys: list[str | None]) -> None:
+def test_duplicate_and_null_keys_become_unique(keys: list[str | None]) -> None:
     table = pa.table({"key": keys, "n": range(len(keys))})
     assert len(set(names(shard(table, keyColumn="key")))) == len(keys)
 
 
-def test_the_same_rows_give_the_same_bytes() -> None:
+def test_output_is_deterministic() -> None:
     assert shard(everything()) == shard(everything())
 
 
-def test_the_first_rows_of_an_output_can_be_seen(tmp_path: Path) -> None:
+def test_first_rows_of_an_output_are_shown(tmp_path: Path) -> None:
     (tmp_path / "part-0.tar").write_bytes(shard(pa.table({"a.txt": ["xy", "z"], "n": [1, 2]})))
     shown = first_rows(write_of("webdataset", tmp_path), 1)
     assert shown == [{"key": "00000000", "a.txt": "2 bytes", "n.cls": "1 bytes"}]

@@ -1,4 +1,4 @@
-"""Writers: what is written comes back through readers that know nothing of Ray."""
+"""Writers: other readers give back what is written."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.writers import Writer, base, writer_for
 from batchinference.pipeline.writers.base import plain
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
-from support.writing import write_of
+from support.documents.parsed_write import write_of
+from support.tiers import examples
 
 COMPRESSIONS = ["snappy", "zstd", "gzip", "lz4", "none"]
 
 
 def encoded(writer: Writer, table: pa.Table) -> bytes:
-    """The one file that a writer makes of a table, in another process as like as not."""
+    """Return the single file of a pickled writer."""
     ((_, content),) = pickle.loads(pickle.dumps(writer)).files(table)
     return bytes(content)
 
@@ -44,7 +45,7 @@ def parquet(table: pa.Table, compression: str = "snappy") -> pq.ParquetFile:
 
 
 def json_lines(table: pa.Table, compression: str = "none") -> list[dict[str, Any]]:
-    """The rows of a JSON file, by a parser that takes nothing but JSON."""
+    """Return the rows of a JSON file, by a strict parser."""
     write = WriteJson(format="json", path="/out", compression=compression)
     content = encoded(writer_for(write), table)
     text = (gzip.decompress(content) if compression == "gzip" else content).decode()
@@ -68,7 +69,7 @@ def everything() -> pa.Table:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_parquet_gives_back_rows_and_types(compression: str) -> None:
+def test_parquet_keeps_rows_and_types(compression: str) -> None:
     file = parquet(everything(), compression)
     assert file.read().equals(everything())
     used = {file.metadata.row_group(0).column(at).compression for at in range(3)}
@@ -77,7 +78,7 @@ def test_parquet_gives_back_rows_and_types(compression: str) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("delimiter", [",", ";"])
-def test_csv_gives_back_rows_with_lists_as_json(compression: str, delimiter: str) -> None:
+def test_csv_writes_lists_as_json(compression: str, delimiter: str) -> None:
     options = {"compression": compression, "delimiter": delimiter}
     write = WriteCsv(format="csv", path="/out", **options)
     table = everything().select(["flag", "real", "text", "list", "struct"])
@@ -91,36 +92,27 @@ def test_csv_gives_back_rows_with_lists_as_json(compression: str, delimiter: str
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_json_gives_back_rows(compression: str) -> None:
+def test_json_keeps_rows(compression: str) -> None:
     assert json_lines(everything(), compression) == everything().to_pylist()
 
 
-@pytest.mark.parametrize(
-    ("write", "ending"),
-    [
-        (WriteParquet(format="parquet", path="/out"), ".parquet"),
-        (WriteJson(format="json", path="/out"), ".jsonl"),
-        (WriteJson(format="json", path="/out", compression="gzip"), ".jsonl.gz"),
-    ],
-    ids=["parquet", "json", "json, gzip"],
-)
-def test_the_ending_tells_the_format(write: WriteParquet | WriteJson, ending: str) -> None:
-    ((extension, _),) = writer_for(write).files(everything())
+WRITES = {
+    ".parquet": WriteParquet(format="parquet", path="/out"),
+    ".jsonl": WriteJson(format="json", path="/out"),
+    ".jsonl.gz": WriteJson(format="json", path="/out", compression="gzip"),
+}
+by_ending = pytest.mark.parametrize("ending", WRITES)
+
+
+@by_ending
+def test_output_is_deterministic_and_named_by_its_format(ending: str) -> None:
+    writer = writer_for(WRITES[ending])
+    ((extension, _),) = writer.files(everything())
     assert extension == ending
-
-
-@pytest.mark.parametrize(
-    "write",
-    [WriteParquet(format="parquet", path="/out"), WriteJson(format="json", path="/out"),
-     WriteJson(format="json", path="/out", compression="gzip")],
-    ids=["parquet", "json", "json, gzip"],
-)  # fmt: skip
-def test_the_same_rows_give_the_same_bytes(write: WriteParquet | WriteJson) -> None:
-    writer = writer_for(write)
     assert encoded(writer, everything()) == encoded(writer, everything())
 
 
-def test_what_json_has_no_form_for_becomes_text() -> None:
+def test_json_writes_other_types_as_text() -> None:
     table = pa.table(
         {
             "bytes": [b"\x00\xff"],
@@ -149,7 +141,7 @@ def test_what_json_has_no_form_for_becomes_text() -> None:
     ]
 
 
-def test_numbers_that_json_does_not_have_become_null() -> None:
+def test_json_writes_nan_and_infinity_as_null() -> None:
     odd = [float("nan"), float("inf"), -float("inf"), 1.5]
     table = pa.table(
         {"x": odd, "list": [odd] * 4, "struct": [{"y": value} for value in odd],
@@ -164,9 +156,8 @@ def test_numbers_that_json_does_not_have_become_null() -> None:
         }
 
 
-def test_parquet_keeps_them() -> None:
-    odd = [float("nan"), float("inf")]
-    found = parquet(pa.table({"x": odd})).read().column("x").to_pylist()
+def test_parquet_keeps_nan_and_infinity() -> None:
+    found = parquet(pa.table({"x": [float("nan"), float("inf")]})).read().column("x").to_pylist()
     assert (math.isnan(found[0]), found[1]) == (True, float("inf"))
 
 
@@ -192,7 +183,7 @@ def test_tensors_become_lists(values: Any) -> None:
 
 
 @pytest.mark.parametrize(("format_", "kind"), [("parquet", "FLOAT[]"), ("json", "DOUBLE[]")])
-def test_duckdb_reads_embeddings_as_plain_lists(format_: str, kind: str, tmp_path: Path) -> None:
+def test_duckdb_reads_embeddings_as_lists(format_: str, kind: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(3).normal(size=(20, 384)).astype(np.float32)
     vectors[1] = vectors[0]
     of_tokens = vectors.reshape(20, 4, 96)
@@ -214,7 +205,7 @@ def test_duckdb_reads_embeddings_as_plain_lists(format_: str, kind: str, tmp_pat
 
 
 @tensors
-def test_rows_without_a_tensor_have_null(values: Any) -> None:
+def test_rows_without_a_tensor_are_null(values: Any) -> None:
     part, without = pa.table({"t": to_column(values)}), pa.table({"other": [1]})
     lists = [np.asarray(value).tolist() for value in values]
     for table, expected in (
@@ -228,13 +219,12 @@ def test_rows_without_a_tensor_have_null(values: Any) -> None:
         assert plain(table).column("t").to_pylist() == expected
 
 
-@pytest.mark.parametrize("ragged", [False, True], ids=["one shape", "several shapes"])
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
-def test_elements_of_tensors_keep_their_type(dtype: str, ragged: bool) -> None:
-    shapes = ((2, 2), (1, 2)) if ragged else ((2, 2), (2, 2))
-    column = to_column([np.ones(shape, dtype) for shape in shapes])
-    kind = plain(pa.table({"t": column})).schema.field("t").type
-    assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
+def test_tensor_elements_keep_their_type(dtype: str) -> None:
+    for shapes in (((2, 2), (1, 2)), ((2, 2), (2, 2))):
+        column = to_column([np.ones(shape, dtype) for shape in shapes])
+        kind = plain(pa.table({"t": column})).schema.field("t").type
+        assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
 
 
 HALF = np.array([[0.5, 2], [3, 4]], np.float16)
@@ -251,7 +241,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize("column", HALVES.values(), ids=HALVES)
-def test_half_precision_is_widened_which_spark_does_not_read(column: pa.Array) -> None:
+def test_float16_is_widened_for_spark(column: pa.Array) -> None:
     table = pa.table({"c": column})
     written = parquet(table).read()
     assert "halffloat" not in str(written.schema)
@@ -260,13 +250,13 @@ def test_half_precision_is_widened_which_spark_does_not_read(column: pa.Array) -
                           np.ravel(table.column("c").to_pylist()[0]))  # fmt: skip
 
 
-def test_tensors_of_arrow_itself_keep_their_shape() -> None:
+def test_arrow_tensors_keep_their_shape() -> None:
     values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
     assert plain(table).column("t").to_pylist() == values.tolist()
 
 
-def test_tables_without_tensors_are_left_as_they_are() -> None:
+def test_tables_without_tensors_are_unchanged() -> None:
     assert plain(everything()).equals(everything())
 
 
@@ -280,7 +270,7 @@ def test_large_tensors_are_converted_in_parts(limit: int, monkeypatch: pytest.Mo
         assert (column.num_chunks > 1) == (limit < 500)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
@@ -296,7 +286,7 @@ def test_large_tensors_are_converted_in_parts(limit: int, monkeypatch: pytest.Mo
     ),
     compression=st.sampled_from(["none", "gzip"]),
 )
-def test_any_rows_come_back(rows: list[dict[str, Any]], compression: str) -> None:
+def test_any_rows_are_read_back(rows: list[dict[str, Any]], compression: str) -> None:
     schema = pa.schema([("text", pa.string()), ("whole", pa.int64()), ("real", pa.float64()),
                         ("texts", pa.list_(pa.string()))])  # fmt: skip
     table = pa.Table.from_pylist(rows, schema)
@@ -309,14 +299,9 @@ def test_any_rows_come_back(rows: list[dict[str, Any]], compression: str) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    "write",
-    [{"format": "parquet"}, {"format": "json"}, {"format": "json", "compression": "gzip"}],
-    ids=["parquet", "json", "json, gzip"],
-)
-def test_the_first_rows_of_an_output_can_be_seen(write: dict[str, str], tmp_path: Path) -> None:
-    model = WriteParquet if write["format"] == "parquet" else WriteJson
-    chosen = model.model_validate({"path": str(tmp_path), **write})
+@by_ending
+def test_first_rows_of_an_output_are_shown(ending: str, tmp_path: Path) -> None:
+    chosen = WRITES[ending].model_copy(update={"path": str(tmp_path)})
     writer = writer_for(chosen)
     for name, start in (("part-b", 3), ("part-a", 0)):
         table = pa.table({"n": [start, start + 1, start + 2], "t": ["a\u2028b"] * 3})

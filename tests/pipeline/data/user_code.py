@@ -1,4 +1,4 @@
-"""The module of a user: what jobs name as `user_code:NAME`."""
+"""A user's module, which jobs name as `user_code:NAME`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def untouched(batch: Batch) -> Batch:
 
 
 def picky(batch: Batch) -> Batch:
-    """Raises on a batch with a word that it does not like."""
+    """Raise for a batch with the word bad."""
     for text in batch["text"]:
         if "bad" in text:
             raise ValueError(f"cannot take {text}")
@@ -32,7 +32,7 @@ def picky(batch: Batch) -> Batch:
 
 
 class Scaler:
-    """Multiplies a column, and counts how often it was made."""
+    """Multiplies a column, and counts its instances."""
 
     made = 0
 
@@ -46,7 +46,7 @@ class Scaler:
 
 
 class Outer:
-    """Holds a function that is named with its class."""
+    """Has a function that is named with its class."""
 
     @staticmethod
     def double(batch: Batch) -> Batch:
@@ -54,7 +54,7 @@ class Outer:
 
 
 class Fragile:
-    """Cannot be made."""
+    """Cannot be constructed."""
 
     def __init__(self) -> None:
         raise RuntimeError("the file of weights is missing")
@@ -78,21 +78,21 @@ class Affine(torch.nn.Module):
 
 
 class Two(torch.nn.Module):
-    """Takes two inputs by their names."""
+    """Takes two inputs by name."""
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return left.float().flatten(1) @ right.float().flatten(1).T
 
 
 class Squeezing(torch.nn.Module):
-    """Takes all axes of one away."""
+    """Removes all axes of length one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.unsqueeze(1).squeeze()
 
 
 class Cast(torch.nn.Module):
-    """Gives back its input in another type."""
+    """Casts its input."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Words(torch.nn.Module):
 
 
 class Shorter(torch.nn.Module):
-    """Returns a row less than it was given."""
+    """Returns one row less than its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[1:]

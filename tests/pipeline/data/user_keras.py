@@ -1,4 +1,4 @@
-"""The Keras models of a user: what jobs name as `user_keras:NAME`."""
+"""A user's Keras models, which jobs name as `user_keras:NAME`."""
 
 from __future__ import annotations
 

@@ -29,12 +29,6 @@ def batch_rows(batch: Batch) -> Batch:
     return batch
 
 
-def embedded(batch: Batch) -> Batch:
-    """The mean of each channel."""
-    means = [image.reshape(-1, 3).mean(axis=0) for image in batch["image"]]
-    return {**batch, "embedding": np.stack(means).astype(np.float32)}
-
-
 def shout(batch: Batch, mark: str = "!") -> Batch:
     batch["text"] = np.array([str(text).upper() + mark for text in batch["text"]])
     return batch

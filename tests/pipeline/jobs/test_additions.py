@@ -9,11 +9,9 @@ import pytest
 from batchinference.pipeline.layout import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.job_runs import Run, job_document, run_job, write_lines
-from support.outputs import rows_of
-
-pytestmark = pytest.mark.usefixtures("ray")
+from support.documents.minimal import Document
+from support.jobs.on_ray import Run, job_document, run_in_process, write_lines
+from support.outputs.rows import rows_of
 
 
 def night(directory: Path, name: str = "nightly", **write: str) -> Document:
@@ -39,72 +37,72 @@ def rows_read(run: Run) -> int:
 
 
 @pytest.mark.parametrize("first", ["error", "append"])
-def test_each_night_reads_the_new_files_alone(tmp_path: Path, first: str) -> None:
+def test_each_night_reads_new_files_only(tmp_path: Path, first: str) -> None:
     add(tmp_path, "b", "d")
-    assert rows_read(run_job(night(tmp_path, mode=first))) == 4
+    assert rows_read(run_in_process(night(tmp_path, mode=first))) == 4
     for new in (["a", "c"], ["e"]):
         add(tmp_path, *new)
         for name in "abcde":  # what was read is not opened again
             known = tmp_path / "in" / f"{name}.txt"
             if known.exists() and name not in new:
                 known.chmod(0o000)
-        assert rows_read(run_job(night(tmp_path, "another-name"))) == 2 * len(new)
+        assert rows_read(run_in_process(night(tmp_path, "another-name"))) == 2 * len(new)
     assert texts(tmp_path) == lines(*"abcde")
 
 
-def test_a_night_without_news_does_nothing(tmp_path: Path) -> None:
+def test_night_without_new_files_does_nothing(tmp_path: Path) -> None:
     add(tmp_path, "a")
-    run_job(night(tmp_path))
-    run = run_job(night(tmp_path))
+    run_in_process(night(tmp_path))
+    run = run_in_process(night(tmp_path))
     assert "there are no new files in its input" in str(run.report.message)
     assert texts(tmp_path) == lines("a")
 
 
-def test_a_night_that_broke_off_is_gone_on_with(tmp_path: Path) -> None:
+def test_interrupted_night_is_resumed(tmp_path: Path) -> None:
     add(tmp_path, "a")
-    run_job(night(tmp_path))
+    run_in_process(night(tmp_path))
     add(tmp_path, "b")
-    run_job(night(tmp_path))
+    run_in_process(night(tmp_path))
     state = tmp_path / "out" / "_batchinference"
     (added,) = (path for path in state.iterdir() if path.name.startswith("append-")
                 and path.name.endswith("-0001"))  # fmt: skip
     (added / "_SUCCESS").unlink()
     add(tmp_path, "c")
-    again = run_job(night(tmp_path))
+    again = run_in_process(night(tmp_path))
     assert (again.report.attempt, rows_read(again)) == (2, 2)
     assert texts(tmp_path) == lines("a", "b"), "its list was frozen when it began"
-    assert rows_read(run_job(night(tmp_path))) == 2
+    assert rows_read(run_in_process(night(tmp_path))) == 2
     assert texts(tmp_path) == lines("a", "b", "c")
 
 
-def test_a_file_that_has_changed_since_is_not_mixed_with_what_it_was(tmp_path: Path) -> None:
+def test_changed_file_is_not_mixed_with_its_old_rows(tmp_path: Path) -> None:
     add(tmp_path, "a")
-    run_job(night(tmp_path))
+    run_in_process(night(tmp_path))
     (tmp_path / "in" / "a.txt").write_text("something else\n")
     add(tmp_path, "b")
-    run = run_job(night(tmp_path))
+    run = run_in_process(night(tmp_path))
     assert run.report.reason == "BadInput"
     assert "a.txt' has changed" in str(run.report.message)
     assert "write.mode to overwrite" in str(run.report.message)
     assert texts(tmp_path) == lines("a")
 
 
-def test_without_append_new_files_are_told_and_left(tmp_path: Path) -> None:
+def test_new_files_are_reported_and_not_read_without_append(tmp_path: Path) -> None:
     add(tmp_path, "a")
-    run_job(night(tmp_path, mode="error"))
+    run_in_process(night(tmp_path, mode="error"))
     add(tmp_path, "b")
-    run = run_job(night(tmp_path, mode="error"))
+    run = run_in_process(night(tmp_path, mode="error"))
     assert "(1 parts then, 2 now)" in str(run.report.message)
-    run_job(night(tmp_path))
-    run = run_job(night(tmp_path, mode="error"))
+    run_in_process(night(tmp_path))
+    run = run_in_process(night(tmp_path, mode="error"))
     assert run.report.message == "the output was complete already"
 
 
-def test_overwrite_replaces_the_nights_as_well(tmp_path: Path) -> None:
+def test_overwrite_replaces_appended_nights(tmp_path: Path) -> None:
     for name, mode in (("a", "error"), ("b", "append")):
         add(tmp_path, name)
-        run_job(night(tmp_path, mode=mode))
-    run_job(night(tmp_path, mode="overwrite"))
+        run_in_process(night(tmp_path, mode=mode))
+    run_in_process(night(tmp_path, mode="overwrite"))
     assert texts(tmp_path) == lines("a", "b")
     layout = Layout.of(parse(night(tmp_path, mode="overwrite")).spec)
     assert layout.appended() == []

@@ -11,11 +11,11 @@ import pytest
 from batchinference.pipeline.layout import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.job_runs import Run, data_files, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.jobs.on_ray import Run, data_files, job_document, run_in_process, run_job, write_lines
+from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 
 def job(directory: Path, name: str, mode: str, **write: Any) -> Document:
@@ -35,7 +35,8 @@ def succeeded(run: Run) -> bool:
     return run.report.state is JobState.SUCCEEDED
 
 
-def test_jobs_add_to_an_output_and_each_does_so_once(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ray")
+def test_jobs_append_once_each(tmp_path: Path) -> None:
     assert succeeded(run_job(job(tmp_path, "first", "error")))
     for name in ("second", "third", "second"):
         run = run_job(job(tmp_path, name, "append"))
@@ -45,30 +46,30 @@ def test_jobs_add_to_an_output_and_each_does_so_once(tmp_path: Path) -> None:
     assert run.report.message == words
 
 
-def test_what_was_there_before_may_be_anybodys(tmp_path: Path) -> None:
+def test_append_keeps_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert succeeded(run_job(job(tmp_path, "only", "append")))
+    assert succeeded(run_in_process(job(tmp_path, "only", "append")))
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     assert len([file for file in data_files(tmp_path / "out") if file.suffix == ".parquet"]) == 1
 
 
-def test_overwrite_removes_what_was_added_as_well(tmp_path: Path) -> None:
+def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     for name, mode in (("first", "error"), ("second", "append"), ("last", "overwrite")):
-        assert succeeded(run_job(job(tmp_path, name, mode)))
+        assert succeeded(run_in_process(job(tmp_path, name, mode)))
     assert texts(tmp_path) == ["last"]
     state = tmp_path / "out" / "_batchinference"
     assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
 
 
-def test_an_added_job_that_broke_off_goes_on_with_what_it_has(tmp_path: Path) -> None:
-    assert succeeded(run_job(job(tmp_path, "first", "error")))
+def test_interrupted_append_is_resumed(tmp_path: Path) -> None:
+    assert succeeded(run_in_process(job(tmp_path, "first", "error")))
     added = job(tmp_path, "added", "append")
-    assert succeeded(run_job(added))
+    assert succeeded(run_in_process(added))
     layout = Layout.of(parse(added).spec)
     layout.success.delete()
     files = data_files(tmp_path / "out")
-    again = run_job(added)
+    again = run_in_process(added)
     assert succeeded(again)
     assert (again.report.attempt, again.counts) == (2, (1, 1, 0, 0))
     assert data_files(tmp_path / "out") == files
@@ -76,27 +77,27 @@ def test_an_added_job_that_broke_off_goes_on_with_what_it_has(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("before", ["a job's", "a stranger's"])
-def test_ignore_leaves_what_is_there(tmp_path: Path, before: str) -> None:
+def test_ignore_keeps_an_existing_output(tmp_path: Path, before: str) -> None:
     if before == "a job's":
-        assert succeeded(run_job(job(tmp_path, "first", "error")))
+        assert succeeded(run_in_process(job(tmp_path, "first", "error")))
     else:
         write_lines(tmp_path / "out", {"file.txt": ["x"]})
     files = data_files(tmp_path / "out")
-    run = run_job(job(tmp_path, "second", "ignore"))
+    run = run_in_process(job(tmp_path, "second", "ignore"))
     assert succeeded(run)
     assert "write.mode is ignore: nothing was done" in str(run.report.message)
     assert data_files(tmp_path / "out") == files
 
 
-def test_ignore_writes_where_nothing_is_and_finishes_what_it_began(tmp_path: Path) -> None:
+def test_ignore_writes_to_an_empty_path_and_resumes(tmp_path: Path) -> None:
     mine = job(tmp_path, "mine", "ignore")
-    assert succeeded(run_job(mine))
+    assert succeeded(run_in_process(mine))
     Layout.of(parse(mine).spec).success.delete()
-    assert run_job(mine).report.attempt == 2
+    assert run_in_process(mine).report.attempt == 2
     assert texts(tmp_path) == ["mine"]
 
 
-def test_directories_of_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
+def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     steps = [
         {"name": "kind", "python": {"callable": "own_code:length"}},
     ]
@@ -104,32 +105,32 @@ def test_directories_of_partitions_are_written_cleaned_and_replaced(tmp_path: Pa
     write = {"format": "parquet", "mode": "overwrite", "partitionBy": ["length"]}
     document = job_document("parts", source, tmp_path / "out", steps=steps, write=write)
     for _ in range(2):
-        assert succeeded(run_job(document))
+        assert succeeded(run_in_process(document))
         read = pads.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
         found = sorted((row["text"], row["length"]) for row in read)
         assert found == [("a", 1), ("bb", 2), ("cc", 2), ("d", 1)]
     whole = {"format": "parquet", "mode": "overwrite", "columns": ["text"]}
     flat = job_document("flat", source, tmp_path / "out", steps=steps, write=whole)
-    assert succeeded(run_job(flat))
+    assert succeeded(run_in_process(flat))
     assert list((tmp_path / "out").rglob("length=*/*.parquet")) == []
     assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}
 
 
-def test_the_same_work_is_not_added_to_itself(tmp_path: Path) -> None:
-    assert succeeded(run_job(job(tmp_path, "first", "error")))
-    run = run_job(job(tmp_path, "first", "append"))
+def test_same_work_is_not_appended_to_itself(tmp_path: Path) -> None:
+    assert succeeded(run_in_process(job(tmp_path, "first", "error")))
+    run = run_in_process(job(tmp_path, "first", "append"))
     assert succeeded(run)
     words = "the output was complete already; there are no new files in its input"
     assert run.report.message == words
     assert texts(tmp_path) == ["first"]
 
 
-def test_unfinished_output_of_the_same_work_is_not_added_to(tmp_path: Path) -> None:
+def test_append_to_unfinished_output_of_the_same_work_is_refused(tmp_path: Path) -> None:
     begun = job(tmp_path, "first", "error")
-    assert succeeded(run_job(begun))
+    assert succeeded(run_in_process(begun))
     layout = Layout.of(parse(begun).spec)
     for of_the_end in (layout.success, layout.end):
         of_the_end.delete()
-    run = run_job(job(tmp_path, "first", "append"))
+    run = run_in_process(job(tmp_path, "first", "append"))
     assert "holds unfinished output of the same work" in str(run.report.message)
     assert texts(tmp_path) == ["first"]

@@ -23,9 +23,9 @@ from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
-from support.documents import Document
-from support.job_runs import Run, data_files, errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -41,7 +41,7 @@ def texts(output: Path) -> list[str]:
     return sorted(row["text"] for row in rows_of(output))
 
 
-def test_a_complete_output_is_left_as_it_is(source: Path, tmp_path: Path) -> None:
+def test_complete_output_is_not_touched(source: Path, tmp_path: Path) -> None:
     job = job_document("first", source, tmp_path / "out")
     first = run_job(job)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
@@ -57,7 +57,7 @@ def test_a_complete_output_is_left_as_it_is(source: Path, tmp_path: Path) -> Non
     assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 
-def test_an_output_that_lacks_nothing_but_its_end_is_ended(source: Path, tmp_path: Path) -> None:
+def test_output_without_success_mark_is_completed(source: Path, tmp_path: Path) -> None:
     step = {"name": "own", "python": {"callable": "own_code:refuse_bad"}}
     write_lines(source, {"c.txt": ["bad row"]})
     errors = {"maxRows": 1}
@@ -85,14 +85,14 @@ class TestTooManyBadRows:
         assert run_job(job).report.reason == "TooManyErrors"
         return job
 
-    def test_more_may_be_bad(self, job: Document, tmp_path: Path) -> None:
+    def test_higher_limit_completes_the_job(self, job: Document, tmp_path: Path) -> None:
         job["spec"]["errors"] = {"maxRows": 1}
         run = run_job(job)
         assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
         assert run.counts == (41, 40, 1, 0)
         assert texts(tmp_path / "out") == sorted(TEXTS)
 
-    def test_a_file_that_was_mended_makes_it_another_input(
+    def test_repaired_file_is_another_input(
         self, job: Document, source: Path, tmp_path: Path
     ) -> None:
         (source / "c.txt").write_text("good now\n")
@@ -108,7 +108,7 @@ class TestTooManyBadRows:
         assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])
 
 
-def test_other_work_is_refused_unless_it_may_overwrite(source: Path, tmp_path: Path) -> None:
+def test_other_work_is_refused_without_overwrite(source: Path, tmp_path: Path) -> None:
     run_job(job_document("old", source, tmp_path / "out"))
     steps = [{"name": "few", "filter": "endswith(text, '7')"}]
     other = job_document("new", source, tmp_path / "out", steps=steps)
@@ -122,7 +122,7 @@ def test_other_work_is_refused_unless_it_may_overwrite(source: Path, tmp_path: P
     assert texts(tmp_path / "out") == ["text 17", "text 27", "text 37", "text 7"]
 
 
-def test_an_output_path_that_others_use_is_refused(source: Path, tmp_path: Path) -> None:
+def test_output_path_with_files_of_others_is_refused(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     run = run_job(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
@@ -130,7 +130,7 @@ def test_an_output_path_that_others_use_is_refused(source: Path, tmp_path: Path)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
-def test_of_two_runs_at_once_the_later_one_makes_the_output(
+def test_later_of_two_runs_writes_the_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a cluster starts a driver again that it has wrongly taken for dead."""
@@ -158,9 +158,7 @@ def test_of_two_runs_at_once_the_later_one_makes_the_output(
     assert Report.parse(kept) == run.report
 
 
-def test_a_job_that_is_stopped_before_it_begins_leaves_everything_as_it_is(
-    source: Path, tmp_path: Path
-) -> None:
+def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Path) -> None:
     run_job(job_document("old", source, tmp_path / "out"))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     stop = StopRequest()
@@ -194,7 +192,7 @@ class TestInterruptedWhileItRuns:
 
         return run_job(job, on_publish=on_publish, stop=stop)
 
-    def test_it_ends_at_once_and_says_so(self, job: Document, gate: Path, tmp_path: Path) -> None:
+    def test_interrupted_job_ends_at_once(self, job: Document, gate: Path, tmp_path: Path) -> None:
         run = self.stop_once_running(job)
         gate.touch()
         assert (run.report.state, run.report.reason) == (JobState.FAILED, "Interrupted")
@@ -202,11 +200,11 @@ class TestInterruptedWhileItRuns:
         assert kept == run.report
         assert not (tmp_path / "out" / "_SUCCESS").exists()
 
-    def test_its_tasks_end_with_it(self, job: Document, tmp_path: Path) -> None:
+    def test_tasks_end_with_the_job(self, job: Document, tmp_path: Path) -> None:
         self.stop_once_running(job)
         assert not [thread for thread in threading.enumerate() if thread.name == "dataset"]
 
-    def test_a_task_that_goes_on_all_the_same_adds_nothing_to_the_next_output(
+    def test_late_task_adds_nothing_to_the_next_attempt(
         self, job: Document, gate: Path, tmp_path: Path
     ) -> None:
         self.stop_once_running(job)

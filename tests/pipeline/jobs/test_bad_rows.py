@@ -11,11 +11,11 @@ import pytest
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.supervise import supervise
 from batchinference.spec.report import JobState, Report
-from support.documents import Document
-from support.job_runs import errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
+from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 GOOD = [f"good {n}" for n in range(57)]
 TEXTS = [*GOOD[:20], "bad one", *GOOD[20:50], "bad two", *GOOD[50:], "bad three"]
@@ -32,10 +32,8 @@ def job(directory: Path, errors: dict[str, Any] | None, *steps: Document) -> Doc
 @pytest.mark.parametrize(
     "errors", [{"maxRows": 3}, {"maxPercent": 5.0}, {"maxRows": 3, "maxPercent": 5.0}], ids=str
 )
-def test_up_to_the_limit_good_rows_are_written_and_bad_ones_set_aside(
-    tmp_path: Path, errors: dict[str, Any]
-) -> None:
-    run = run_job(job(tmp_path, errors))
+def test_failed_rows_within_the_limit_are_set_aside(tmp_path: Path, errors: dict[str, Any]) -> None:
+    run = run_in_process(job(tmp_path, errors))
     assert run.report.state == JobState.SUCCEEDED
     assert run.counts == (60, 57, 3, 0)
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(GOOD)
@@ -43,8 +41,8 @@ def test_up_to_the_limit_good_rows_are_written_and_bad_ones_set_aside(
     assert run.report.errors == str(tmp_path / "out" / "_batchinference" / "errors")
 
 
-def test_an_error_tells_row_step_words_and_traceback(tmp_path: Path) -> None:
-    run_job(job(tmp_path, {"maxRows": 3}))
+def test_error_has_row_step_message_and_traceback(tmp_path: Path) -> None:
+    run_in_process(job(tmp_path, {"maxRows": 3}))
     errors = sorted(errors_of(tmp_path / "out"), key=lambda error: error["row"])
     assert [(error["id"], error["row"], error["step"], error["error"]) for error in errors] == [
         ("0:20", 20, "own", "ValueError: cannot do bad one"),
@@ -55,8 +53,8 @@ def test_an_error_tells_row_step_words_and_traceback(tmp_path: Path) -> None:
     assert all("refuse_bad" in error["traceback"] for error in errors)
 
 
-def test_errors_go_where_they_are_told_to(tmp_path: Path) -> None:
-    run = run_job(job(tmp_path, {"maxRows": 3, "path": str(tmp_path / "bad")}))
+def test_errors_are_written_to_their_path(tmp_path: Path) -> None:
+    run = run_in_process(job(tmp_path, {"maxRows": 3, "path": str(tmp_path / "bad")}))
     assert len(rows_of(tmp_path / "bad")) == 3
     assert errors_of(tmp_path / "out") == []
     assert run.report.errors == str(tmp_path / "bad")
@@ -67,10 +65,11 @@ def test_two_jobs_may_share_a_directory_for_their_errors(tmp_path: Path) -> None
         errors = {"maxRows": 3, "path": str(tmp_path / "bad")}
         document = job(tmp_path, errors)
         document["spec"]["write"]["path"] = str(tmp_path / name)
-        assert run_job(document).report.state == JobState.SUCCEEDED
+        assert run_in_process(document).report.state == JobState.SUCCEEDED
     assert len(rows_of(tmp_path / "bad")) == 6
 
 
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     ("errors", "limit"),
     [
@@ -79,7 +78,7 @@ def test_two_jobs_may_share_a_directory_for_their_errors(tmp_path: Path) -> None
     ],
     ids=["rows", "percent"],
 )
-def test_beyond_the_limit_the_job_fails_with_an_example(
+def test_too_many_failed_rows_fail_the_job_with_an_example(
     tmp_path: Path, errors: dict[str, Any], limit: str
 ) -> None:
     run = run_job(job(tmp_path, errors))
@@ -89,8 +88,9 @@ def test_beyond_the_limit_the_job_fails_with_an_example(
     assert f"of {tmp_path / 'in' / 'a.txt'}, step 'own': ValueError: cannot do bad " in message
 
 
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("errors", [None, {"maxRows": 0}, {"maxPercent": 0.0}], ids=str)
-def test_without_a_limit_the_first_bad_row_fails_the_job_and_is_named(
+def test_first_failed_row_fails_a_job_without_limit(
     tmp_path: Path, errors: dict[str, Any] | None
 ) -> None:
     run = run_job(job(tmp_path, errors))
@@ -100,7 +100,8 @@ def test_without_a_limit_the_first_bad_row_fails_the_job_and_is_named(
     assert f"of {tmp_path / 'in' / 'a.txt'}: ValueError: cannot do bad " in message
 
 
-def test_a_job_that_failed_has_no_mark_of_completeness_and_says_why_beside_its_output(
+@pytest.mark.usefixtures("ray")
+def test_failed_job_has_a_report_and_no_success_mark(
     tmp_path: Path,
 ) -> None:
     run = run_job(job(tmp_path, {"maxRows": 2}))
@@ -109,8 +110,9 @@ def test_a_job_that_failed_has_no_mark_of_completeness_and_says_why_beside_its_o
     assert kept == run.report
 
 
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("errors", [{"maxRows": 1}, {"maxPercent": 5.0}], ids=["rows", "percent"])
-def test_a_job_with_too_many_bad_rows_does_not_wait_for_the_rest(
+def test_job_with_too_many_failed_rows_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: dict[str, Any]
 ) -> None:
     """Of text, whose number of rows is but an estimate."""
@@ -137,29 +139,32 @@ class TestUndecodable:
             file.write(b"first\nb\xffd\nlast\n")
         return job_document("bad", source, directory / "out", errors=errors)
 
-    def test_they_are_set_aside_like_others(self, tmp_path: Path) -> None:
-        run = run_job(self.job(tmp_path, maxRows=1))
+    def test_undecodable_rows_are_set_aside(self, tmp_path: Path) -> None:
+        run = run_in_process(self.job(tmp_path, maxRows=1))
         assert run.counts == (60, 59, 1, 0)
         (error,) = errors_of(tmp_path / "out")
         assert (error["id"], error["step"], error["traceback"]) == ("1:1", "read", "")
         assert error["error"].startswith("UnicodeDecodeError: ")
 
-    def test_without_a_limit_they_fail_the_job(self, tmp_path: Path) -> None:
-        run = run_job(self.job(tmp_path))
+    def test_undecodable_row_fails_a_job_without_limit(self, tmp_path: Path) -> None:
+        run = run_in_process(self.job(tmp_path))
         assert run.report.reason == "TooManyErrors"
         assert f"row 1 of {tmp_path / 'in' / 'b.txt'}, step 'read'" in (run.report.message or "")
 
 
-def test_rows_of_a_step_and_of_the_reader_count_together(tmp_path: Path) -> None:
+def test_failures_of_reader_and_steps_are_added(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": TEXTS})
     (source / "b.txt").write_bytes(b"b\xffd\n")
     steps = [{"name": "few", "filter": "not endswith(text, '7')"}, REFUSE]
-    run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 4}))
+    run = run_in_process(
+        job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 4})
+    )
     assert run.counts == (61, 52, 4, 5)
     assert sorted(error["step"] for error in errors_of(tmp_path / "out")) == ["own"] * 3 + ["read"]
 
 
-def test_storage_that_is_away_is_no_fault_of_a_row(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ray")
+def test_storage_error_is_not_blamed_on_a_row(tmp_path: Path) -> None:
     step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
     run = run_job(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED
@@ -168,7 +173,8 @@ def test_storage_that_is_away_is_no_fault_of_a_row(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_rows_fail_in_a_pool(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ray")
+def test_rows_fail_in_an_actor_pool(tmp_path: Path) -> None:
     pool = {"name": "pool", "python": {"callable": "own_code:Suffix"}}
     run = run_job(job(tmp_path, {"maxRows": 3}, pool, REFUSE))
     assert run.counts == (60, 57, 3, 0)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState, Report
-from support.crashes import Place, local_place
-from support.documents import Document
-from support.played_jobs import COUNTS, play, small_job, write_input
-from support.played_outputs import Seen
+from support.documents.minimal import Document
+from support.jobs.crash_points import Place, local_place
+from support.jobs.without_ray import COUNTS, run_without_ray, small_job, write_input
+from support.outputs.checks import Seen
 
 STATE = "_batchinference"
 
@@ -65,12 +65,12 @@ class Outputs:
         self.place: Place = local_place(directory)
         self.job = self.place.job("out")
         self.output = directory / "out"
-        steps = self.place.play(self.job).steps
+        steps = self.place.run(self.job).steps
         self.complete = self.output.rename(directory / "complete")
-        self.place.play(self.job, kill=steps.index(f"write {STATE}/output.json"))
+        self.place.run(self.job, kill=steps.index(f"write {STATE}/output.json"))
         self.unfinished = self.output.rename(directory / "unfinished")
         self.other = directory / "other"
-        self.place.play(small_job(write_input(directory / "other-input"), self.other))
+        self.place.run(small_job(write_input(directory / "other-input"), self.other))
 
     def put(self, state: Path, file: str, damage: str) -> None:
         """The output in this state, with a damage."""
@@ -102,14 +102,14 @@ class Outputs:
     def refusal(self, *words: str) -> None:
         """The job is refused in these words, and touches nothing."""
         before = self.files()
-        report = play(self.job)
+        report = run_without_ray(self.job)
         assert (report.state, report.reason) == (JobState.FAILED, "BadOutput"), report.message
         for word in (*words, str(self.output)):
             assert word in (report.message or "")
         assert self.files() == before
 
     def finished(self, job: Document) -> Report:
-        report = play(job)
+        report = run_without_ray(job)
         assert report.state == JobState.SUCCEEDED, f"{report.reason}: {report.message}"
         assert list(Seen(self.output).of_the_end()) == []
         return report
@@ -134,7 +134,7 @@ def cases(files: list[str], damages: list[str]) -> pytest.MarkDecorator:
 
 class TestUnfinished:
     @cases(["input.parquet", "attempts/*/start.json"], [*DAMAGES, OTHERS, GONE])
-    def test_what_is_done_cannot_be_told_and_the_way_out_works(
+    def test_unreadable_snapshot_is_refused_and_the_advice_works(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         outputs.put(outputs.unfinished, file, damage)
@@ -147,34 +147,34 @@ class TestUnfinished:
         outputs.put(outputs.unfinished, file, damage)
         outputs.refusal(*REFUSED[file])
 
-    def test_it_is_another_jobs(self, outputs: Outputs) -> None:
+    def test_state_of_another_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", OTHERS)
         outputs.refusal("output of another job", "set write.mode to overwrite")
 
-    def test_it_is_nobodys(self, outputs: Outputs) -> None:
+    def test_output_without_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", GONE)
         outputs.refusal("no output of a BatchInference", "choose another path, empty it")
 
     @cases(DONE_AGAIN, [*DAMAGES, OTHERS, GONE])
-    def test_what_cannot_be_told_is_done_again(
+    def test_rows_of_unreadable_manifests_are_done_again(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         outputs.put(outputs.unfinished, file, damage)
         outputs.finished(outputs.job)
 
-    def test_an_owner_of_a_later_version_is_one(self, outputs: Outputs) -> None:
+    def test_owner_of_a_later_version_is_respected(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", "a later version's")
         outputs.finished(outputs.job)
 
 
 class TestComplete:
     @cases(OF_NO_MATTER, ["truncated", "emptied", "a later version's", OTHERS, GONE])
-    def test_it_is_left_as_it_is_and_its_counts_are_told(
+    def test_complete_output_is_kept_and_counted(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         outputs.put(outputs.complete, file, damage)
         before = outputs.files()
-        report = play(outputs.job)
+        report = run_without_ray(outputs.job)
         assert report.state == JobState.SUCCEEDED, report.message
         assert "the output was complete already" in (report.message or "")
         assert report.counts is not None
@@ -187,19 +187,17 @@ class TestComplete:
         outputs.put(outputs.complete, file, damage)
         outputs.refusal(*REFUSED[file])
 
-    def test_that_its_input_has_changed_cannot_be_told(self, outputs: Outputs) -> None:
+    def test_changed_input_is_not_detected_without_state(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "input.parquet", "truncated")
-        assert "input.parquet is damaged" in (play(outputs.job).message or "")
+        assert "input.parquet is damaged" in (run_without_ray(outputs.job).message or "")
 
-    def test_its_counts_cannot_be_told_and_the_way_out_works(self, outputs: Outputs) -> None:
+    def test_unreadable_counts_are_refused_and_the_advice_works(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "report.json", GONE)
         (outputs.output / STATE / "output.json").write_bytes(b"{}")
         outputs.refusal("output.json' is gone, damaged or", "with write.mode: overwrite")
         outputs.finished(outputs.with_("write.mode", "overwrite"))
 
-    def test_its_mark_is_gone_and_comes_back_without_a_row_being_read(
-        self, outputs: Outputs
-    ) -> None:
+    def test_success_mark_is_restored_without_reading_rows(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "../_SUCCESS", GONE)
         assert outputs.finished(outputs.job).attempt == 2
         assert Seen(outputs.output).done_again() == 0

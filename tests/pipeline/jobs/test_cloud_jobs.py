@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from batchinference.spec.report import JobState
-from support.clouds import served
-from support.job_runs import job_document, run_job
+from support.jobs.on_ray import job_document, run_job
+from support.servers.clouds import served
 
 TEXTS = {"a.txt": b"one\ntwo\n", "deep/b.txt": b"three\n"}
 

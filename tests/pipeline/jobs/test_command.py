@@ -1,4 +1,7 @@
-"""`batchinference run` as a person starts it: exit codes, what is printed, what is left."""
+"""`batchinference run`: exit codes, what it prints, what it leaves.
+
+One job that succeeds and one that fails are processes with a Ray of their own.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ import pytest
 import yaml
 
 from batchinference.spec.report import REPORT_FILE, JobState, Report
-from support.commands import Command, wait_until
-from support.job_runs import job_document, write_lines
-from support.outputs import rows_of
+from support.jobs.command import Command, wait_until
+from support.jobs.on_ray import job_document, write_lines
+from support.jobs.without_ray import invoke_without_ray
+from support.outputs.rows import rows_of
 
 SECRET = "the-secret-of-this-test-2718"
 TEXTS = [f"text {n}" for n in range(45)]
 
 
 def job_file(directory: Path, own_code: Path, **spec: Any) -> Path:
-    """A job with relative paths, with its input and its module beside it."""
+    """Write a job with relative paths, its input and its module."""
     write_lines(directory / "in", {"a.txt": TEXTS[:30], "b.txt": TEXTS[30:]})
     shutil.copy(own_code, directory / "own_code.py")
     file = directory / "job.yaml"
@@ -34,7 +38,7 @@ def report_in(directory: Path) -> Report:
 
 
 class TestSuccess:
-    """One job that runs to its end, with all options."""
+    """One job that succeeds, with all options."""
 
     @pytest.fixture(scope="class")
     def directory(self, tmp_path_factory: pytest.TempPathFactory, own_code: Path) -> Path:
@@ -52,18 +56,18 @@ class TestSuccess:
     def done(self, command: Command) -> subprocess.CompletedProcess[str]:
         return command.run()
 
-    def test_it_ends_with_0_and_prints_nothing_but_to_stderr(
+    def test_exit_code_is_0_and_stdout_is_empty(
         self, done: subprocess.CompletedProcess[str]
     ) -> None:
         assert (done.returncode, done.stdout) == (0, "")
 
-    def test_the_output_lies_beside_the_file(
+    def test_output_path_is_relative_to_the_file(
         self, done: subprocess.CompletedProcess[str], directory: Path
     ) -> None:
         assert sorted(row["text"] for row in rows_of(directory / "out")) == sorted(TEXTS)
         assert (directory / "out" / "_SUCCESS").exists()
 
-    def test_each_state_is_a_line(self, done: subprocess.CompletedProcess[str]) -> None:
+    def test_each_state_is_printed(self, done: subprocess.CompletedProcess[str]) -> None:
         lines = done.stderr.splitlines()
         said = [line for line in lines if line.startswith("demo: ")]
         assert said[:3] == [
@@ -73,7 +77,7 @@ class TestSuccess:
         ]
         assert said[-1].startswith("demo: finalizing, 45 rows, 100 %")
 
-    def test_a_table_at_the_end_tells_how_it_went(
+    def test_summary_is_printed(
         self, done: subprocess.CompletedProcess[str], directory: Path
     ) -> None:
         table = dict(
@@ -86,12 +90,12 @@ class TestSuccess:
         assert table["rows"].strip() == "45 read, 45 written"
         assert table["output"].strip() == str(directory / "out")
 
-    def test_a_sample_of_the_output_is_shown(self, done: subprocess.CompletedProcess[str]) -> None:
+    def test_sample_of_the_output_is_printed(self, done: subprocess.CompletedProcess[str]) -> None:
         for number in range(3):
             assert f"row {number}:\n  text: text " in done.stderr
         assert "row 3:" not in done.stderr
 
-    def test_the_report_is_kept_where_it_was_asked_for(
+    def test_report_is_written_to_its_directory(
         self, done: subprocess.CompletedProcess[str], directory: Path
     ) -> None:
         kept = report_in(directory / "reports" / "here")
@@ -99,7 +103,7 @@ class TestSuccess:
         assert kept == Report.parse(beside)
         assert kept.state == JobState.SUCCEEDED
 
-    def test_no_secret_is_printed_or_kept(
+    def test_no_secret_is_printed_or_stored(
         self, done: subprocess.CompletedProcess[str], directory: Path
     ) -> None:
         assert SECRET not in done.stderr
@@ -111,21 +115,26 @@ class TestSuccess:
     ) -> None:
         wait_until(lambda: not command.processes(), "the job's processes to end")
 
-    def test_what_ray_prints_is_kept_away(self, done: subprocess.CompletedProcess[str]) -> None:
+    def test_output_of_ray_is_not_printed(self, done: subprocess.CompletedProcess[str]) -> None:
         assert "Dataset" not in done.stderr
         assert "worker.py" not in done.stderr
 
-    def test_stdin_is_a_file_whose_paths_start_here_and_complete_work_is_not_done_again(
-        self, done: subprocess.CompletedProcess[str], directory: Path
+    def test_complete_job_from_stdin_is_not_done_again(
+        self,
+        done: subprocess.CompletedProcess[str],
+        directory: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        """Its paths are relative to the working directory."""
         before = report_in(directory / "reports" / "here")
-        again = Command(["run", "-"], directory).run((directory / "job.yaml").read_text())
-        assert again.returncode == 0
+        monkeypatch.chdir(directory)
+        again = invoke_without_ray("run", "-", stdin=(directory / "job.yaml").read_text())
+        assert again.exit_code == 0
         assert "the output was complete already" in again.stderr
         assert report_in(directory / "reports" / "here") == before
 
 
-def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, own_code: Path) -> None:
+def test_failed_job_ends_with_1_and_its_reason(tmp_path: Path, own_code: Path) -> None:
     steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
     job_file(tmp_path, own_code, steps=steps, errors={"maxRows": 1})
     write_lines(tmp_path / "in", {"c.txt": ["bad one", "bad two"]})
@@ -138,11 +147,11 @@ def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, own_code: Pat
     assert report_in(tmp_path).reason == "TooManyErrors"
 
 
-def test_input_that_is_missing_ends_with_2(tmp_path: Path, own_code: Path) -> None:
+def test_missing_input_ends_with_2(tmp_path: Path, own_code: Path) -> None:
     file = job_file(tmp_path, own_code)
     shutil.rmtree(tmp_path / "in")
-    done = Command(["run", str(file)], tmp_path).run()
-    assert done.returncode == 2
+    done = invoke_without_ray("run", str(file))
+    assert done.exit_code == 2
     assert "BadInput: read.paths[0]" in " ".join(done.stderr.split())
 
 
@@ -165,21 +174,19 @@ NO_JOBS = {
 
 
 @pytest.mark.parametrize(("content", "words"), NO_JOBS.values(), ids=NO_JOBS)
-def test_a_file_that_is_no_job_ends_with_2_before_anything_is_started(
+def test_invalid_file_ends_with_2_before_ray_starts(
     tmp_path: Path, content: str | None, words: str
 ) -> None:
     if content is not None:
         (tmp_path / "job.yaml").write_text(content)
-    done = Command(["run", "job.yaml"], tmp_path).run()
-    assert (done.returncode, done.stdout) == (2, "")
+    done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    assert (done.exit_code, done.stdout) == (2, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert "Ray" not in done.stderr
 
 
-def test_a_cluster_that_is_not_there_ends_with_1_and_one_line(
-    tmp_path: Path, own_code: Path
-) -> None:
+def test_missing_cluster_ends_with_1_and_one_line(tmp_path: Path, own_code: Path) -> None:
     job_file(tmp_path, own_code)
     done = Command(["run", "job.yaml", "--address", "nowhere"], tmp_path).run()
     assert done.returncode == 1

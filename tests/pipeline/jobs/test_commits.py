@@ -27,9 +27,9 @@ from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
 from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.parquet import ParquetWriter
-from support.commits import begun, cleaned, ended, layout_of
-from support.job_runs import data_files, write_lines
-from support.outputs import rows_of
+from support.jobs.on_ray import data_files, write_lines
+from support.outputs.made import begin_attempt, close_and_clean, close_attempt, layout_of
+from support.outputs.rows import rows_of
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def attempt(layout: Layout, source: Path) -> Attempt:
-    return begun(layout, source)
+    return begin_attempt(layout, source)
 
 
 @pytest.fixture
@@ -103,15 +103,13 @@ def manifest_of(attempt: Attempt) -> dict[str, Any]:
     return content
 
 
-def test_good_rows_become_a_data_file_with_the_columns_of_the_user_alone(commit: Commit) -> None:
+def test_data_file_has_the_users_columns_only(commit: Commit) -> None:
     commit.put(MIXED, task=3)
     (file,) = data_files(Path(commit.attempt.layout.output.path))
     assert pq.read_table(file).to_pydict() == {"value": [10, 11, 17]}
 
 
-def test_a_failed_row_becomes_an_error_with_its_id_path_step_and_words(
-    commit: Commit, layout: Layout, tmp_path: Path
-) -> None:
+def test_failed_row_becomes_an_error_record(commit: Commit, layout: Layout, tmp_path: Path) -> None:
     commit.put(MIXED, task=3)
     assert errors_of(layout) == [
         {
@@ -125,13 +123,13 @@ def test_a_failed_row_becomes_an_error_with_its_id_path_step_and_words(
     ]
 
 
-def test_an_error_file_has_the_same_schema_whatever_failed(commit: Commit, layout: Layout) -> None:
+def test_error_files_have_one_schema(commit: Commit, layout: Layout) -> None:
     commit.put(rows.failed_row(rows.pack(1, 0), "read", ValueError("x")), task=0)
     (file,) = data_files(Path(layout.errors.path))
     assert pq.read_schema(file).equals(ERRORS_SCHEMA)
 
 
-def test_the_manifest_tells_rows_ends_counts_and_files(commit: Commit, layout: Layout) -> None:
+def test_manifest_has_rows_ends_counts_and_files(commit: Commit, layout: Layout) -> None:
     commit.put(MIXED, task=3)
     assert manifest_names(commit.attempt) == ["00000003.6.3.1.2"]
     manifest = manifest_of(commit.attempt)
@@ -156,9 +154,7 @@ def described(file: Path) -> dict[str, object]:
     return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
-def test_data_is_put_first_then_errors_and_last_the_manifest(
-    commit: Commit, layout: Layout
-) -> None:
+def test_data_is_written_first_and_the_manifest_last(commit: Commit, layout: Layout) -> None:
     commit.put(MIXED, task=3)
     (data,) = data_files(Path(layout.output.path))
     (errors,) = data_files(Path(layout.errors.path))
@@ -174,7 +170,7 @@ class FullDisk:
         raise OSError("no space left")
 
 
-def test_the_manifest_tells_the_types_that_the_files_have(commit: Commit, layout: Layout) -> None:
+def test_manifest_has_the_types_of_the_files(commit: Commit, layout: Layout) -> None:
     halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
     commit.put(rows.with_ids(halves, 0, 0), task=0)
     ((piece,),) = (manifest.pieces for manifest in commit.attempt.manifests())
@@ -184,14 +180,14 @@ def test_the_manifest_tells_the_types_that_the_files_have(commit: Commit, layout
     assert piece.columns[0] == ("half", "float")
 
 
-def test_data_that_cannot_be_put_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
+def test_failed_write_of_data_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
         Commit(attempt, FullDisk(), Cut()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(attempt) == []
 
 
-def test_errors_that_cannot_be_put_leave_no_manifest(commit: Commit, layout: Layout) -> None:
+def test_failed_write_of_errors_leaves_no_manifest(commit: Commit, layout: Layout) -> None:
     Path(layout.errors.path).write_text("where a directory should be")
     with pytest.raises(OSError, match="errors"):
         commit.put(MIXED, task=0)
@@ -208,7 +204,7 @@ def test_errors_that_cannot_be_put_leave_no_manifest(commit: Commit, layout: Lay
     ],
     ids=["all failed", "all left out", "an empty file"],
 )
-def test_a_task_without_good_rows_commits_no_data_file(
+def test_task_without_good_rows_commits_no_data_file(
     commit: Commit, layout: Layout, table: pa.Table, name: str
 ) -> None:
     commit.put(table, task=0)
@@ -217,7 +213,7 @@ def test_a_task_without_good_rows_commits_no_data_file(
     assert [piece["data"] for piece in manifest_of(commit.attempt)["pieces"]] in ([], [[]])
 
 
-def test_a_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
+def test_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
     commit.put(good(0, 0, 1, 2), task=0)
     assert errors_of(layout) == []
     (piece,) = manifest_of(commit.attempt)["pieces"]
@@ -239,11 +235,11 @@ def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None
     attempt = commit.attempt
     assert attempt.counts() == Counts(read=5, written=3, failed=1, skipped=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
-    assert missing(cleaned(attempt), files=2) == {}
+    assert missing(close_and_clean(attempt), files=2) == {}
     assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
 
 
-def test_a_retried_task_counts_once_and_its_first_file_is_removed(
+def test_retried_task_counts_once_and_its_first_file_is_removed(
     commit: Commit, layout: Layout
 ) -> None:
     table = concat([good(0, 0, 10, 11), failed(0, 2), rows.end_of_file(0, 3)])
@@ -252,29 +248,27 @@ def test_a_retried_task_counts_once_and_its_first_file_is_removed(
     output = Path(layout.output.path)
     assert len(data_files(output)) == 2
 
-    end = cleaned(commit.attempt)
+    end = close_and_clean(commit.attempt)
     assert missing(end) == {}
     assert [row["value"] for row in rows_of(output)] == [10, 11]
     assert len(errors_of(layout)) == 1
     assert commit.attempt.counts().read == end.counts.read == 3
 
 
-def test_a_file_that_was_put_without_a_commit_is_removed(commit: Commit, layout: Layout) -> None:
+def test_uncommitted_file_is_removed(commit: Commit, layout: Layout) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     for place in (layout.output, layout.errors):
         (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
-    cleaned(commit.attempt)
+    close_and_clean(commit.attempt)
     assert rows_of(Path(layout.output.path)) == [{"value": 10}]
     assert errors_of(layout) == []
 
 
-def test_a_task_that_is_tried_again_with_other_counts_counts_once(
-    commit: Commit, layout: Layout
-) -> None:
+def test_retried_task_with_other_counts_counts_once(commit: Commit, layout: Layout) -> None:
     end = rows.end_of_file(0, 2)
     commit.put(concat([good(0, 0, 10, 11), end]), task=0)
     commit.put(concat([good(0, 0, 10), failed(0, 1), end]), task=0)
-    counts = cleaned(commit.attempt).counts
+    counts = close_and_clean(commit.attempt).counts
     assert counts == commit.attempt.counts()
     assert counts.read == 2
     assert counts.written == len(rows_of(Path(layout.output.path)))
@@ -283,47 +277,47 @@ def test_a_task_that_is_tried_again_with_other_counts_counts_once(
 
 @pytest.mark.parametrize("place", ["output", "errors"])
 @pytest.mark.parametrize("damage", [Path.unlink, Path.write_bytes], ids=["gone", "cut"])
-def test_rows_are_missing_whose_file_is_not_as_it_was(
+def test_rows_of_a_damaged_file_are_missing(
     commit: Commit, layout: Layout, place: str, damage: Callable[..., object]
 ) -> None:
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
     commit.put(concat([good(1, 0, 20), rows.end_of_file(1, 1)]), task=1)
     file = min(data_files(Path(getattr(layout, place).path)))
     damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
-    end = cleaned(commit.attempt)
+    end = close_and_clean(commit.attempt)
     assert missing(end, files=2) == {0: [(0, 2)]}
     assert rows_of(Path(layout.output.path)) == [{"value": 20}]
     assert errors_of(layout) == [], "what is left of a piece goes with it"
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\0\0"], ids=["emptied", "cut", "rubbish"])
-def test_rows_are_missing_whose_manifest_is_damaged(
+def test_rows_of_a_damaged_manifest_are_missing(
     commit: Commit, layout: Layout, damage: bytes
 ) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
     commit.put(concat([good(1, 0, 20), rows.end_of_file(1, 1)]), task=1)
     manifest_files(commit.attempt)[0].write_bytes(damage)
-    assert missing(cleaned(commit.attempt), files=2) == {0: [(0, None)]}
+    assert missing(close_and_clean(commit.attempt), files=2) == {0: [(0, None)]}
     assert rows_of(Path(layout.output.path)) == [{"value": 20}]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_an_output_that_another_run_has_taken_over_is_left_alone(
+def test_output_of_another_run_is_not_touched(
     commit: Commit, layout: Layout, source: Path, number: int
 ) -> None:
     commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
-    other = begun(layout, source, number)
+    other = begin_attempt(layout, source, number)
     committing(other).put(good(0, 0, 77), task=0)
     with pytest.raises(BadOutput, match="another run has taken over"):
-        ended(commit.attempt)
+        close_attempt(commit.attempt)
     assert rows_of(Path(layout.output.path)) == [{"value": 77}]
     assert not commit.attempt.closed.exists()
 
 
-def test_nothing_is_put_once_another_run_has_taken_over(
+def test_commit_is_refused_after_another_run_took_over(
     commit: Commit, layout: Layout, source: Path
 ) -> None:
-    begun(layout, source, 2)
+    begin_attempt(layout, source, 2)
     with pytest.raises(BadOutput, match="another run has taken over"):
         commit.put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
@@ -337,19 +331,19 @@ class Slow:
         self.attempt = attempt
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        cleaned(self.attempt)
+        close_and_clean(self.attempt)
         yield from ParquetWriter("snappy").files(table)
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun before the end", "begun after it"])
-def test_a_task_that_is_late_adds_nothing_to_a_finished_output(
+def test_late_task_adds_nothing_to_a_finished_output(
     commit: Commit, layout: Layout, begun: bool
 ) -> None:
     table = concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)])
     commit.put(table, task=0)
     late = replace(commit, writer=Slow(commit.attempt)) if begun else commit
     if not begun:
-        cleaned(commit.attempt)
+        close_and_clean(commit.attempt)
     before = [manifest_files(commit.attempt), data_files(Path(layout.errors.path))]
     with pytest.raises(BadOutput, match="is finished"):
         late.put(table, task=0)
@@ -357,17 +351,19 @@ def test_a_task_that_is_late_adds_nothing_to_a_finished_output(
     assert [manifest_files(commit.attempt), data_files(Path(layout.errors.path))] == before
 
 
-def test_what_a_closed_attempt_lacks_is_done_by_another_one(commit: Commit, layout: Layout) -> None:
+def test_missing_rows_of_a_closed_attempt_are_done_by_the_next(
+    commit: Commit, layout: Layout
+) -> None:
     commit.put(good(0, 0, 10), task=0)
-    end = ended(commit.attempt)
+    end = close_attempt(commit.attempt)
     assert missing(end) == {0: [(1, None)]}
     again = Attempt.open(layout, 2, end)
     committing(again).put(concat([good(0, 1, 11), rows.end_of_file(0, 2)]), task=0)
-    assert missing(ended(again, end)) == {}
+    assert missing(close_attempt(again, end)) == {}
     assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11]
 
 
-def test_an_attempt_begins_without_what_does_not_count(commit: Commit, layout: Layout) -> None:
+def test_new_attempt_removes_uncommitted_files(commit: Commit, layout: Layout) -> None:
     commit.put(concat([good(0, 0, 10), failed(0, 1)]), task=0)
     orphans = [
         place / (layout.part_name(1, 9, "deadbeef") + ".parquet")
@@ -375,7 +371,7 @@ def test_an_attempt_begins_without_what_does_not_count(commit: Commit, layout: L
     ]
     for orphan in orphans:
         orphan.write(b"a task that was killed before its commit")
-    Attempt.open(layout, 2, ended(commit.attempt))
+    Attempt.open(layout, 2, close_attempt(commit.attempt))
     assert not any(orphan.exists() for orphan in orphans)
     assert rows_of(Path(layout.output.path)) == [{"value": 10}]
     assert len(errors_of(layout)) == 1
@@ -390,15 +386,15 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
     ]
     for other in others:
         other.write(b"theirs")
-    cleaned(commit.attempt)
+    close_and_clean(commit.attempt)
     assert [other.read() for other in others] == [b"theirs"] * 3
 
 
 def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> None:
     """It is refused at the beginning; were it not, no row would be lost."""
-    commit = committing(begun(layout_of(tmp_path / "out", errors=tmp_path / "out"), source))
+    commit = committing(begin_attempt(layout_of(tmp_path / "out", errors=tmp_path / "out"), source))
     commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
-    assert missing(cleaned(commit.attempt)) == {}
+    assert missing(close_and_clean(commit.attempt)) == {}
     assert len(data_files(tmp_path / "out")) == 2
 
 
@@ -419,7 +415,7 @@ class TestRowsThatAreDividedUp:
         (manifest,) = attempt.manifests()
         return [(piece.ranges, piece.shares, len(piece.files)) for piece in manifest.pieces]
 
-    def test_a_row_that_is_here_in_part_has_files_of_its_own(self, commit: Commit) -> None:
+    def test_partial_row_has_files_of_its_own(self, commit: Commit) -> None:
         commit.put(concat([good(0, 0, 10, 11), self.half(2, 12), self.half(3, 13)]), task=0)
         expected = [
             ([(0, 0, 2)], [], 1),
@@ -428,7 +424,7 @@ class TestRowsThatAreDividedUp:
         ]
         assert self.pieces(commit.attempt) == expected
 
-    def test_a_row_of_which_a_part_has_failed_has_files_of_its_own(self, commit: Commit) -> None:
+    def test_partly_failed_row_has_files_of_its_own(self, commit: Commit) -> None:
         commit.put(concat([good(0, 0, 10), self.half(1, 11), self.half_failed(1)]), task=0)
         assert self.pieces(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
 
@@ -436,13 +432,13 @@ class TestRowsThatAreDividedUp:
         self, commit: Commit, layout: Layout
     ) -> None:
         commit.put(concat([good(0, 0, 10), self.half(1, 11), rows.end_of_file(0, 2)]), task=0)
-        assert missing(cleaned(commit.attempt)) == {0: [(1, 2)]}
+        assert missing(close_and_clean(commit.attempt)) == {0: [(1, 2)]}
         assert rows_of(Path(layout.output.path)) == [{"value": 10}]
 
     def test_halves_of_two_tasks_are_a_row(self, commit: Commit, layout: Layout) -> None:
         commit.put(concat([good(0, 0, 10), self.half(1, 11), rows.end_of_file(0, 2)]), task=0)
         commit.put(self.half(1, 111), task=1)
-        end = cleaned(commit.attempt)
+        end = close_and_clean(commit.attempt)
         assert (missing(end), end.counts) == ({}, Counts(2, 3))
         assert len(rows_of(Path(layout.output.path))) == 3
 
@@ -461,7 +457,7 @@ class TestSink:
     @pytest.mark.parametrize(
         "blocks", [[], [pa.table({})], [good(0, 0)]], ids=["none", "no columns", "no rows"]
     )
-    def test_a_task_without_rows_commits_nothing(
+    def test_task_without_rows_commits_nothing(
         self, commit: Commit, layout: Layout, blocks: list[pa.Table]
     ) -> None:
         CommitSink(commit, 10).write(blocks, self.context)
@@ -472,5 +468,5 @@ class TestSink:
         CommitSink(commit, 10).write([good(0, 0, 1), real], self.context)
         assert [row["value"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
-    def test_ray_is_told_how_many_rows_a_file_should_have(self, commit: Commit) -> None:
+    def test_sink_passes_rows_per_file_to_ray(self, commit: Commit) -> None:
         assert CommitSink(commit, 42).min_rows_per_write == 42

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from support.corrupt_images import CORRUPT, DAMAGES, IMAGES, SIDE, ten_thousand_images
-from support.documents import document
-from support.job_runs import errors_of, run_job
-from support.outputs import rows_of
+from support.documents.minimal import document
+from support.inputs.corrupt_images import CORRUPT, DAMAGES, IMAGES, SIDE, ten_thousand_images
+from support.jobs.on_ray import errors_of, run_job
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
 
-def test_exactly_the_corrupt_ones_are_among_the_errors(tmp_path: Path) -> None:
+def test_corrupt_images_are_the_only_errors(tmp_path: Path) -> None:
     corrupt = ten_thousand_images(tmp_path / "in")
     options = {"size": [SIDE, SIDE], "include_paths": True}
     job = document(
@@ -41,7 +41,7 @@ def test_exactly_the_corrupt_ones_are_among_the_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_each_damage_is_one(tmp_path: Path, name: str) -> None:
+def test_pillow_refuses_each_damage(tmp_path: Path, name: str) -> None:
     """That Pillow refuses it, so that the test above means what it says."""
     from skimage import data as photos
 

@@ -20,7 +20,7 @@ from batchinference.pipeline.failures import Incomplete
 from batchinference.pipeline.manifest import Manifest, ranges_of
 from batchinference.pipeline.pieces import Counts, Piece, Range, Share
 from batchinference.pipeline.snapshot import Snapshot
-from support.commits import OURS, piece
+from support.outputs.made import OURS, piece
 
 Row = tuple[int, int]
 """The number of a file and of a row in it."""
@@ -68,12 +68,12 @@ def touched_by(one: Piece) -> set[Row]:
 
 @given(pieces())
 @settings(max_examples=400)
-def test_of_every_row_there_is_all_or_nothing_and_never_more(given_: list[Piece]) -> None:
+def test_each_row_counts_once_or_not_at_all(given_: list[Piece]) -> None:
     assert set(held_by(taken(given_)).values()) <= {Fraction(1)}
 
 
 @given(pieces(), st.data())
-def test_that_holds_in_whatever_order_the_commits_come(
+def test_each_row_counts_once_in_any_order_of_commits(
     given_: list[Piece], data: st.DataObject
 ) -> None:
     in_order = data.draw(st.permutations(given_))
@@ -81,19 +81,19 @@ def test_that_holds_in_whatever_order_the_commits_come(
 
 
 @given(pieces())
-def test_nothing_counts_that_was_not_committed_and_nothing_twice(given_: list[Piece]) -> None:
+def test_only_committed_pieces_count_and_only_once(given_: list[Piece]) -> None:
     numbers = [next(n for n, one in enumerate(given_) if one is chosen) for chosen in taken(given_)]
     assert len(numbers) == len(set(numbers))
 
 
 @given(pieces())
-def test_what_counts_counts_when_it_is_asked_for_again(given_: list[Piece]) -> None:
+def test_taking_twice_changes_nothing(given_: list[Piece]) -> None:
     once = taken(given_)
     assert taken(once) == once
 
 
 @given(pieces())
-def test_a_piece_counts_whose_rows_no_other_holds(given_: list[Piece]) -> None:
+def test_piece_with_rows_of_its_own_counts(given_: list[Piece]) -> None:
     counting = taken(given_)
     for number, one in enumerate(given_):
         others = (touched_by(other) for place, other in enumerate(given_) if place != number)
@@ -102,41 +102,37 @@ def test_a_piece_counts_whose_rows_no_other_holds(given_: list[Piece]) -> None:
 
 
 @given(SETS, pieces())
-def test_of_two_that_hold_the_same_row_the_first_counts(
-    first: set[Row], after: list[Piece]
-) -> None:
+def test_first_of_two_pieces_with_one_row_counts(first: set[Row], after: list[Piece]) -> None:
     one = holding(first)
     assert any(one is chosen for chosen in taken([one, *after]))
 
 
 @given(pieces(), pieces())
-def test_whole_rows_that_count_are_not_undone_by_later_commits(
-    before: list[Piece], after: list[Piece]
-) -> None:
+def test_later_commits_do_not_replace_whole_rows(before: list[Piece], after: list[Piece]) -> None:
     """Their files are read by then."""
     counting = [one for one in taken(before) if not one.shares]
     later = taken([*taken(before), *after])
     assert all(any(one is other for other in later) for one in counting)
 
 
-def test_parts_of_a_row_count_once_all_are_there() -> None:
+def test_parts_count_when_the_row_is_complete() -> None:
     one, other = holding(parts={(0, 1): 1}), holding(parts={(0, 1): 3})
     assert taken([one]) == taken([other]) == []
     assert taken([one, other]) == [one, other]
 
 
-def test_a_part_that_is_there_twice_takes_the_row_with_it() -> None:
+def test_duplicate_part_excludes_the_row() -> None:
     one, other = holding(parts={(0, 1): 1}), holding(parts={(0, 1): 3})
     assert taken([one, other, one]) == []
 
 
-def test_a_row_that_is_there_as_a_whole_does_not_count_in_part() -> None:
+def test_parts_of_a_whole_row_do_not_count() -> None:
     whole = holding({(0, 1)})
     parts = [holding(parts={(0, 1): 2}), holding(parts={(0, 1): 2})]
     assert taken([*parts, whole]) == [whole]
 
 
-def test_parts_that_do_not_count_take_with_them_those_that_share_a_piece() -> None:
+def test_uncounted_parts_exclude_their_whole_piece() -> None:
     """The row 2 is whole, but a piece counts as a whole or not at all."""
     both = holding(parts={(0, 1): 1, (0, 2): 1})
     rest = holding(parts={(0, 2): 3})
@@ -145,7 +141,7 @@ def test_parts_that_do_not_count_take_with_them_those_that_share_a_piece() -> No
     assert taken([both, rest, missing]) == [both, rest, missing]
 
 
-def test_pieces_are_told_apart_by_the_thousand() -> None:
+def test_thousands_of_overlapping_pieces() -> None:
     """As a node that is lost and found leaves them: all twice, and one more across each edge."""
     cut = [piece([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [piece([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
@@ -195,7 +191,7 @@ def held_rows(draw: st.DrawFn) -> tuple[list[Piece], dict[int, int]]:
 
 @given(held_rows())
 @settings(max_examples=400)
-def test_gaps_are_exactly_the_rows_that_nobody_holds(
+def test_gaps_are_the_rows_that_no_piece_holds(
     given_: tuple[list[Piece], dict[int, int]],
 ) -> None:
     chosen, ends = given_
@@ -210,7 +206,7 @@ def test_gaps_are_exactly_the_rows_that_nobody_holds(
 
 
 @given(held_rows())
-def test_an_open_gap_begins_behind_the_last_row_that_is_held(
+def test_open_gap_begins_after_the_last_held_row(
     given_: tuple[list[Piece], dict[int, int]],
 ) -> None:
     chosen, ends = given_
@@ -222,15 +218,13 @@ def test_an_open_gap_begins_behind_the_last_row_that_is_held(
 
 
 @given(st.sets(st.integers(0, 9)), st.integers(1, 3))
-def test_files_of_so_many_rows_each_need_not_tell_where_they_end(
-    there: set[int], each: int
-) -> None:
+def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -> None:
     held = Held.of([holding((file, row) for file in there for row in range(each))])
     assert held.gaps(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
 
 
 @given(SETS, ROW)
-def test_a_row_is_held_or_not(there: set[Row], row: Row) -> None:
+def test_row_is_held_or_not(there: set[Row], row: Row) -> None:
     assert Held.of([holding(there)]).has(rows.pack(*row)) == (row in there)
 
 
@@ -264,7 +258,7 @@ def done_again(gaps: Gaps, sizes: list[int]) -> Manifest:
 
 @given(commits())
 @settings(max_examples=400)
-def test_whatever_was_committed_doing_what_is_missing_completes_the_output(
+def test_doing_the_missing_rows_completes_the_output(
     given_: tuple[list[int], list[Manifest]],
 ) -> None:
     sizes, made = given_
@@ -278,7 +272,7 @@ def test_whatever_was_committed_doing_what_is_missing_completes_the_output(
 
 
 @given(commits())
-def test_nothing_is_done_again_that_counts(given_: tuple[list[int], list[Manifest]]) -> None:
+def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]]) -> None:
     sizes, made = given_
     begun = Snapshot(OURS, "").with_commits(made)
     again = done_again(begun.gaps(len(sizes), None), sizes)
@@ -297,19 +291,19 @@ def test_nothing_is_done_again_that_counts(given_: tuple[list[int], list[Manifes
         ([(0, 1), (2, 3)], 4, "rows 1 to 1 of file 0; rows 3 to 3 of file 0"),
     ],
 )
-def test_what_is_missing_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
+def test_gaps_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
     ends = {} if end is None else {0: end}
     found = Held.of([piece((0, *edges) for edges in held)]).gaps(1, ends)
     assert in_words(found) == words
 
 
-def test_the_first_gaps_are_named_and_the_others_counted() -> None:
+def test_first_gaps_are_named_and_the_rest_counted() -> None:
     words = in_words(Held.of([]).gaps(SHOWN + 4, {}))
     assert words.count("rows of file") == SHOWN
     assert words.endswith(" and 4 more")
 
 
-def test_shares_of_the_last_row_of_the_last_file_are_told_from_others() -> None:
+def test_shares_of_the_last_possible_row() -> None:
     last: Share = (rows.MAX_FILES - 1, (1 << rows.ROW_BITS) - 2, QUARTER)
     one = piece(shares=[last])
     rest = piece(shares=[(*last[:2], 3 * QUARTER)])
@@ -317,7 +311,7 @@ def test_shares_of_the_last_row_of_the_last_file_are_told_from_others() -> None:
     assert Held.of([one, rest]).has(rows.pack(*last[:2]))
 
 
-def test_rows_behind_the_end_of_a_file_are_no_rows_of_it() -> None:
+def test_rows_after_the_end_of_a_file_are_refused() -> None:
     held = Held.of([Piece(Counts(12, 12), [(0, 0, 12)], [], [], [], None)])
     with pytest.raises(Incomplete, match="rows 10 to 11 of file 0 lie behind its end"):
         held.check_ends({0: 10})

@@ -1,9 +1,25 @@
-"""A job that is killed at any step of its protocol: the next run finishes it, on a disk, on S3, and
-on servers that play Google Cloud Storage and Azure Blob Storage.
+"""A job that is killed before any step of its protocol: the next run finishes it.
 
-Every step that changes storage is a place to be killed at, whatever it belongs to: they are
-counted in a run that nobody disturbs (see support/crashes.py). What is stored after a step is what
-is stored before the next one.
+The protocol, in the order of its writes:
+
+    driver   job.json         takes the output over, by the number of its attempt
+             input.parquet    freezes the list of input files
+             spec.json        keeps what the work is
+             start.json       begins the attempt, with the snapshot of what earlier attempts did
+    tasks    part-*           a data file, not counted yet
+             errors/part-*    the failed rows
+             TASK.json        the manifest: commits both files and the rows of the input they hold
+    driver   closed           ends the attempt; a manifest that comes later does not count
+             retyped/*.json   gives all data files one schema
+             output.json      the snapshot: what counts, file by file
+             report.json      counts and times
+             _SUCCESS         marks the output as complete
+
+A kill before a step leaves what the steps before it have written. Commits survive it: the next
+attempt reads the manifests, removes files that no manifest names, and reads only missing rows.
+
+Steps are counted in a run without faults (see support/jobs/crash_points.py). At each landing, jobs
+are killed before every step on a disk and before one step of each kind on S3.
 """
 
 from __future__ import annotations
@@ -23,12 +39,21 @@ from batchinference.pipeline.verify.proof import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.crashes import END, Place, faults, one_of_each_kind, worth_a_kill
-from support.documents import Document
-from support.job_runs import without_order
-from support.outputs import Row
-from support.played_jobs import ROWS
-from support.played_outputs import Seen
+from support.documents.minimal import Document
+from support.jobs.crash_points import (
+    END,
+    Place,
+    every_step,
+    faults,
+    on_disk,
+    on_disk_and_long_on_s3,
+    one_of_each_kind,
+)
+from support.jobs.on_ray import without_order
+from support.jobs.without_ray import ROWS
+from support.outputs.checks import Seen
+from support.outputs.rows import Row
+from support.tiers import examples, in_long_tier
 
 STEPS = """
     write _batchinference/job.json
@@ -61,11 +86,11 @@ OF_TASKS = [
     f"write {ATTEMPT}/TASK.json",
 ]
 OTHER = {"n": 3, "values": 8, "half": 4.0}
-"""The row of another job."""
+"""The row of the other job."""
 
 
 def other_job(place: Place, name: str) -> Document:
-    """Of rows that the small job leaves out."""
+    """Return a job that writes the row that the small job filters."""
     job = place.job(name)
     job["metadata"]["name"] = "other"
     job["spec"]["steps"][0]["filter"] = "n == 3"
@@ -73,12 +98,12 @@ def other_job(place: Place, name: str) -> Document:
 
 
 def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[int]) -> list[str]:
-    """What is wrong after each of these ends, and after a run that nobody disturbs."""
+    """Return what is wrong after each kill, and after a run without faults."""
     wrong: list[str] = []
     for kill in kills:
-        killed = place.play(job, kill)
+        killed = place.run(job, kill)
         wrong += [f"killed before {killed.steps[-1]}: {fault}" for fault in seen.of_any_moment()]
-    last = place.play(job).report
+    last = place.run(job).report
     if last.state != JobState.SUCCEEDED:
         return [*wrong, f"in the end: {last.reason}: {last.message}"]
     wrong += [f"in the end: {fault}" for fault in seen.of_the_end()]
@@ -86,126 +111,131 @@ def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[in
 
 
 def unproven(output: Path) -> list[str]:
-    """What `batchinference verify` has against an output."""
+    """Return what `batchinference verify` finds."""
     proof = verify(Address(str(output)))
     found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
     words = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
     return words if proof.result == Result.PROVEN else [f"verify: {proof.result}", *words]
 
 
-def test_these_are_the_steps_of_a_job(place: Place) -> None:
-    played = place.play(place.job("out"))
+def test_steps_of_a_job(place: Place) -> None:
+    process = place.run(place.job("out"))
     assert list(Seen(place.directory / "out").of_the_end()) == []
-    steps = [step for step, _ in groupby(name for name in played.steps if ": " not in name)]
+    steps = [step for step, _ in groupby(name for name in process.steps if ": " not in name)]
     before, after = (part.split("\n") for part in STEPS.strip().split("TASKS"))
     closing = steps.index(f"write {ATTEMPT}/closed")
     assert steps[: len(before) - 1] == [name.strip() for name in before[:-1]]
     assert set(steps[len(before) - 1 : closing]) == set(OF_TASKS)
     assert steps[len(before) - 1] == OF_TASKS[0]
     assert steps[closing - 1] == OF_TASKS[-1]
-    # a file, and what is told of it, come in turn
+    # a file and its description alternate
     assert list(dict.fromkeys(steps[closing:])) == [name.strip() for name in after[1:]]
 
 
 def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], list[str]]:
-    """What is wrong with a job that was killed before a step."""
+    """Return a check of a job that was killed before a step."""
     committed = steps.index(f"write {ATTEMPT}/closed")
 
     def check(kill: int) -> list[str]:
         seen = Seen(place.directory / f"out-{kill}")
         wrong = killed_and_run_again(place, place.job(f"out-{kill}"), seen, [kill])
         if kill >= committed and (again := seen.done_again()):
-            wrong.append(f"{again} rows were done again, all of which were committed")
+            wrong.append(f"{again} committed rows were done again")
         return wrong
 
     return check
 
 
-def test_a_job_that_is_killed_at_any_step_is_finished_by_the_next_run(place: Place) -> None:
-    steps = place.play(place.job("undisturbed")).steps
-    assert faults(finished_by_the_next_run(place, steps), worth_a_kill(steps)) == {}
+@pytest.mark.scaled("crash-points")
+def test_next_run_finishes_a_job_killed_before_any_step(place: Place) -> None:
+    steps = place.run(place.job("undisturbed")).steps
+    chosen = every_step if place.local or in_long_tier() else one_of_each_kind
+    assert faults(finished_by_the_next_run(place, steps), chosen(steps)) == {}
 
 
+@pytest.mark.long("clouds")
 @pytest.mark.parametrize("place", ["gs", "az"], indirect=True)
-def test_on_other_clouds_too_a_job_that_is_killed_is_finished_by_the_next_run(place: Place) -> None:
-    steps = place.play(place.job("undisturbed")).steps
+def test_next_run_finishes_a_killed_job_on_other_clouds(place: Place) -> None:
+    steps = place.run(place.job("undisturbed")).steps
     assert set(OF_TASKS) < set(steps)
     assert faults(finished_by_the_next_run(place, steps), one_of_each_kind(steps)) == {}
 
 
-def test_rows_of_a_task_that_was_killed_are_gone_before_they_are_done_again(place: Place) -> None:
+@on_disk_and_long_on_s3
+def test_uncommitted_files_are_removed_before_their_rows_are_done_again(place: Place) -> None:
     data, _, manifest = OF_TASKS
-    steps = place.play(place.job("undisturbed")).steps
+    steps = place.run(place.job("undisturbed")).steps
     for name in ("known", "out"):
-        place.play(place.job(name), steps.index(manifest))
-    again = place.play(place.job("known")).steps
+        place.run(place.job(name), steps.index(manifest))
+    again = place.run(place.job("known")).steps
     assert Seen(place.directory / "out").rows() != []
-    place.play(place.job("out"), again.index(data))
+    place.run(place.job("out"), again.index(data))
     assert Seen(place.directory / "out").rows() == []
 
 
-def test_what_several_killed_runs_have_committed_is_not_done_again(place: Place) -> None:
-    steps = place.play(place.job("undisturbed")).steps
+@on_disk_and_long_on_s3
+def test_commits_of_several_killed_runs_are_kept(place: Place) -> None:
+    steps = place.run(place.job("undisturbed")).steps
     last = max(number for number, name in enumerate(steps) if name == OF_TASKS[-1])
     for name in ("known", "out"):
-        place.play(place.job(name), last)
-    again = place.play(place.job("known")).steps
-    place.play(place.job("out"), again.index(f"write {ATTEMPT}/closed"))
-    third = place.play(place.job("out"))
+        place.run(place.job(name), last)
+    again = place.run(place.job("known")).steps
+    place.run(place.job("out"), again.index(f"write {ATTEMPT}/closed"))
+    third = place.run(place.job("out"))
     assert third.report.attempt == 3
     assert not set(OF_TASKS[1:]) & set(third.steps)
 
 
-def test_a_job_that_is_killed_several_times_is_finished_all_the_same(place: Place) -> None:
-    steps = len(place.play(place.job("undisturbed")).steps)
+@pytest.mark.scaled("crash-points")
+@on_disk_and_long_on_s3
+def test_job_killed_several_times_is_finished(place: Place) -> None:
+    steps = len(place.run(place.job("undisturbed")).steps)
 
     def check(seed: int) -> list[str]:
         chance, job = random.Random(seed), place.job(f"out-{seed}")
         kills = [chance.randrange(steps) for _ in range(chance.randint(2, 4))]
         return killed_and_run_again(place, job, Seen(place.directory / f"out-{seed}"), kills)
 
-    assert faults(check, range(8)) == {}
+    assert faults(check, range(examples(8))) == {}
 
 
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
-def test_a_file_that_was_not_put_is_hidden_and_the_next_run_removes_it(place: Place) -> None:
-    steps = place.play(place.job("undisturbed")).steps
-    place.play(place.job("out"), steps.index("write part-*.parquet: rename"))
+@on_disk
+def test_unfinished_file_is_hidden_and_removed_by_the_next_run(place: Place) -> None:
+    steps = place.run(place.job("undisturbed")).steps
+    place.run(place.job("out"), steps.index("write part-*.parquet: rename"))
     output = place.directory / "out"
     (left,) = (path.name for path in output.iterdir() if path.is_file())
     assert left.startswith(".part-")
     assert Seen(output).rows() == []
-    assert place.play(place.job("out")).report.state == JobState.SUCCEEDED
+    assert place.run(place.job("out")).report.state == JobState.SUCCEEDED
     assert not (output / left).exists()
 
 
 @pytest.fixture
 def old(place: Place) -> Path:
-    """A complete output of another job, to be copied."""
-    place.play(other_job(place, "old"))
+    """The complete output of another job."""
+    place.run(other_job(place, "old"))
     return place.directory / "old"
 
 
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
-def test_an_output_that_is_replaced_is_never_half_of_the_old_one_with_its_mark(
-    place: Place, old: Path
-) -> None:
+@on_disk
+def test_overwrite_removes_the_success_mark_before_the_rows(place: Place, old: Path) -> None:
     def check(kill: int) -> list[str]:
         new = shutil.copytree(old, place.directory / f"out-{kill}")
         job = place.job(new.name, mode="overwrite")
         return killed_and_run_again(place, job, Seen(new, replaced=(OTHER,)), [kill])
 
     shutil.copytree(old, place.directory / "undisturbed")
-    steps = place.play(place.job("undisturbed", mode="overwrite")).steps
+    steps = place.run(place.job("undisturbed", mode="overwrite")).steps
     assert "delete part-*.parquet" in steps
     assert next(name for name in steps if name.startswith("delete")) == "delete _SUCCESS"
-    # the others are those of any job
+    # later steps are those of any job
     begins = steps.index("write _batchinference/input.parquet")
-    assert faults(check, [n for n in worth_a_kill(steps) if n <= begins]) == {}
+    assert faults(check, [n for n in every_step(steps) if n <= begins]) == {}
 
 
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
-def test_rows_that_are_added_leave_those_before_them_alone(place: Place, old: Path) -> None:
+@on_disk
+def test_append_keeps_the_rows_of_earlier_jobs(place: Place, old: Path) -> None:
     before = frozenset(Seen(old).names())
 
     def job(name: str) -> Document:
@@ -218,30 +248,28 @@ def test_rows_that_are_added_leave_those_before_them_alone(place: Place, old: Pa
         return killed_and_run_again(place, job(new.name), seen, [kill])
 
     shutil.copytree(old, place.directory / "undisturbed")
-    steps = place.play(job("undisturbed")).steps
+    steps = place.run(job("undisturbed")).steps
     assert steps[-1] == END
     assert faults(check, one_of_each_kind(steps)) == {}
 
 
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
-def test_a_table_gets_all_rows_at_once(place: Place) -> None:
-    """What is unfinished of it is begun anew."""
-
+@on_disk
+def test_table_gets_all_rows_at_once(place: Place) -> None:
     def job(name: str) -> Document:
         given = place.job(name)
         given["spec"]["write"]["format"] = "delta"
         return given
 
     def check(kill: int) -> list[str]:
-        place.play(job(f"out-{kill}"), kill)
+        place.run(job(f"out-{kill}"), kill)
         assert len(rows_of_table(place.directory / f"out-{kill}")) in (0, len(ROWS))
-        report = place.play(job(f"out-{kill}")).report
+        report = place.run(job(f"out-{kill}")).report
         assert report.state == JobState.SUCCEEDED, report.message
         rows = rows_of_table(place.directory / f"out-{kill}")
         wrong = [] if without_order(rows) == without_order(ROWS) else [f"{len(rows)} rows"]
         return [*wrong, *unproven(place.directory / f"out-{kill}")]
 
-    steps = place.play(job("undisturbed")).steps
+    steps = place.run(job("undisturbed")).steps
     assert faults(check, one_of_each_kind(steps)) == {}
 
 

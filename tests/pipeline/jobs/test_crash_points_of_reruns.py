@@ -1,5 +1,8 @@
-"""Runs over a complete output that are killed at any step: failed rows are tried again, new files
-are added, or both. The next run finishes it, and each row is there once."""
+"""Reruns over a complete output that are killed: retries of failed rows, new files, or both.
+
+The next run finishes the output, and each row is there once. At each landing, only the rerun that
+does both is killed.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +16,40 @@ import pytest
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
-from support.crashes import END, Place, one_of_each_kind
-from support.documents import Document
-from support.job_runs import without_order
-from support.mended import LATER
-from support.played_jobs import INPUT, ROWS
-from support.played_outputs import Seen
+from support.documents.minimal import Document
+from support.jobs.crash_points import END, Place, one_of_each_kind
+from support.jobs.on_ray import without_order
+from support.jobs.user_code import LATER
+from support.jobs.without_ray import INPUT, ROWS
+from support.outputs.checks import Seen
 
 pytestmark = pytest.mark.parametrize("place", ["posix"], indirect=True)
 
 GOOD = {"n": 20, "values": 8, "half": 4.0}
 MENDED = {"n": 21, "values": 11, "half": None}
 BAD = {"n": 22, "values": -3}
-"""Rows of nights before."""
+"""Rows of earlier nights."""
 NOWHERE = "nowhere"
-"""Where no state is: of an output that several nights have written, the rows are looked at."""
+"""No state folder: of an output of several nights, only the rows are checked."""
 BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json", "_SUCCESS")
-"""What is put where one part of a run ends and another begins."""
+"""The files that end one phase of a run and begin the next."""
 
 
 def faults(
     place: Place, job: Document, seen: Callable[[], Seen], of: tuple[str, ...] = ("",)
 ) -> dict[str, list[str]]:
-    """What is wrong after a kill before a step of this run, or after the run that follows. There is
-    a complete output, which is put back before each. `of` is what the steps end in."""
+    """Return what is wrong after a kill before a step of this run, and after the next run.
+
+    The complete output is restored before each kill. `of` selects steps by their endings."""
     output = Path(job["spec"]["write"]["path"])
     kept = shutil.copytree(output, place.directory / "kept")
 
     def killed_before(kill: int) -> list[str]:
         shutil.rmtree(output)
         shutil.copytree(kept, output)
-        place.play(job, kill)
+        place.run(job, kill)
         wrong = [f"at once: {fault}" for fault in seen().of_any_moment()]
-        last = place.play(job).report
+        last = place.run(job).report
         if last.state != JobState.SUCCEEDED:
             return [*wrong, f"in the end: {last.reason}: {last.message}"]
         return [*wrong, *in_the_end()]
@@ -56,7 +60,7 @@ def faults(
         of_rows = seen().of_the_end() if seen().state != NOWHERE else rows_of_all(seen())
         return [f"in the end: {fault}" for fault in (*found, *of_rows)]
 
-    steps = place.play(job).steps
+    steps = place.run(job).steps
     assert (steps[-1], in_the_end()) == (END, [])
     kills = [kill for kill in one_of_each_kind(steps) if steps[kill].endswith(of)]
     found = {steps[kill]: killed_before(kill) for kill in kills}
@@ -69,18 +73,19 @@ def rows_of_all(seen: Seen) -> list[str]:
 
 
 def mendable(place: Place, name: str, **write: str) -> Document:
-    """The small job, of which more rows fail until a file is there."""
+    """Return the small job; more rows fail until a file exists."""
     job = place.job(name, **write)
-    own = {"callable": "support.mended:half_until"}
+    own = {"callable": "support.jobs.user_code:half_until"}
     own["callArgs"] = {"file": str(place.directory / "mended")}
     job["spec"]["steps"][2]["python"] = own
     return job
 
 
-def test_failed_rows_that_are_tried_again(place: Place) -> None:
-    """Rows of which other values are in the output among them."""
+@pytest.mark.long("crash-points")
+def test_retry_of_failed_rows(place: Place) -> None:
+    """For some of these rows the output has other values already."""
     job = mendable(place, "out")
-    assert place.play(job).report.state == JobState.SUCCEEDED
+    assert place.run(job).report.state == JobState.SUCCEEDED
     first = tuple(row for row in ROWS if row["values"] not in LATER)
     (place.directory / "mended").touch()
     job["spec"]["errors"]["retry"] = True
@@ -90,13 +95,13 @@ def test_failed_rows_that_are_tried_again(place: Place) -> None:
 
 
 def night(place: Place, job: Document, *rows: Document) -> None:
-    """A night that adds these rows."""
+    """Run the job of a night that adds these rows."""
     source = place.directory / "nights"
     source.mkdir(exist_ok=True)
     job["spec"]["read"]["paths"] = [str(source)]
     lines = "".join(json.dumps({"n": row["n"], "values": [row["values"]]}) + "\n" for row in rows)
     (source / f"{len(list(source.iterdir()))}.jsonl").write_text(lines)
-    assert place.play(job).report.state == JobState.SUCCEEDED
+    assert place.run(job).report.state == JobState.SUCCEEDED
 
 
 def add_input(place: Place) -> None:
@@ -104,7 +109,8 @@ def add_input(place: Place) -> None:
         shutil.copy(place.directory / "in" / name, place.directory / "nights")
 
 
-def test_files_that_are_added(place: Place) -> None:
+@pytest.mark.long("crash-points")
+def test_append_of_new_files(place: Place) -> None:
     job, output = place.job("out", mode="append"), place.directory / "out"
     night(place, job, GOOD)
     before = frozenset(Seen(output).names())
@@ -117,7 +123,7 @@ def test_files_that_are_added(place: Place) -> None:
     assert faults(place, job, seen) == {}
 
 
-def test_failed_rows_of_several_nights_and_files_that_are_added(place: Place) -> None:
+def test_retry_of_several_nights_with_new_files(place: Place) -> None:
     job = mendable(place, "out", mode="append")
     night(place, job, GOOD, BAD)
     night(place, job, MENDED)

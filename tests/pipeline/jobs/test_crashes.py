@@ -8,9 +8,9 @@ import pytest
 
 from batchinference.pipeline import dataset
 from batchinference.spec.report import JobState
-from support.job_runs import job_document, run_job, write_lines
-from support.outputs import rows_of
-from support.verified import verified
+from support.jobs.on_ray import job_document, run_job, write_lines
+from support.outputs.rows import rows_of
+from support.outputs.verify_command import verified
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -19,9 +19,7 @@ TEXTS = sorted(line for lines in LINES.values() for line in lines)
 
 
 @pytest.mark.parametrize("name", ["die_once", "DieOnce"], ids=["a task", "an actor"])
-def test_a_process_that_dies_is_replaced_and_each_row_is_there_once(
-    tmp_path: Path, name: str
-) -> None:
+def test_dead_process_is_replaced_and_each_row_counts_once(tmp_path: Path, name: str) -> None:
     died = tmp_path / "died"
     step = {"callable": f"own_code:{name}", "callArgs": {"file": str(died)}}
     source = write_lines(tmp_path / "in", LINES)
@@ -42,7 +40,7 @@ def test_a_process_that_dies_is_replaced_and_each_row_is_there_once(
     ],
     ids=["a task that exits", "an actor", "an actor as it is made"],
 )
-def test_code_that_ends_its_process_every_time_ends_the_job(
+def test_code_that_always_kills_its_process_fails_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:
     monkeypatch.setattr(dataset, "TASK_RETRIES", 1)

@@ -12,11 +12,9 @@ import pytest
 
 from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.storage import is_trouble
-from support.documents import document
-from support.job_runs import errors_of, run_job
-from support.outputs import rows_of
-
-pytestmark = pytest.mark.usefixtures("ray")
+from support.documents.minimal import document
+from support.jobs.on_ray import errors_of, run_in_process
+from support.outputs.rows import rows_of
 
 
 def damaged_parquet(path: Path) -> None:
@@ -33,10 +31,10 @@ def run(directory: Path, format_: str, output: Path, most: int = 5) -> Any:
     if format_ in ("text", "json", "csv"):
         read["options"] = {"file_extensions": ["gz"]}
     write = {"format": "json", "path": str(output)}
-    return run_job(document("damaged", read=read, write=write, errors={"maxRows": most}))
+    return run_in_process(document("damaged", read=read, write=write, errors={"maxRows": most}))
 
 
-def test_the_rows_of_a_damaged_row_group_are_bad_and_the_others_are_not(tmp_path: Path) -> None:
+def test_only_rows_of_a_damaged_row_group_fail(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"text": ["good"] * 3}), tmp_path / "in" / "a.parquet")
     damaged_parquet(tmp_path / "in" / "b.parquet")
@@ -52,7 +50,7 @@ def test_the_rows_of_a_damaged_row_group_are_bad_and_the_others_are_not(tmp_path
     [("text", "one\ntwo\n"), ("json", '{"a": 1}\n{"a": 2}\n'), ("csv", "a\n1\n2\n")],
 )
 @pytest.mark.parametrize("damage", [b"this is not gzip", None], ids=["no-gzip", "cut"])
-def test_a_damaged_gz_file_is_one_bad_row(
+def test_damaged_gz_file_is_one_bad_row(
     tmp_path: Path, format_: str, content: str, damage: bytes | None
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -76,11 +74,11 @@ def test_a_damaged_gz_file_is_one_bad_row(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_what_an_error_of_a_step_is_blamed_on(error: OSError, blamed: bool) -> None:
+def test_errors_of_steps_are_classified(error: OSError, blamed: bool) -> None:
     assert is_about_the_row(error) is blamed
 
 
-def test_trouble_of_storage_is_told_from_damage() -> None:
+def test_storage_errors_are_not_damage() -> None:
     assert is_trouble(OSError(5, "Input/output error"))
     assert is_trouble(OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject"))
     assert not is_trouble(OSError("Corrupt snappy compressed data."))

@@ -12,10 +12,10 @@ import yaml
 from batchinference.cli.files import with_absolute_paths
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
-from support.commands import Command
-from support.examples import job_of, prepared, run_here
-from support.job_runs import job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.jobs.command import Command
+from support.jobs.examples import job_of, prepared, run_example_on_ray
+from support.jobs.on_ray import job_document, run_job, write_lines
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 LINES = [f"text {n}" for n in range(6)]
@@ -35,7 +35,7 @@ def granted(directory: Path, npus: int = 0, **resources: Any) -> dict[str, Any]:
     return result
 
 
-def test_a_step_with_a_custom_resource_is_scheduled_by_it_and_sees_its_own_device(
+def test_step_with_a_custom_resource_gets_its_device(
     tmp_path: Path,
 ) -> None:
     found = granted(tmp_path, npus=2, custom={"NPU": 1}, memory="700Mi")
@@ -44,14 +44,14 @@ def test_a_step_with_a_custom_resource_is_scheduled_by_it_and_sees_its_own_devic
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_a_replica_computes_with_as_many_threads_as_it_has_cpus(tmp_path: Path, cpus: int) -> None:
+def test_replica_has_one_thread_for_each_cpu(tmp_path: Path, cpus: int) -> None:
     found = granted(tmp_path, cpu=cpus)
     assert found["resources"]["CPU"] == cpus
     assert found["threads"] == [cpus, cpus]
     assert found["npus"] is None
 
 
-def test_a_ray_cluster_without_labels_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+def test_ray_cluster_without_labels_is_refused(tmp_path: Path) -> None:
     import ray
 
     address = ray.get_runtime_context().gcs_address
@@ -71,10 +71,10 @@ def npu_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared("npu", tmp_path_factory.mktemp("examples"))
 
 
-def test_the_example_for_npus_runs_on_the_cpu_of_a_machine_without_and_says_so(
+def test_npu_example_runs_on_cpu_with_a_note(
     npu_example: Path,
 ) -> None:
-    run = run_here(npu_example)
+    run = run_example_on_ray(npu_example)
     assert run.report.message is None
     assert {len(row["embedding"]) for row in rows_of(npu_example / "out")} == {384}
     assert plan_for_machine(parse(job_of(npu_example)).spec).notes == (
@@ -83,7 +83,7 @@ def test_the_example_for_npus_runs_on_the_cpu_of_a_machine_without_and_says_so(
     )
 
 
-def test_the_example_for_npus_is_scheduled_on_one_and_names_the_package_that_it_lacks(
+def test_npu_example_names_the_missing_package(
     npu_example: Path,
 ) -> None:
     job = with_absolute_paths(parse(job_of(npu_example)), npu_example)

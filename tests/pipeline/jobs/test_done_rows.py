@@ -74,7 +74,7 @@ def whole_rows(done: DoneRows) -> set[int]:
 
 @given(tasks())
 @settings(max_examples=200, deadline=None)
-def test_every_row_is_in_exactly_one_group_with_all_that_has_come_of_it(task: Task) -> None:
+def test_each_row_is_in_one_group_with_all_its_results(task: Task) -> None:
     groups = list(task.done().groups())
     found: Counter[int] = Counter()
     for group in groups:
@@ -87,7 +87,7 @@ def test_every_row_is_in_exactly_one_group_with_all_that_has_come_of_it(task: Ta
 
 @given(tasks())
 @settings(max_examples=200, deadline=None)
-def test_rows_are_whole_or_tell_how_much_of_them_is_here(task: Task) -> None:
+def test_rows_are_whole_or_have_their_share(task: Task) -> None:
     sums = task.sums()
     whole = {row for row, share in sums.items() if share == rows.WHOLE}
     groups = list(task.done().groups())
@@ -99,7 +99,7 @@ def test_rows_are_whole_or_tell_how_much_of_them_is_here(task: Task) -> None:
 
 @given(tasks())
 @settings(max_examples=200, deadline=None)
-def test_counts_are_of_whole_rows_and_of_all_that_came_of_any(task: Task) -> None:
+def test_counts_cover_whole_rows_and_all_results(task: Task) -> None:
     fates = Counter(fate for _, _, fate in task.held)
     whole = sum(1 for share in task.sums().values() if share == rows.WHOLE)
     expected = Counts(whole, *(fates[fate] for fate in FATES))
@@ -110,7 +110,7 @@ def test_counts_are_of_whole_rows_and_of_all_that_came_of_any(task: Task) -> Non
 
 @given(tasks())
 @settings(max_examples=100, deadline=None)
-def test_rows_of_which_a_part_failed_are_apart_from_those_of_which_none_did(task: Task) -> None:
+def test_partly_failed_rows_have_other_groups(task: Task) -> None:
     """So that they can be tried again without the others."""
     for group in task.done().groups():
         tables = (group.good, group.skipped, group.failed)
@@ -121,7 +121,7 @@ def test_rows_of_which_a_part_failed_are_apart_from_those_of_which_none_did(task
 
 @given(tasks(parted=False))
 @settings(max_examples=100, deadline=None)
-def test_of_whole_rows_there_are_two_groups_at_most(task: Task) -> None:
+def test_whole_rows_have_at_most_two_groups(task: Task) -> None:
     assert len(list(task.done().groups())) <= 2
 
 
@@ -131,7 +131,7 @@ def test_rows_that_never_were_divided_are_one_group() -> None:
     assert done.ranges == [(0, 0, 9)]
 
 
-def test_few_rows_in_part_are_groups_of_their_own_and_many_are_one() -> None:
+def test_few_partial_rows_have_own_groups_many_share_one() -> None:
     """Each group is a file."""
     half = rows.WHOLE // 2
     few = Task([(row, half, "good") for row in range(MAX_APART)]).done()
@@ -140,7 +140,7 @@ def test_few_rows_in_part_are_groups_of_their_own_and_many_are_one() -> None:
     assert [len(ids_of(group)) for group in many.groups()] == [MAX_APART + 1]
 
 
-def test_a_task_that_saw_only_the_end_of_a_file_has_no_group() -> None:
+def test_task_with_only_an_end_of_file_has_no_group() -> None:
     _, rest = rows.split(rows.end_of_file(0, 0))
     good = rows.with_ids(pa.table({"value": pa.array([], pa.int64())}), 0, 0)
     assert list(DoneRows.of(good, rest).groups()) == []

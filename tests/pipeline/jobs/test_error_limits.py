@@ -16,8 +16,8 @@ from batchinference.pipeline.pieces import Counts
 from batchinference.pipeline.sizing import RowCount
 from batchinference.pipeline.supervise import bad_row, check_errors
 from batchinference.spec.error_policy import ErrorPolicy
-from support.commits import begun, commit, ended, layout_of
-from support.job_runs import write_lines
+from support.jobs.on_ray import write_lines
+from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
 
 Example = Callable[[], str]
 
@@ -26,9 +26,9 @@ Example = Callable[[], str]
 def example(tmp_path: Path) -> Example:
     """What tells of the one bad row that is committed."""
     layout = layout_of(tmp_path / "out")
-    attempt = begun(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
-    commit(attempt, rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long")))
-    return partial(bad_row, layout, ended(attempt).pieces)
+    attempt = begin_attempt(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
+    commit_rows(attempt, rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long")))
+    return partial(bad_row, layout, close_attempt(attempt).pieces)
 
 
 def judge(example: Example, policy: dict[str, Any], failed: int, total: int | None) -> None:
@@ -53,7 +53,7 @@ def judge(example: Example, policy: dict[str, Any], failed: int, total: int | No
     ],
     ids=str,
 )
-def test_within_the_limit_a_job_goes_on(
+def test_job_within_its_limit_continues(
     example: Example, policy: dict[str, Any], failed: int, total: int | None
 ) -> None:
     judge(example, policy, failed, total)
@@ -75,7 +75,7 @@ def test_within_the_limit_a_job_goes_on(
     ],
     ids=str,
 )
-def test_beyond_it_the_job_fails_and_says_which_limit(
+def test_job_beyond_its_limit_fails_with_the_limit(
     example: Example, policy: dict[str, Any], failed: int, total: int | None, limit: str
 ) -> None:
     with pytest.raises(TooManyErrors, match=re.escape(f"{failed} row(s) failed, limit: {limit}.")):
@@ -94,7 +94,7 @@ ABOUT_2000 = RowCount(2000, estimated=True)
         pytest.param(2000, 2000, 100.0, id="all may fail"),
     ],
 )
-def test_an_estimate_of_the_rows_ends_no_job_that_may_yet_be_within_the_limit(
+def test_estimate_does_not_end_a_job_early(
     example: Example, failed: int, read: int, percent: float
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": percent})
@@ -108,7 +108,7 @@ def test_an_estimate_of_the_rows_ends_no_job_that_may_yet_be_within_the_limit(
         pytest.param(301, 4000, 4000, id="beyond that of the rows there are"),
     ],
 )
-def test_far_beyond_the_limit_an_estimate_is_enough_to_end_a_job_early(
+def test_estimate_ends_a_job_far_beyond_its_limit(
     example: Example, failed: int, read: int, rows: int
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
@@ -117,14 +117,14 @@ def test_far_beyond_the_limit_an_estimate_is_enough_to_end_a_job_early(
         check_errors(policy, Counts(read, read - failed, failed, 0), ABOUT_2000, example)
 
 
-def test_one_bad_row_is_told_as_an_example(example: Example, tmp_path: Path) -> None:
+def test_one_failed_row_is_the_example(example: Example, tmp_path: Path) -> None:
     with pytest.raises(TooManyErrors) as raised:
         judge(example, {}, 1, 100)
     expected = f"row 41 of {tmp_path / 'in' / 'a.txt'}, step 'embed': ValueError: too long"
     assert raised.value.message.endswith(f"One of them: {expected}")
 
 
-def test_an_example_that_is_not_to_be_found_is_no_failure_of_its_own(tmp_path: Path) -> None:
+def test_missing_example_is_no_failure(tmp_path: Path) -> None:
     nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
         judge(nothing, {}, 1, 100)

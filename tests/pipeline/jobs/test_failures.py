@@ -45,7 +45,7 @@ FAILURE = ModelLoad("no weights")
     ],
     ids=["itself", "cause", "task", "task as its cause", "both", "has a cause", "deep in a task"],
 )
-def test_a_failure_is_found_wherever_it_is(error: BaseException) -> None:
+def test_failure_is_found_in_any_chain(error: BaseException) -> None:
     found = cause_of(error)
     assert isinstance(found, ModelLoad)
     assert (found.reason, found.message) == ("ModelLoad", "no weights")
@@ -65,11 +65,11 @@ AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
     ],
     ids=["itself", "number", "task", "input", "failure in a task"],
 )
-def test_storage_that_is_away_is_no_fault_of_the_job(error: BaseException) -> None:
+def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None:
     assert isinstance(cause_of(error), StorageAway)
 
 
-def test_storage_that_refuses_is_not_away() -> None:
+def test_denied_storage_is_bad_input() -> None:
     refused = "read.paths[0] cannot be listed: AWS Error ACCESS_DENIED during HeadObject"
     assert isinstance(cause_of(BadInput(refused)), BadInput)
 
@@ -99,15 +99,15 @@ def test_anything_else_becomes_a_failure_of_the_application(
     assert "\n" not in found.message
 
 
-def test_a_chain_that_leads_back_to_itself_has_an_end() -> None:
+def test_circular_chain_of_causes_ends() -> None:
     one, other = ValueError("one"), ValueError("other")
     assert cause_of(caused(one, caused(other, one))).message == "ValueError: other"
 
 
-def test_a_long_message_is_cut() -> None:
+def test_long_message_is_cut() -> None:
     assert len(cause_of(ValueError("x" * 5000)).message) <= MAX_MESSAGE + len("ValueError: ")
 
 
-def test_a_failure_survives_the_way_from_a_worker() -> None:
+def test_failure_can_be_pickled() -> None:
     found = pickle.loads(pickle.dumps(BadInput("nothing there")))
     assert (type(found), found.message, found.reason) == (BadInput, "nothing there", "BadInput")

@@ -23,10 +23,10 @@ from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.storage import Address
 from batchinference.spec import parse
 from batchinference.spec.storage import FROM_ENVIRONMENT
-from support.commits import OURS, commit, piece
-from support.documents import Document
-from support.job_runs import job_document, write_lines
-from support.specs import spec_of
+from support.documents.minimal import Document
+from support.documents.parsed import spec_of
+from support.jobs.on_ray import job_document, write_lines
+from support.outputs.made import OURS, commit_rows, piece
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
 
@@ -54,22 +54,22 @@ def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
     return Before(frozen, before).check(freeze_input([str(source)], []), None)
 
 
-def test_an_input_that_is_as_it_was_is_no_trouble(source: Path) -> None:
+def test_unchanged_input_is_accepted(source: Path) -> None:
     assert check(source, done()) == check(source, done(0, 1, 2)) == set()
 
 
-def test_new_files_are_none_of_this_jobs(source: Path) -> None:
+def test_new_files_are_ignored(source: Path) -> None:
     assert check(source, done(0), "write aa.txt new") == set()
 
 
 @pytest.mark.parametrize("finished", [(), (1,), (0, 1, 2)], ids=["not begun", "finished", "all"])
-def test_a_file_of_another_size_is_named_with_both(source: Path, finished: tuple[int, ...]) -> None:
+def test_file_of_another_size_is_named_with_both(source: Path, finished: tuple[int, ...]) -> None:
     words = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
     with pytest.raises(BadInput, match=words):
         check(source, done(*finished), "write b.txt short")
 
 
-def test_a_file_that_was_written_again_with_the_same_size_has_changed_too(source: Path) -> None:
+def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
     with pytest.raises(BadInput, match=r"b\.txt' has changed since the job began \(16 bytes then"):
         check(source, done(1), "touch b.txt")
 
@@ -83,17 +83,17 @@ def test_a_file_that_was_written_again_with_the_same_size_has_changed_too(source
     ],
     ids=["not begun", "in part", "whose end is not known"],
 )
-def test_a_file_that_is_gone_before_it_was_read_is_named(source: Path, before: Snapshot) -> None:
+def test_missing_unread_file_is_named(source: Path, before: Snapshot) -> None:
     words = r"/in/b\.txt' is gone, and the output lacks rows of it: begin anew with resume: false"
     with pytest.raises(BadInput, match=words):
         check(source, before, "remove b.txt")
 
 
-def test_a_file_that_was_read_to_its_end_may_go(source: Path) -> None:
+def test_finished_file_may_be_missing(source: Path) -> None:
     assert check(source, done(1), "remove b.txt") == {1}
 
 
-def test_new_files_are_told_from_known_ones(source: Path) -> None:
+def test_new_files_are_found(source: Path) -> None:
     first = freeze_input([str(source)], [])
     write_lines(source, {"aa.txt": ["new"], "d.txt": ["new"]})
     now = freeze_input([str(source)], [])
@@ -103,7 +103,7 @@ def test_new_files_are_told_from_known_ones(source: Path) -> None:
         Known([first, new]).without(now)
 
 
-def test_a_known_file_that_has_changed_is_named(source: Path) -> None:
+def test_known_file_that_has_changed_is_named(source: Path) -> None:
     known = Known([freeze_input([str(source)], [])])
     (source / "b.txt").write_text("short")
     write_lines(source, {"d.txt": ["new"]})
@@ -120,14 +120,12 @@ class TestStored:
         place.write(freeze_input([str(source)], []).serialized())
         return place
 
-    def test_it_comes_back_as_it_was(self, place: Address, source: Path) -> None:
+    def test_frozen_list_is_read_back(self, place: Address, source: Path) -> None:
         stored = stored_input(place, digest(place.read()), FROM_ENVIRONMENT)
         assert stored.table == freeze_input([str(source)], []).table
         assert stored.uris == [str(source / name) for name in LINES]
 
-    def test_a_list_that_was_cut_off_by_a_limit_comes_back_with_it(
-        self, place: Address, source: Path
-    ) -> None:
+    def test_limited_list_keeps_its_limit(self, place: Address, source: Path) -> None:
         limited = freeze_input([str(source)], []).limited([4, 3], 12)
         place.write(limited.serialized())
         stored = stored_input(place, digest(place.read()), FROM_ENVIRONMENT)
@@ -147,7 +145,7 @@ class TestStored:
         ):
             stored_input(place, digest(content), FROM_ENVIRONMENT)
 
-    def test_so_it_is_when_it_is_gone(self, place: Address) -> None:
+    def test_missing_list_is_refused(self, place: Address) -> None:
         wanted = digest(place.read())
         place.delete()
         with pytest.raises(BadOutput, match=r"input\.parquet' is gone"):
@@ -176,7 +174,7 @@ class TestGoingOn:
         whole = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
         half = rows.with_ids(pa.table({"text": LINES["b.txt"][:2]}), 1, 0)
         table = concat([whole, rows.end_of_file(0, 4), half])
-        commit(self.begin(document).attempt, table)
+        commit_rows(self.begin(document).attempt, table)
         return document
 
     def test_what_is_missing_is_known(self, document: Document) -> None:
@@ -198,7 +196,7 @@ class TestGoingOn:
         ]
 
     @pytest.mark.parametrize("format_", ["text", "csv", "parquet", "json"])
-    def test_a_finished_file_that_is_gone_is_not_missed(self, tmp_path: Path, format_: str) -> None:
+    def test_missing_finished_file_is_not_needed(self, tmp_path: Path, format_: str) -> None:
         """Not even by what looks at some files to know their columns, or to count rows."""
         (tmp_path / "in").mkdir()
         for name in "abc":
@@ -210,28 +208,26 @@ class TestGoingOn:
         read = {"format": format_}
         document = job_document("job", tmp_path / "in", tmp_path / "out", read=read)
         table = rows.with_ids(pa.table({"n": range(5)}), 0, 0)
-        commit(self.begin(document).attempt, concat([table, rows.end_of_file(0, 5)]))
+        commit_rows(self.begin(document).attempt, concat([table, rows.end_of_file(0, 5)]))
         min((tmp_path / "in").iterdir()).unlink()
         prepared = self.begin(document)
         assert prepared.gaps == {1: [(0, None)], 2: [(0, None)]}
         assert prepared.count == RowCount(15, estimated=format_ != "parquet")
 
-    def test_a_finished_file_may_be_gone_that_was_named_itself(
+    def test_missing_finished_file_in_paths_is_not_needed(
         self, source: Path, tmp_path: Path, document: Document
     ) -> None:
         document["spec"]["read"]["paths"] = [str(source / name) for name in LINES]
         document["spec"]["write"]["path"] = str(tmp_path / "named")
         table = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        commit(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
+        commit_rows(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
         (source / "a.txt").unlink()
         assert self.begin(document).gaps == {1: [(0, None)], 2: [(0, None)]}
 
-    def test_rows_of_files_that_are_all_there_are_counted_as_before(
-        self, document: Document
-    ) -> None:
+    def test_rows_are_counted_when_all_files_exist(self, document: Document) -> None:
         assert self.begin(document).count == RowCount(12, estimated=True)
 
-    def test_a_changed_input_is_refused_and_nothing_is_touched(
+    def test_changed_input_is_refused_without_changes(
         self, document: Document, source: Path, tmp_path: Path
     ) -> None:
         (source / "a.txt").write_text("something else\n")
@@ -240,7 +236,7 @@ class TestGoingOn:
             self.begin(document)
         assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")} == before
 
-    def test_a_damaged_list_is_refused_and_begun_anew_when_asked(
+    def test_damaged_list_is_refused_and_restarted_on_request(
         self, document: Document, tmp_path: Path
     ) -> None:
         (tmp_path / "out" / "_batchinference" / "input.parquet").write_bytes(b"")
@@ -250,13 +246,13 @@ class TestGoingOn:
         prepared = self.begin(document)
         assert (prepared.gaps, prepared.start.pieces) == (None, [])
 
-    def test_a_limit_holds_for_all_attempts_together(
+    def test_limit_holds_for_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
         document["spec"]["write"]["path"] = str(tmp_path / "limited")
         table = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        commit(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
+        commit_rows(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
         prepared = self.begin(document)
         assert (len(prepared.input), prepared.gaps) == (2, {1: [(0, None)]})
         tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
@@ -281,32 +277,30 @@ class TestTables:
 
     def commit_some(self, prepared: Prepared) -> None:
         table = rows.with_ids(pa.table({"n": range(5)}), 0, 0)
-        commit(prepared.attempt, concat([table, rows.end_of_file(0, 8)]))
+        commit_rows(prepared.attempt, concat([table, rows.end_of_file(0, 8)]))
 
-    def test_a_version_of_lance_is_gone_on_with(self, tmp_path: Path) -> None:
+    def test_same_lance_version_is_resumed(self, tmp_path: Path) -> None:
         read = self.of_lance(tmp_path)
         self.commit_some(self.begin(read, tmp_path))
         gaps = {0: [(5, 8)], 1: [(0, None)], 2: [(0, None)]}
         assert self.begin(read, tmp_path).gaps == gaps
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
-    def test_another_version_of_it_is_read_from_the_beginning(
-        self, tmp_path: Path, mode: str
-    ) -> None:
+    def test_other_lance_version_is_read_from_the_start(self, tmp_path: Path, mode: str) -> None:
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
         prepared = self.begin(self.of_lance(tmp_path, mode), tmp_path)
         assert (prepared.gaps, prepared.start.pieces) == (None, [])
         assert not list((tmp_path / "out").glob("part-*"))
 
-    def test_a_data_set_that_was_made_anew_is_another_one(self, tmp_path: Path) -> None:
+    def test_recreated_data_set_is_another_input(self, tmp_path: Path) -> None:
         import shutil
 
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
         shutil.rmtree(tmp_path / "a.lance")
         assert self.begin(self.of_lance(tmp_path), tmp_path).gaps is None
 
-    def test_any_other_source_is_read_from_the_beginning(self, tmp_path: Path) -> None:
-        from support.table_sources import saved
+    def test_other_sources_are_read_from_the_start(self, tmp_path: Path) -> None:
+        from support.inputs.table_sources import saved
 
         read = {"format": "huggingface", "name": str(saved(tmp_path / "set"))}
         read["options"] = {"split": "train"}  # type: ignore[assignment]
@@ -315,7 +309,7 @@ class TestTables:
         assert (prepared.attempt.number, prepared.gaps, prepared.start.pieces) == (2, None, [])
 
 
-def test_words_are_about_the_first_file_that_is_in_the_way(source: Path) -> None:
+def test_message_names_the_first_conflicting_file(source: Path) -> None:
     frozen = freeze_input([str(source)], [])
     for name in ("b.txt", "c.txt"):
         (source / name).write_text("other")

@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.endpoints import chat
-from support.faulty import Faults, Upstream, spoiling
-from support.http_servers import Answer, Server, served
-from support.job_runs import errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.http_models import chat
+from support.documents.minimal import Document
+from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
+from support.servers.corrupting_proxy import Faults, Upstream, spoiling
+from support.servers.scripted_http import Answer, Server, served
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -58,7 +58,7 @@ def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Docume
     )
 
 
-def test_each_row_has_its_own_answer_or_error_whatever_goes_wrong(tmp_path: Path) -> None:
+def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None:
     faults = Faults(share=0.3, in_a_row=1)
     with serving(shout) as server, serving(spoiling(Upstream(server.url), faults)) as proxy:
         run = run_job(asking(tmp_path, proxy.url, timeoutSeconds=1))
@@ -72,7 +72,7 @@ def test_each_row_has_its_own_answer_or_error_whatever_goes_wrong(tmp_path: Path
     assert faults.met.total() > 30
 
 
-def test_an_endpoint_that_is_down_ends_the_job_and_blames_no_row(tmp_path: Path) -> None:
+def test_unreachable_endpoint_fails_the_job_and_no_row(tmp_path: Path) -> None:
     with serving(shout) as server:
         url = server.url
     run = run_job(asking(tmp_path, url, retries=1))
@@ -83,7 +83,7 @@ def test_an_endpoint_that_is_down_ends_the_job_and_blames_no_row(tmp_path: Path)
     assert errors_of(tmp_path / "out") == []
 
 
-def test_a_key_that_is_missing_ends_the_job_before_it_begins(
+def test_missing_api_key_fails_the_job_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LLM_KEY", raising=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline import rows
 from batchinference.pipeline.manifest import Manifest, counts_of_name, ends_of, ranges_of
 from batchinference.pipeline.pieces import Counts, Piece, WrittenFile, counts_of
-from support.commits import piece
+from support.outputs.made import piece
 
 FILES = st.integers(0, 3) | st.integers(0, rows.MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << rows.ROW_BITS) - 2)
@@ -56,7 +56,7 @@ def test_there_are_no_more_ranges_than_needed(pairs: list[tuple[int, int]]) -> N
     assert [(file, first) for file, first, _ in ranges_of(ids_of(pairs))] == beginnings
 
 
-def test_the_last_row_of_a_file_and_the_first_of_the_next_are_two_ranges() -> None:
+def test_ranges_do_not_cross_files() -> None:
     last = (1 << rows.ROW_BITS) - 1
     ranges = ranges_of(ids_of([(0, last - 1), (1, 0)]))
     assert ranges == [(0, last - 1, last), (1, 0, 1)]
@@ -69,12 +69,12 @@ def test_ends_are_files_with_their_number_of_rows(ends: dict[int, int]) -> None:
 
 @given(MANIFESTS)
 @settings(max_examples=200)
-def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
+def test_manifest_is_read_back(manifest: Manifest) -> None:
     assert Manifest.parse(manifest.serialized()) == manifest
 
 
 @given(MANIFESTS, st.data())
-def test_a_manifest_that_is_cut_off_is_none(manifest: Manifest, data: st.DataObject) -> None:
+def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) -> None:
     content = manifest.serialized()
     with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
         Manifest.parse(content[: data.draw(st.integers(0, len(content) - 1))])
@@ -85,18 +85,18 @@ def test_a_manifest_that_is_cut_off_is_none(manifest: Manifest, data: st.DataObj
     [b"", b"\0" * 40, b"null", b"[]", b'"text"', b"{}", b'{"task": 1, "pieces": 3}',
      b'{"task": 1, "pieces": [{}], "ends": [], "notes": []}', b"\xff\xfe{}"],
 )  # fmt: skip
-def test_rubbish_is_no_manifest(content: bytes) -> None:
+def test_invalid_manifest_is_ignored(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
         Manifest.parse(content)
 
 
 @given(MANIFESTS)
-def test_the_name_tells_the_task_and_its_counts(manifest: Manifest) -> None:
+def test_name_has_the_task_and_its_counts(manifest: Manifest) -> None:
     counts = counts_of(manifest.pieces)
     assert counts_of_name(manifest.new_name()) == (manifest.task, counts)
 
 
-def test_no_two_manifests_have_the_same_name() -> None:
+def test_manifest_names_are_unique() -> None:
     """Not even those of a task that was tried again: so none is ever written over."""
     manifest = Manifest(3, [piece([(0, 0, 5)])], [], [])
     assert manifest.new_name() != manifest.new_name()
@@ -120,7 +120,7 @@ def test_no_two_manifests_have_the_same_name() -> None:
         "00000001.1.2.3.4.deadbee.json",
     ],
 )
-def test_other_names_are_no_manifests(name: str) -> None:
+def test_other_names_are_ignored(name: str) -> None:
     assert counts_of_name(name) is None
 
 
@@ -133,13 +133,13 @@ def test_counts_add_up(one: Counts, other: Counts) -> None:
     assert together.skipped == one.skipped + other.skipped
 
 
-def test_parts_of_rows_count_as_the_rows_that_they_are_together() -> None:
+def test_parts_of_rows_add_up_to_rows() -> None:
     half = rows.WHOLE // 2
     parts = [piece(shares=[(0, 1, half)]), piece(shares=[(0, 1, half), (0, 2, half)])]
     assert counts_of([piece([(0, 3, 5)]), *parts]).read == 3
 
 
-def test_a_manifest_is_plain_json() -> None:
+def test_manifest_is_plain_json() -> None:
     """So that whoever wants to know what became of a row can look it up."""
     stored = json.loads(Manifest(3, [piece([(0, 0, 5)])], [(0, 5)], []).serialized())
     assert (stored["task"], stored["ends"]) == (3, [[0, 5]])

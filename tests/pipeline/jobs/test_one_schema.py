@@ -18,8 +18,8 @@ from batchinference.pipeline.pieces import WrittenFile
 from batchinference.pipeline.snapshot import Snapshot
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.documents import Document, document, python_step
-from support.job_runs import data_files, run_job
+from support.documents.minimal import Document, document, python_step
+from support.jobs.on_ray import data_files, run_job
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -45,7 +45,7 @@ def run(source: Path, output: Path) -> JobState:
     return run_job(uneven(source, output)).report.state
 
 
-def test_columns_without_a_value_in_some_files_have_their_type_in_all(tmp_path: Path) -> None:
+def test_empty_columns_get_the_type_of_other_files(tmp_path: Path) -> None:
     files = [[{"n": 10 * file + row} for row in range(3)] for file in range(4)]
     assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
     parts = data_files(tmp_path / "out")
@@ -61,7 +61,7 @@ def test_columns_without_a_value_in_some_files_have_their_type_in_all(tmp_path: 
     assert duckdb.sql(query).fetchall() == [(6, 3)]
 
 
-def test_the_end_of_an_output_names_its_files_as_they_are_then(tmp_path: Path) -> None:
+def test_snapshot_names_the_rewritten_files(tmp_path: Path) -> None:
     job = uneven(lines(tmp_path / "in", [[{"n": 10 * n}] for n in range(4)]), tmp_path / "out")
     assert run_job(job).report.state == JobState.SUCCEEDED
     layout = Layout.of(parse(job).spec)
@@ -74,14 +74,16 @@ def test_the_end_of_an_output_names_its_files_as_they_are_then(tmp_path: Path) -
     assert all(set(piece.columns) == columns for piece in end.pieces if piece.data)
 
 
-def test_a_column_without_a_value_anywhere_stays_as_it_is(tmp_path: Path) -> None:
+def test_column_without_values_keeps_its_type(tmp_path: Path) -> None:
     files = [[{"n": file}] for file in range(2)]
     assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED
     schema = pads.dataset(data_files(tmp_path / "out")).schema
     assert schema.field("score").type == pa.null()
 
 
-def test_even_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_one_schema_are_not_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(rewrite: object) -> None:
         raise AssertionError("a file is written anew")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ray.data import Dataset
 
-from support.documents import Document
-from support.job_runs import job_document, run_job, write_lines
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document, run_job, write_lines
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("files", "steps", "expected"), CASES.values(), ids=CASES)
-def test_tasks_join_tasks_and_pools_and_writing_stand_alone(
+def test_tasks_are_fused_but_pools_and_writing_are_not(
     tmp_path: Path, written: list[Dataset], files: int, steps: list[Document], expected: list[str]
 ) -> None:
     lines = {f"{n}.txt": [f"text {m}" for m in range(60 // files)] for n in range(files)}
@@ -73,7 +73,7 @@ def test_tasks_join_tasks_and_pools_and_writing_stand_alone(
     assert operators(written[0]) == expected
 
 
-def test_tasks_compute_on_all_cpus_that_write_tasks_do_not_need(tmp_path: Path) -> None:
+def test_tasks_use_all_cpus_not_needed_for_writing(tmp_path: Path) -> None:
     lines = {f"{n}.txt": [f"text {m}" for m in range(3)] for n in range(20)}
     source = write_lines(tmp_path / "in", lines)
     (tmp_path / "here").mkdir()

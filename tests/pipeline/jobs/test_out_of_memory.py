@@ -1,4 +1,4 @@
-"""A model on a device that holds 12 rows at once: the job goes on with fewer, and loses none."""
+"""A model on a device that holds 12 rows: batches become smaller, and no row is lost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.spec.report import JobState
-from support.job_runs import Run, errors_of, job_document, run_job
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job
+from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
 ROWS, MOST = 300, 12
 FEATURES = np.arange(ROWS * 3, dtype=np.float32).reshape(ROWS, 3)
 
 
-def run_of(directory: Path, batch_size: Any) -> Run:
-    """Four files of rows through the model."""
+def job_of(directory: Path, batch_size: Any) -> Document:
+    """Return a job that reads four files into the model."""
     source = directory / "in"
     source.mkdir()
     for number, part in enumerate(np.array_split(np.arange(ROWS), 4)):
@@ -40,23 +40,29 @@ def run_of(directory: Path, batch_size: Any) -> Run:
         "resources": {"cpu": 0.5},
     }
     read = {"format": "parquet"}
-    return run_job(job_document("small", source, directory / "out", read=read, steps=[step]))
+    return job_document("small", source, directory / "out", read=read, steps=[step])
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "tried", "kept"),
-    [pytest.param("auto", [16], 8, id="auto"), pytest.param(50, [50, 25], 12, id="50")],
-)
-def test_the_job_completes_with_at_most_12_rows_a_batch(
-    tmp_path: Path, batch_size: Any, tried: list[int], kept: int
-) -> None:
-    run = run_of(tmp_path, batch_size)
+@pytest.mark.usefixtures("ray")
+def test_job_on_ray_completes_with_at_most_12_rows_a_batch(tmp_path: Path) -> None:
+    run = run_job(job_of(tmp_path, 50))
+    check(run, tmp_path, tried=[50, 25], kept=12)
+    assert run.report.memory is not None
+    assert run.report.memory.peak_worker_bytes > 50 << 20
+
+
+@pytest.mark.usefixtures("own_code")
+def test_job_with_automatic_batches_completes(tmp_path: Path) -> None:
+    check(run_in_process(job_of(tmp_path, "auto")), tmp_path, tried=[16], kept=8)
+
+
+def check(run: Run, directory: Path, tried: list[int], kept: int) -> None:
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (ROWS, ROWS, 0, 0)
-    found = sorted(rows_of(tmp_path / "out"), key=lambda row: row["id"])
+    found = sorted(rows_of(directory / "out"), key=lambda row: row["id"])
     assert [row["id"] for row in found] == list(range(ROWS))
     assert [row["sum"] for row in found] == FEATURES.sum(axis=1).tolist()
-    assert errors_of(tmp_path / "out") == []
+    assert errors_of(directory / "out") == []
 
     assert run.report.batch_sizes == {"sum": kept}
     assert kept <= MOST
@@ -65,5 +71,3 @@ def test_the_job_completes_with_at_most_12_rows_a_batch(
         f"step 'sum': memory ran out with {rows} rows, now {rows // 2} rows a batch"
         for rows in sizes[:-1]
     }
-    assert run.report.memory is not None
-    assert run.report.memory.peak_worker_bytes > 50 << 20

@@ -22,9 +22,16 @@ from batchinference.pipeline.owner import Owner
 from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.storage import Address
 from batchinference.spec.report import Report
-from support.commits import OURS, THEIRS, commit, ended, layout_of, report_of
-from support.job_runs import data_files, write_lines
-from support.writing import write_of
+from support.documents.parsed_write import write_of
+from support.jobs.on_ray import data_files, write_lines
+from support.outputs.made import (
+    OURS,
+    THEIRS,
+    close_attempt,
+    commit_rows,
+    layout_of,
+    succeeded_report,
+)
 
 
 def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
@@ -57,9 +64,11 @@ def a_run(layout: Layout, *, complete: bool) -> list[Path]:
     """What a job leaves: a data file, an error file, a commit and more. Its parts come back."""
     attempt = opened(layout, "overwrite")
     good = rows.with_ids(pa.table({"value": [10]}), 0, attempt.number)
-    commit(attempt, concat([good, rows.failed_row(rows.pack(0, 0), "own", ValueError("no"))]))
+    commit_rows(attempt, concat([good, rows.failed_row(rows.pack(0, 0), "own", ValueError("no"))]))
     if complete:
-        attempt.complete(ended(attempt, start_in(attempt)), report_of(layout))
+        attempt.complete(
+            close_attempt(attempt, start_in(attempt)), succeeded_report(layout.output.uri)
+        )
     return parts_of(layout)
 
 
@@ -83,9 +92,7 @@ MODES = pytest.mark.parametrize("mode", ["error", "overwrite"])
 
 @MODES
 @pytest.mark.parametrize("exists", [False, True], ids=["no directory", "an empty one"])
-def test_a_fresh_path_begins_with_the_first_attempt(
-    tmp_path: Path, mode: str, exists: bool
-) -> None:
+def test_new_path_begins_with_attempt_one(tmp_path: Path, mode: str, exists: bool) -> None:
     layout = layout_of(tmp_path / "out")
     if exists:
         (tmp_path / "out").mkdir()
@@ -96,9 +103,7 @@ def test_a_fresh_path_begins_with_the_first_attempt(
 
 
 @MODES
-def test_unfinished_work_goes_on_with_the_next_attempt_and_what_is_committed(
-    tmp_path: Path, mode: str
-) -> None:
+def test_resume_keeps_committed_rows_in_the_next_attempt(tmp_path: Path, mode: str) -> None:
     layout = layout_of(tmp_path / "out")
     parts = a_run(layout, complete=False)
     attempt = opened(layout, mode)
@@ -111,14 +116,14 @@ def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     for number in range(1, 4):
         attempt = opened(layout)
-        commit(attempt, rows.with_ids(pa.table({"value": [number]}), 0, number))
+        commit_rows(attempt, rows.with_ids(pa.table({"value": [number]}), 0, number))
     attempt = opened(layout)
     start = start_in(attempt)
     assert [piece.ranges for piece in start.pieces] == [[(0, n, n + 1)] for n in (1, 2, 3)]
     assert (attempt.counts().read, start.counts.read) == (0, 3)
 
 
-def test_files_without_a_commit_are_removed_as_an_attempt_begins(tmp_path: Path) -> None:
+def test_uncommitted_files_are_removed_when_an_attempt_begins(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     parts = a_run(layout, complete=False)
     for place in (layout.output, layout.errors):
@@ -127,7 +132,7 @@ def test_files_without_a_commit_are_removed_as_an_attempt_begins(tmp_path: Path)
     assert parts_of(layout) == parts
 
 
-def test_what_an_earlier_attempt_commits_late_does_not_count(
+def test_late_commit_of_an_earlier_attempt_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task looked whether the output is open right before another run took it over."""
@@ -136,13 +141,13 @@ def test_what_an_earlier_attempt_commits_late_does_not_count(
     opened(layout)
     with monkeypatch.context() as patch:
         patch.setattr(Attempt, "check_open", lambda self: None)
-        commit(earlier, rows.with_ids(pa.table({"value": [10]}), 0, 0))
+        commit_rows(earlier, rows.with_ids(pa.table({"value": [10]}), 0, 0))
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).pieces == []
     assert parts_of(layout) == []
 
 
-def test_an_attempt_that_broke_off_as_it_began_changes_nothing(
+def test_attempt_interrupted_at_its_start_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = layout_of(tmp_path / "out")
@@ -161,7 +166,7 @@ def test_an_attempt_that_broke_off_as_it_began_changes_nothing(
 
 
 @MODES
-def test_without_resume_unfinished_work_is_begun_anew(tmp_path: Path, mode: str) -> None:
+def test_resume_false_restarts_unfinished_work(tmp_path: Path, mode: str) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=False)
     attempt = opened(layout, mode, resume=False)
@@ -169,14 +174,14 @@ def test_without_resume_unfinished_work_is_begun_anew(tmp_path: Path, mode: str)
     assert parts_of(layout) == []
 
 
-def test_without_resume_complete_work_is_left_as_it_is_all_the_same(tmp_path: Path) -> None:
+def test_resume_false_keeps_complete_work(tmp_path: Path) -> None:
     a_run(layout_of(tmp_path / "out"), complete=True)
     before = files_below(tmp_path)
     assert open_output(layout_of(tmp_path / "out"), resume=False) is None
     assert files_below(tmp_path) == before
 
 
-def test_work_that_was_only_claimed_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
     """A run that died before its input was frozen."""
     layout = layout_of(tmp_path / "out")
     Owner.new(layout, 0, begun=False).write(layout)
@@ -196,7 +201,7 @@ DAMAGE = {
 
 @MODES
 @pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
-def test_what_is_done_cannot_be_told_without_the_snapshot_and_nothing_is_touched(
+def test_missing_snapshot_is_refused_without_changes(
     tmp_path: Path, mode: str, content: bytes | None
 ) -> None:
     layout = layout_of(tmp_path / "out")
@@ -212,7 +217,7 @@ def test_what_is_done_cannot_be_told_without_the_snapshot_and_nothing_is_touched
     assert start_in(opened(layout, mode, resume=False)).pieces == []
 
 
-def test_complete_work_is_left_as_it_is(tmp_path: Path) -> None:
+def test_complete_work_is_not_touched(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=True)
     before = files_below(tmp_path)
@@ -221,9 +226,7 @@ def test_complete_work_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("complete", [False, True], ids=["unfinished", "complete"])
-def test_an_output_of_other_work_is_refused_and_left_as_it_is(
-    tmp_path: Path, complete: bool
-) -> None:
+def test_output_of_other_work_is_refused(tmp_path: Path, complete: bool) -> None:
     a_run(layout_of(tmp_path / "out", THEIRS), complete=complete)
     before = files_below(tmp_path)
     with pytest.raises(BadOutput, match=r"output of another job.*write\.mode to overwrite"):
@@ -249,7 +252,7 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
 
 @pytest.mark.parametrize("key", [OURS, THEIRS], ids=["same work", "other work"])
 @pytest.mark.parametrize("done", range(4))
-def test_overwrite_that_broke_off_is_taken_up_again_and_keeps_nothing(
+def test_interrupted_overwrite_restarts_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, done: int
 ) -> None:
     """After so many of the things that it deletes."""
@@ -276,7 +279,7 @@ def test_overwrite_that_broke_off_is_taken_up_again_and_keeps_nothing(
 @pytest.mark.parametrize(
     "foreign", ["table.parquet", "deep/er/table.parquet", "_SUCCESS", ".hidden"]
 )
-def test_a_path_with_files_of_others_is_refused_in_any_mode(
+def test_path_with_files_of_others_is_refused_in_any_mode(
     tmp_path: Path, mode: str, foreign: str
 ) -> None:
     file = tmp_path / "out" / foreign
@@ -316,9 +319,7 @@ def test_files_of_others_beside_an_output_are_never_deleted(
     "content",
     [b"", b"{", b"[]", b"null", b'{"work": "a"}', b'{"work": "a", "attempt": 1}', b"\xff\xfe"],
 )
-def test_a_damaged_owner_is_refused_and_nothing_is_touched(
-    tmp_path: Path, mode: str, content: bytes
-) -> None:
+def test_damaged_job_json_is_rejected(tmp_path: Path, mode: str, content: bytes) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=True)
     layout.job.write(content)
@@ -329,7 +330,7 @@ def test_a_damaged_owner_is_refused_and_nothing_is_touched(
 
 
 @MODES
-def test_a_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
+def test_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(BadOutput, match=r"write\.path '.*/out'"):
         open_output(layout_of(tmp_path / "out"), mode)
@@ -337,7 +338,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
-def test_errors_must_not_go_where_the_output_goes(tmp_path: Path, below: str) -> None:
+def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
     output = tmp_path / ".hidden" / "out"
     layout = layout_of(output, errors=output / below)
     with pytest.raises(BadOutput, match=r"errors\.path '.*' lies in write\.path"):
@@ -346,19 +347,17 @@ def test_errors_must_not_go_where_the_output_goes(tmp_path: Path, below: str) ->
 
 
 @pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
-def test_errors_may_go_beside_the_output_and_where_readers_do_not_look(
-    tmp_path: Path, place: str
-) -> None:
+def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> None:
     layout = layout_of(tmp_path / "out", errors=tmp_path / place)
     assert opened(layout).number == 1
 
 
-def test_the_mark_of_completeness_is_put_after_the_end_and_the_report(tmp_path: Path) -> None:
+def test_success_mark_is_written_last(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     attempt = opened(layout)
     (tmp_path / "out" / "_SUCCESS").mkdir()  # so that the mark cannot be put
-    end = ended(attempt)
+    end = close_attempt(attempt)
     with pytest.raises(OSError, match="_SUCCESS"):
-        attempt.complete(end, report_of(layout))
-    assert Report.parse(layout.report.read()) == report_of(layout)
+        attempt.complete(end, succeeded_report(layout.output.uri))
+    assert Report.parse(layout.report.read()) == succeeded_report(layout.output.uri)
     assert Snapshot.read(layout.end, OURS) == replace(end, attempt=1)

@@ -14,7 +14,7 @@ from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.oversight import Oversight
 from batchinference.pipeline.supervise import supervise
 from batchinference.spec.report import JobState, Report
-from support.job_runs import job_document, run_job, write_lines
+from support.jobs.on_ray import job_document, run_job, write_lines
 
 SAME = 5
 """So many readings in a row that say the same: nothing moves any more."""
@@ -27,9 +27,7 @@ def state(name: str, tasks: int = 0, *, queued: bool = False) -> Any:
 
 @pytest.mark.parametrize("held", ["first", "second"])
 @pytest.mark.usefixtures("ray")
-def test_the_stage_that_holds_its_rows_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str
-) -> None:
+def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str) -> None:
     monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
     source = write_lines(tmp_path / "in", {f"{n}.txt": ["hold", "on"] for n in range(4)})
     release, stages = tmp_path / "release", list[str | None]()
@@ -50,7 +48,7 @@ def test_the_stage_that_holds_its_rows_is_named(
     assert run.report.stage is None, "it is over"
 
 
-def test_the_last_stage_with_work_counts_whether_its_tasks_run_or_its_rows_wait() -> None:
+def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
     oversight = Oversight()
     running = [state("Input"), state("ReadRowSource->MapBatches(clean)", 2)]
     oversight.look([*running, state("MapBatches(embed)"), state("Write")])
@@ -61,14 +59,14 @@ def test_the_last_stage_with_work_counts_whether_its_tasks_run_or_its_rows_wait(
     assert oversight.stage == "write"
 
 
-def test_the_operators_of_a_model_that_ray_runs_are_the_step() -> None:
+def test_operators_of_an_llm_belong_to_its_step() -> None:
     oversight = Oversight()
     names = ["MapBatches(chat-into)", "MapBatches(TokenizeUDF)", "MapBatches(vLLMEngineStageUDF)"]
     oversight.look([state("ReadRowSource", 1), *(state(name, 1) for name in names)])
     assert oversight.stage == "chat"
 
 
-def test_between_two_tasks_it_is_the_stage_that_was_last_seen_at_work() -> None:
+def test_idle_job_is_at_its_last_busy_stage() -> None:
     oversight = Oversight()
     assert oversight.stage is None
     oversight.look([state("ReadRowSource", 1)])
@@ -76,7 +74,7 @@ def test_between_two_tasks_it_is_the_stage_that_was_last_seen_at_work() -> None:
     assert oversight.stage == "read"
 
 
-def test_an_execution_that_is_given_up_ends_at_its_next_step() -> None:
+def test_abandoned_execution_ends_at_its_next_step() -> None:
     oversight = Oversight()
     oversight.give_up()
     with pytest.raises(JobFailure):

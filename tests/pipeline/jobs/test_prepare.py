@@ -15,8 +15,8 @@ from batchinference.pipeline.failures import BadInput, BadOutput, JobFailure, Mo
 from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
 from batchinference.pipeline.sizing import RowCount
 from batchinference.spec import parse
-from support.documents import Document, model_step, python_step
-from support.job_runs import job_document, write_lines
+from support.documents.minimal import Document, model_step, python_step
+from support.jobs.on_ray import job_document, write_lines
 
 
 @pytest.fixture
@@ -35,9 +35,7 @@ def local_model(folder: Path) -> Document:
     return step
 
 
-def test_a_job_that_can_begin_has_its_input_frozen_beside_the_output(
-    source: Path, tmp_path: Path
-) -> None:
+def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
     prepared = prepare_job(job_document("job", source, tmp_path / "out"))
     assert isinstance(prepared, Prepared)
     assert prepared.attempt.number == 1
@@ -49,7 +47,7 @@ def test_a_job_that_can_begin_has_its_input_frozen_beside_the_output(
     ]
 
 
-def test_a_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) -> None:
+def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)
     assert isinstance(prepared, Prepared)
@@ -59,9 +57,7 @@ def test_a_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) 
     assert (found.done is not None, found.since) == (True, "")
 
 
-def test_a_complete_output_of_less_input_is_not_passed_over_in_silence(
-    source: Path, tmp_path: Path
-) -> None:
+def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)
     assert isinstance(prepared, Prepared)
@@ -126,7 +122,7 @@ NOT_THERE = {
 
 
 @pytest.mark.parametrize(("fields", "failure", "words"), NOT_THERE.values(), ids=NOT_THERE)
-def test_what_is_not_there_is_named_and_an_old_output_stays(
+def test_missing_input_is_named_and_the_output_kept(
     source: Path, tmp_path: Path, fields: Any, failure: type[JobFailure], words: str
 ) -> None:
     old = job_document("job", source, tmp_path / "out")
@@ -150,7 +146,7 @@ def _placed(value: Any, directory: Path) -> Any:
     return value.replace("IN/", f"{directory}/") if isinstance(value, str) else value
 
 
-def test_columns_that_the_input_does_not_have_are_told(tmp_path: Path) -> None:
+def test_unknown_columns_are_reported(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"title": ["a"], "year": [1]}), tmp_path / "in" / "a.parquet")
     job = job_document(
@@ -186,7 +182,9 @@ class TestInputThatIsOutput:
         ids=["append", "overwrite", "error"],
     )  # fmt: skip
     @pytest.mark.parametrize("below", ["", "deeper"])
-    def test_it_is_refused_and_stays(self, data: Path, mode: str, words: str, below: str) -> None:
+    def test_output_within_the_input_is_refused(
+        self, data: Path, mode: str, words: str, below: str
+    ) -> None:
         job = job_document("in-place", data / "a.txt", data, write={"mode": mode})
         if below:
             (data / below).mkdir()
@@ -196,20 +194,16 @@ class TestInputThatIsOutput:
             prepare_job(job)
         assert (data / below / "a.txt").exists()
 
-    def test_the_errors_must_not_go_there_either(self, data: Path, tmp_path: Path) -> None:
+    def test_errors_within_the_input_are_refused(self, data: Path, tmp_path: Path) -> None:
         errors = {"maxRows": 1, "path": str(data)}
         with pytest.raises(BadOutput, match=r"choose another write\.path or errors\.path"):
             prepare_job(job_document("job", data, tmp_path / "out", errors=errors))
 
-    def test_a_neighbour_whose_name_begins_alike_is_no_trouble(
-        self, data: Path, tmp_path: Path
-    ) -> None:
+    def test_path_with_a_common_prefix_is_accepted(self, data: Path, tmp_path: Path) -> None:
         assert prepare_job(job_document("job", data, tmp_path / "dat")) is not None
         assert prepare_job(job_document("job", data, tmp_path / "data-2")) is not None
 
-    def test_output_within_the_input_is_no_trouble_while_none_of_it_is_read(
-        self, data: Path
-    ) -> None:
+    def test_output_within_the_input_is_accepted_when_not_read(self, data: Path) -> None:
         job = job_document("job", data, data / "result", write={"format": "parquet"})
         assert prepare_job(job) is not None
         assert prepare_job(job) is not None

@@ -43,7 +43,7 @@ def test_progress_never_goes_back(
 
 
 @given(st.integers(1, 2000), READINGS)
-def test_percent_of_a_known_total_never_goes_back_and_is_100_only_at_the_end(
+def test_percent_of_a_known_total_reaches_100_only_at_the_end(
     rows: int, given_: list[tuple[Counts, float]]
 ) -> None:
     shown = readings(Meter(RowCount(rows, estimated=False)), given_)
@@ -54,7 +54,7 @@ def test_percent_of_a_known_total_never_goes_back_and_is_100_only_at_the_end(
 
 
 @given(st.integers(0, 2000), READINGS)
-def test_of_an_estimate_nothing_is_ever_complete(
+def test_estimated_total_never_reaches_100_percent(
     rows: int, given_: list[tuple[Counts, float]]
 ) -> None:
     for progress in readings(Meter(RowCount(rows, estimated=True)), given_):
@@ -63,7 +63,7 @@ def test_of_an_estimate_nothing_is_ever_complete(
 
 
 @given(TOTALS, READINGS, COUNTS)
-def test_a_job_that_is_done_is_at_100_percent_of_its_rows(
+def test_job_that_is_done_is_at_100_percent_of_its_rows(
     total: RowCount | None, given_: list[tuple[Counts, float]], last: Counts
 ) -> None:
     meter = Meter(total)
@@ -75,18 +75,18 @@ def test_a_job_that_is_done_is_at_100_percent_of_its_rows(
     assert (progress.estimated, progress.eta, meter.counts) == (None, "0s", last)
 
 
-def test_an_unknown_total_leaves_percent_and_eta_unsaid() -> None:
+def test_unknown_total_has_no_percent_and_eta() -> None:
     progress = shown_at(None, (0, 0), (100, 10))
     assert progress == Progress(rows=100, rowsPerSecond=10.0)
 
 
-def test_speed_counts_from_the_first_rows_and_not_from_the_start() -> None:
+def test_speed_is_measured_from_the_first_rows() -> None:
     progress = shown_at(RowCount(300, estimated=False), (0, 0), (0, 100), (100, 10))
     assert progress.rows_per_second == 10.0
     assert progress.eta == "20s"
 
 
-def test_rows_of_earlier_attempts_count_as_done_and_not_for_the_speed() -> None:
+def test_rows_of_earlier_attempts_do_not_count_for_speed() -> None:
     meter = Meter(RowCount(300, estimated=False), before=200)
     shown = readings(
         meter, [(Counts(200, 200), 0), (Counts(200, 200), 100), (Counts(250, 250), 10)]
@@ -96,12 +96,12 @@ def test_rows_of_earlier_attempts_count_as_done_and_not_for_the_speed() -> None:
     assert shown[-1].eta == "10s"
 
 
-def test_before_the_first_rows_there_is_neither_speed_nor_eta() -> None:
+def test_no_speed_and_eta_before_the_first_rows() -> None:
     progress = shown_at(RowCount(300, estimated=False), (0, 0), (0, 60))
     assert (progress.percent, progress.rows_per_second, progress.eta) == (0, None, None)
 
 
-def test_a_count_that_falls_behind_changes_nothing_but_the_speed() -> None:
+def test_lower_count_changes_only_the_speed() -> None:
     progress = shown_at(RowCount(100, estimated=False), (0, 0), (50, 5), (40, 5))
     assert (progress.rows, progress.percent, progress.rows_per_second) == (50, 50, 5.0)
 

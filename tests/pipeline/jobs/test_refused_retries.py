@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from batchinference.cli.main import app
 from batchinference.spec.report import JobState, Report
-from support.documents import Document
-from support.job_runs import job_document
-from support.mended import step_until
-from support.played_jobs import play
-from support.table_sources import database, lance_set, saved
-from support.verified import verified
+from support.documents.minimal import Document
+from support.inputs.table_sources import database, lance_set, saved
+from support.jobs.on_ray import job_document
+from support.jobs.user_code import step_until
+from support.jobs.without_ray import run_without_ray
+from support.outputs.verify_command import verified
 
 ROWS = [{"id": number, "text": "bad" * (number == 7)} for number in range(30)]
 
@@ -48,15 +48,13 @@ def everything(directory: Path) -> dict[Path, bytes]:
 def retried(given: Document, directory: Path) -> Report:
     (directory / "mended").touch()
     given["spec"]["errors"]["retry"] = True
-    return play(given)
+    return run_without_ray(given)
 
 
 @pytest.mark.parametrize("format_", ["sql", "huggingface", "lance"])
-def test_a_complete_output_of_a_source_that_may_differ_is_not_given_up_for_them(
-    tmp_path: Path, format_: str
-) -> None:
+def test_retry_of_an_unrepeatable_source_is_refused(tmp_path: Path, format_: str) -> None:
     given = job(tmp_path, format_)
-    assert play(given).state == JobState.SUCCEEDED
+    assert run_without_ray(given).state == JobState.SUCCEEDED
     if format_ == "lance":  # which tells one version from another
         lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
     before = everything(tmp_path / "out")
@@ -67,40 +65,40 @@ def test_a_complete_output_of_a_source_that_may_differ_is_not_given_up_for_them(
     assert everything(tmp_path / "out") == before
 
 
-def test_those_of_a_source_that_is_what_it_was_are_tried_again(tmp_path: Path) -> None:
+def test_retry_of_an_unchanged_source_is_allowed(tmp_path: Path) -> None:
     given = job(tmp_path, "lance")
-    play(given)
+    run_without_ray(given)
     report = retried(given, tmp_path)
     assert report.counts is not None
     assert (report.counts.written, report.counts.failed) == (30, 0), report.message
     assert verified(tmp_path / "out").found == {}
 
 
-def test_nor_is_it_given_up_once_trying_them_again_was_broken_off(tmp_path: Path) -> None:
+def test_interrupted_retry_keeps_the_output(tmp_path: Path) -> None:
     """Whether the run that follows tries them again or not."""
     given = job(tmp_path, "lance")
-    play(given)
+    run_without_ray(given)
     given["spec"]["errors"] = {"retry": True}
-    assert play(given).state == JobState.FAILED, "no row may be bad now"
+    assert run_without_ray(given).state == JobState.FAILED, "no row may be bad now"
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
     before = everything(tmp_path / "out")
     for retry in (True, False):
         given["spec"]["errors"] = {"maxRows": 1, "retry": retry}
-        assert play(given).reason == "BadInput"
+        assert run_without_ray(given).reason == "BadInput"
         assert everything(tmp_path / "out") == before
 
 
-def test_before_its_first_end_an_output_of_such_a_source_is_begun_anew(tmp_path: Path) -> None:
+def test_unfinished_output_of_such_a_source_is_restarted(tmp_path: Path) -> None:
     given = job(tmp_path, "sql")
     given["spec"]["errors"] = {"retry": True}
-    assert play(given).state == JobState.FAILED
+    assert run_without_ray(given).state == JobState.FAILED
     given["spec"]["errors"] = {"retry": True, "maxRows": 1}
-    report = play(given)
+    report = run_without_ray(given)
     assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2), report.message
 
 
-def test_the_command_says_that_there_is_none_for_tables(tmp_path: Path) -> None:
+def test_retry_command_refuses_tables(tmp_path: Path) -> None:
     given = job(tmp_path, "sql")
     given["spec"]["write"]["format"] = "delta"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(given))

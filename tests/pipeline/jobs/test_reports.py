@@ -15,9 +15,9 @@ from batchinference.pipeline import job as job_module
 from batchinference.pipeline.manifest import Manifest
 from batchinference.pipeline.supervise import supervise
 from batchinference.spec.report import JobState, Report
-from support.documents import Document, python_step
-from support.job_runs import Run, errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document, python_step
+from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -55,7 +55,7 @@ def run(one_ray: None, often: None, directory: Path) -> Run:
     return run_job(slow_job(directory))
 
 
-def test_states_follow_each_other_and_progress_never_goes_back(run: Run) -> None:
+def test_states_are_ordered_and_progress_never_decreases(run: Run) -> None:
     states = [report.state for report in run.published]
     assert states == sorted(states, key=ORDER.index)
     assert set(states) == set(ORDER)
@@ -69,18 +69,18 @@ def test_states_follow_each_other_and_progress_never_goes_back(run: Run) -> None
     assert shown[-1].eta == "0s"
 
 
-def test_counts_are_what_readers_of_the_output_find(run: Run, directory: Path) -> None:
+def test_counts_match_the_output(run: Run, directory: Path) -> None:
     output = directory / "out"
     assert run.counts == (100, len(rows_of(output)), len(errors_of(output)), 10)
     assert run.counts == (100, 89, 1, 10)
 
 
-def test_the_report_beside_the_output_is_the_one_that_comes_back(run: Run, directory: Path) -> None:
+def test_stored_report_is_the_returned_one(run: Run, directory: Path) -> None:
     kept = (directory / "out" / "_batchinference" / "report.json").read_bytes()
     assert Report.parse(kept) == run.report == run.published[-1]
 
 
-def test_a_report_tells_what_it_is_about(run: Run, directory: Path) -> None:
+def test_report_identifies_the_job(run: Run, directory: Path) -> None:
     report = run.report
     assert (report.name, report.attempt, report.version) == ("slow", 1, __version__)
     assert report.output == str(directory / "out")
@@ -91,9 +91,7 @@ def test_a_report_tells_what_it_is_about(run: Run, directory: Path) -> None:
     assert report.progress.rows_per_second is not None
 
 
-def test_the_memory_is_that_of_all_processes_that_read_ran_steps_or_wrote(
-    run: Run, directory: Path
-) -> None:
+def test_memory_covers_all_worker_processes(run: Run, directory: Path) -> None:
     files = (directory / "out" / "_batchinference" / "attempts").rglob("0*.json")
     notes = [note for file in files for note in Manifest.parse(file.read_bytes()).notes]
     assert {step for step, _ in notes} == {"read", "few", "write"}
@@ -102,7 +100,7 @@ def test_the_memory_is_that_of_all_processes_that_read_ran_steps_or_wrote(
     assert run.report.memory.peak_worker_bytes == max(peaks)
 
 
-def test_a_place_for_reports_that_takes_none_fails_the_job_before_it_begins(
+def test_unwritable_report_directory_fails_the_job_early(
     tmp_path: Path,
 ) -> None:
     def refuse(report: Report) -> None:
@@ -115,9 +113,7 @@ def test_a_place_for_reports_that_takes_none_fails_the_job_before_it_begins(
 
 
 @pytest.mark.parametrize("state", ORDER[1:])
-def test_a_report_that_cannot_be_published_later_does_not_fail_the_job(
-    often: None, tmp_path: Path, state: JobState
-) -> None:
+def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state: JobState) -> None:
     def refuse(report: Report) -> None:
         if report.state == state:
             raise OSError("no space left on device")
@@ -147,7 +143,7 @@ def test_a_report_that_cannot_be_published_later_does_not_fail_the_job(
     ],
     ids=["input", "model", "filter", "no condition"],
 )
-def test_a_failure_has_a_reason_and_words(
+def test_failure_has_a_reason_and_a_message(
     tmp_path: Path, fields: Document, reason: str, words: str
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})

@@ -17,10 +17,10 @@ from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.output import look
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.inputs import pictures, png
-from support.job_runs import Run, data_files, errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.inputs.formats import pictures, png
+from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -118,7 +118,7 @@ def of_images(directory: Path) -> Broken:
 @pytest.mark.parametrize(
     "make", [of_text, of_parquet, of_images], ids=["text", "parquet", "images"]
 )
-def test_only_what_is_missing_is_read_and_each_row_is_there_once(tmp_path: Path, make: Any) -> None:
+def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
     job: Broken = make(tmp_path)
     every = [key for keys in job.keys for key in keys]
     broke_off = job.break_off()
@@ -136,7 +136,7 @@ def test_only_what_is_missing_is_read_and_each_row_is_there_once(tmp_path: Path,
     assert Counter(row[job.column] for row in rows_of(job.output)) == Counter(every)
 
 
-def test_rows_that_multiply_fail_and_are_left_out_are_there_as_if_nothing_had_happened(
+def test_resume_gives_the_result_of_an_undisturbed_run(
     tmp_path: Path,
 ) -> None:
     ends = ["", " bad", "", " ex tra"]
@@ -168,7 +168,7 @@ def test_rows_that_multiply_fail_and_are_left_out_are_there_as_if_nothing_had_ha
     assert max(found[0][2].values()) == 1
 
 
-def test_with_resume_false_everything_is_done_again(tmp_path: Path) -> None:
+def test_resume_false_does_all_rows_again(tmp_path: Path) -> None:
     job = of_text(tmp_path)
     job.break_off()
     before = set(data_files(job.output))
@@ -180,7 +180,7 @@ def test_with_resume_false_everything_is_done_again(tmp_path: Path) -> None:
     assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)
 
 
-def test_overwrite_goes_on_with_its_own_work_and_then_begins_anew(tmp_path: Path) -> None:
+def test_overwrite_resumes_its_own_work_then_replaces_it(tmp_path: Path) -> None:
     job = of_text(tmp_path, write={"mode": "overwrite"})
     job.break_off()
     missing = job.missing()
@@ -191,7 +191,7 @@ def test_overwrite_goes_on_with_its_own_work_and_then_begins_anew(tmp_path: Path
     assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)
 
 
-def test_rows_that_have_failed_are_not_tried_again(tmp_path: Path) -> None:
+def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
     """Though by now they would not fail."""
     fails = {"callable": "own_code:fails_until", "method": "map"}
     fails["callArgs"] = {"file": str(tmp_path / "mended")}  # type: ignore[assignment]
@@ -208,7 +208,7 @@ def test_rows_that_have_failed_are_not_tried_again(tmp_path: Path) -> None:
     assert len(errors_of(job.output)) == failed
 
 
-def test_rows_whose_file_is_gone_are_done_again_in_another_pass(tmp_path: Path) -> None:
+def test_rows_of_a_removed_file_are_done_in_another_pass(tmp_path: Path) -> None:
     """Somebody has removed a part of the output while the job went on."""
     job = of_text(tmp_path)
     job.break_off()

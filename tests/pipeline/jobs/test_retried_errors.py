@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.job_runs import Run, data_files, errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.jobs.on_ray import (
+    Run,
+    data_files,
+    errors_of,
+    job_document,
+    run_in_process,
+    write_lines,
+)
+from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 LINES = {
     f"{name}.txt": [f"{name} {n}" + " bad" * (n % 10 == 3) for n in range(30)] for name in "ab"
@@ -31,23 +38,19 @@ def document(tmp_path: Path) -> Document:
 
 def again(document: Document) -> Run:
     document["spec"]["errors"]["retry"] = True
-    return run_job(document)
+    return run_in_process(document)
 
 
-def test_without_being_asked_for_they_are_not_tried_again(
-    document: Document, tmp_path: Path
-) -> None:
-    assert run_job(document).counts == (60, 54, 6, 0)
+def test_failed_rows_are_not_retried_by_default(document: Document, tmp_path: Path) -> None:
+    assert run_in_process(document).counts == (60, 54, 6, 0)
     (tmp_path / "mended").touch()
-    run = run_job(document)
+    run = run_in_process(document)
     assert run.report.message == "the output was complete already"
     assert run.counts == (60, 54, 6, 0)
 
 
-def test_they_alone_are_tried_again_and_leave_the_errors(
-    document: Document, tmp_path: Path
-) -> None:
-    run_job(document)
+def test_retry_reads_failed_rows_only(document: Document, tmp_path: Path) -> None:
+    run_in_process(document)
     before = {file: file.stat().st_mtime_ns for file in data_files(tmp_path / "out")}
     (tmp_path / "mended").touch()
     run = again(document)
@@ -59,42 +62,38 @@ def test_they_alone_are_tried_again_and_leave_the_errors(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_those_that_fail_again_are_there_once(document: Document, tmp_path: Path) -> None:
-    run_job(document)
+def test_rows_that_fail_again_are_stored_once(document: Document, tmp_path: Path) -> None:
+    run_in_process(document)
     run = again(document)
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (60, 54, 6, 0))
     ids = [error["id"] for error in errors_of(tmp_path / "out")]
     assert len(ids) == len(set(ids)) == 6
 
 
-def test_an_output_without_bad_rows_is_left_alone(document: Document, tmp_path: Path) -> None:
+def test_output_without_failed_rows_is_not_touched(document: Document, tmp_path: Path) -> None:
     (tmp_path / "mended").touch()
-    run_job(document)
+    run_in_process(document)
     assert again(document).report.message == "the output was complete already"
 
 
-def test_those_of_a_file_that_was_added_are_tried_again_too(
-    document: Document, tmp_path: Path
-) -> None:
-    run_job(document)
+def test_retry_covers_appended_files(document: Document, tmp_path: Path) -> None:
+    run_in_process(document)
     write_lines(tmp_path / "in", {"c.txt": ["c 1 bad", "c 2"]})
     document["spec"]["write"]["mode"] = "append"
-    assert run_job(document).counts == (2, 1, 1, 0)
+    assert run_in_process(document).counts == (2, 1, 1, 0)
     (tmp_path / "mended").touch()
     assert again(document).counts == (62, 62, 0, 0), "of all nights together"
     assert "there are no new files" in str(again(document).report.message)
     assert len(rows_of(tmp_path / "out")) == 62
 
 
-def test_a_row_that_has_become_several_is_done_again_as_a_whole(
-    document: Document, tmp_path: Path
-) -> None:
+def test_exploded_row_is_retried_as_a_whole(document: Document, tmp_path: Path) -> None:
     """One of its parts has failed, the others are in the output."""
     words = {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}}
     cut = {"name": "cut", "repartition": {"rowsPerBlock": 7}}
     rename = {"name": "rename", "renameColumns": {"word": "text"}}
     document["spec"]["steps"] = [words, rename, cut, *document["spec"]["steps"]]
-    assert run_job(document).counts == (60, 120, 6, 0)
+    assert run_in_process(document).counts == (60, 120, 6, 0)
     (tmp_path / "mended").touch()
     assert again(document).counts == (60, 126, 0, 0)
     texts = sorted(row["text"] for row in rows_of(tmp_path / "out"))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from batchinference.spec.report import JobState
-from support import inputs
-from support.documents import Document
-from support.job_runs import job_document
-from support.outputs import Row, rows_of
-from support.played_jobs import play
-from support.verified import verified
+from support.documents.minimal import Document
+from support.inputs import formats as inputs
+from support.jobs.on_ray import job_document
+from support.jobs.without_ray import run_without_ray
+from support.outputs.rows import Row, rows_of
+from support.outputs.verify_command import verified
 
 
 def write_packed(directory: Path) -> list[Row]:
@@ -57,7 +57,7 @@ def job(format_: str, directory: Path) -> Document:
     ("format_", "sound"),
     [*((name, 0.0) for name in FORMATS), ("json", 0.7), ("tfrecords", 0.7)],
 )
-def test_all_rows_of_a_file_that_could_not_be_read_are_tried_again(
+def test_retry_reads_all_rows_of_an_unreadable_file(
     tmp_path: Path, format_: str, sound: float
 ) -> None:
     """`sound` is the part of the file that could be read."""
@@ -68,12 +68,12 @@ def test_all_rows_of_a_file_that_could_not_be_read_are_tried_again(
     known = int(len(whole) * sound)
     exchange(file, whole[:known] + b"\xff" * (len(whole) - known))
     given = job(format_, tmp_path)
-    first = play(given)
+    first = run_without_ray(given)
     assert first.counts is not None
     assert (first.state, first.counts.failed) == (JobState.SUCCEEDED, 1), first.message
     exchange(file, whole)
     given["spec"]["errors"]["retry"] = True
-    again = play(given)
+    again = run_without_ray(given)
     assert again.counts is not None
     assert (again.counts.written, again.counts.failed) == (len(rows), 0)
     assert len(rows_of(tmp_path / "out")) == len(rows)

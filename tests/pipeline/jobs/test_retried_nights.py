@@ -9,12 +9,12 @@ import pytest
 
 from batchinference.pipeline import attempt, sink
 from batchinference.spec.report import JobState, Report
-from support.documents import Document
-from support.job_runs import job_document, write_lines
-from support.mended import step_until
-from support.outputs import rows_of
-from support.played_jobs import play
-from support.verified import verified
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document, write_lines
+from support.jobs.user_code import step_until
+from support.jobs.without_ray import run_without_ray
+from support.outputs.rows import rows_of
+from support.outputs.verify_command import verified
 
 
 def night(directory: Path, *, retry: bool = False, **fields: str) -> Document:
@@ -50,25 +50,25 @@ def two_nights(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Where an output lies whose first run, with this mode, and the night after it have a bad row
     each. That of the first run stays bad."""
     add(tmp_path, "a", "1", "worst")
-    assert counts(play(night(tmp_path, mode=request.param))) == (2, 1, 1)
+    assert counts(run_without_ray(night(tmp_path, mode=request.param))) == (2, 1, 1)
     add(tmp_path, "b", "1", "bad")
-    assert counts(play(night(tmp_path))) == (2, 1, 1)
+    assert counts(run_without_ray(night(tmp_path))) == (2, 1, 1)
     return tmp_path
 
 
-def test_a_row_that_stays_bad_does_not_keep_later_nights_from_being_tried_again(
+def test_row_that_fails_again_does_not_block_later_nights(
     two_nights: Path,
 ) -> None:
     (two_nights / "mended").touch()
-    assert counts(play(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
+    assert counts(run_without_ray(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
     assert texts(two_nights) == ["a 1", "b 1", "b bad"]
 
 
-def test_what_is_published_on_the_way_never_goes_back_and_ends_once(two_nights: Path) -> None:
+def test_published_progress_never_decreases_and_ends_once(two_nights: Path) -> None:
     told: list[Report] = []
     (two_nights / "mended").touch()
     add(two_nights, "c", "1", "2")
-    last = play(night(two_nights, retry=True), told.append)
+    last = run_without_ray(night(two_nights, retry=True), told.append)
     rows = [report.progress.rows for report in told if report.progress]
     assert rows == sorted(rows)
     assert Counter(report.state.ended for report in told)[True] == 1
@@ -78,70 +78,70 @@ def test_what_is_published_on_the_way_never_goes_back_and_ends_once(two_nights: 
     assert str(last.errors).endswith("errors"), "although the last night has none"
 
 
-def test_files_that_are_new_are_added_by_the_same_run(two_nights: Path) -> None:
+def test_retry_appends_new_files(two_nights: Path) -> None:
     (two_nights / "mended").touch()
     add(two_nights, "c", "1", "2")
-    assert counts(play(night(two_nights, retry=True))) == (6, 5, 1)
+    assert counts(run_without_ray(night(two_nights, retry=True))) == (6, 5, 1)
     assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c 2"]
 
 
 @pytest.mark.parametrize("mode", ["append", "error"])
-def test_where_nothing_has_failed_that_is_all_it_does(tmp_path: Path, mode: str) -> None:
+def test_retry_without_failures_only_appends(tmp_path: Path, mode: str) -> None:
     """With mode append, so that the field may be kept in the job of every night."""
     for name, new in {"a": 1, "b": 1, "c": 1}.items():
         add(tmp_path, name, "1")
-        report = play(night(tmp_path, retry=True, mode=mode))
+        report = run_without_ray(night(tmp_path, retry=True, mode=mode))
         assert counts(report) == (new, new, 0)
     assert texts(tmp_path) == (["a 1", "b 1", "c 1"] if mode == "append" else ["a 1"])
     if mode == "append":
-        report = play(night(tmp_path, retry=True))
+        report = run_without_ray(night(tmp_path, retry=True))
         assert str(report.message).endswith("there are no new files in its input")
 
 
-def test_a_night_is_read_once_though_its_retrying_broke_off_and_new_files_came(
+def test_interrupted_retry_with_new_files_reads_each_night_once(
     two_nights: Path,
 ) -> None:
     (two_nights / "mended").touch()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sink.Commit, "put", away)
-        assert play(night(two_nights, retry=True)).state == JobState.FAILED
+        assert run_without_ray(night(two_nights, retry=True)).state == JobState.FAILED
     add(two_nights, "c", "1", "bad")
-    play(night(two_nights))
-    assert counts(play(night(two_nights, retry=True))) == (6, 5, 1)
+    run_without_ray(night(two_nights))
+    assert counts(run_without_ray(night(two_nights, retry=True))) == (6, 5, 1)
     assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c bad"]
 
 
-def test_who_begins_such_an_output_anew_reads_no_file_of_the_other_nights(
+def test_restarted_output_reads_no_files_of_other_nights(
     two_nights: Path,
 ) -> None:
     given = night(two_nights, retry=True)
     given["spec"]["errors"]["maxRows"] = 0
-    assert play(given).state == JobState.FAILED, "which leaves the first run unfinished"
+    assert run_without_ray(given).state == JobState.FAILED, "which leaves the first run unfinished"
     given = night(two_nights)
     given["spec"]["resume"] = False
-    assert counts(play(given)) == (2, 1, 1)
+    assert counts(run_without_ray(given)) == (2, 1, 1)
     assert texts(two_nights) == ["a 1", "b 1"]
 
 
-def test_a_report_of_success_has_no_reason_of_an_earlier_failure(two_nights: Path) -> None:
+def test_successful_report_has_no_reason_of_an_earlier_failure(two_nights: Path) -> None:
     state = two_nights / "out" / "_batchinference"
     place = max(state.rglob("report.json"), key=lambda file: "-0001" not in file.parent.name)
     report = Report.parse(place.read_bytes())
     failed = {"state": JobState.FAILED, "reason": "Application", "message": "no"}
     place.write_bytes(report.model_copy(update=failed).serialized())
-    now = play(night(two_nights))
+    now = run_without_ray(night(two_nights))
     assert (now.state, now.reason) == (JobState.SUCCEEDED, None)
 
 
-def test_nor_does_who_is_killed_before_that_has_begun(two_nights: Path) -> None:
+def test_restart_killed_early_reads_no_files_of_other_nights(two_nights: Path) -> None:
     given = night(two_nights, retry=True)
     given["spec"]["errors"]["maxRows"] = 0
-    assert play(given).state == JobState.FAILED
+    assert run_without_ray(given).state == JobState.FAILED
     given = night(two_nights)
     given["spec"]["resume"] = False
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(attempt.Attempt, "open", away)
-        assert play(given).state == JobState.FAILED
+        assert run_without_ray(given).state == JobState.FAILED
     begun = "append" if list(two_nights.glob("out/*/append-????????")) else "error"
-    assert counts(play(night(two_nights, mode=begun))) == (2, 1, 1)
+    assert counts(run_without_ray(night(two_nights, mode=begun))) == (2, 1, 1)
     assert texts(two_nights) == ["a 1", "b 1"]

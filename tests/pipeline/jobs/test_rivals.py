@@ -1,4 +1,4 @@
-"""Two jobs that want the same output."""
+"""Two jobs that write to the same output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from batchinference.pipeline.rivals import beating, identity_of
 from batchinference.pipeline.storage import Address
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.job_runs import Run, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.jobs.held import Gate
+from support.jobs.on_ray import Run, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -29,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
-    """A job as its driver reads it on a cluster."""
+    """Return a job as its driver reads it on a cluster."""
     if not (directory / "in").exists():
         write_lines(directory / "in", {"a.txt": ["one", "hold"]})
     document = job_document("reviews", directory / "in", directory / "out", **spec)
@@ -37,13 +38,12 @@ def resource(directory: Path, uid: str, **spec: object) -> Document:
     return document
 
 
-class Held:
-    """A job that goes on until it is let go."""
+class HeldJob:
+    """A job on the session's Ray, in a thread of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.gate = directory / "gate"
-        step = {"callable": "own_code:Holding", "callArgs": {"file": str(self.gate)}}
-        self.document = resource(directory, "first", steps=[{"name": "held", "python": step}])
+        self.gate = Gate(directory, "Holding")
+        self.document = resource(directory, "first", steps=self.gate.steps)
         self.runs: list[Run] = []
         self.layout = Layout.of(parse(self.document).spec)
         running = threading.Event()
@@ -60,43 +60,43 @@ class Held:
         assert running.wait(30)
 
     def end(self) -> Run:
-        self.gate.touch()
+        self.gate.open()
         self.thread.join(60)
         return self.runs[0]
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
-    held = Held(tmp_path)
+def held(tmp_path: Path) -> Iterator[HeldJob]:
+    held = HeldJob(tmp_path)
     yield held
     held.end()
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
 @pytest.mark.parametrize("work", ["the same", "other"])
-def test_the_later_one_is_refused_while_the_first_lives(
-    held: Held, tmp_path: Path, mode: str, work: str
+def test_later_job_is_refused_while_the_first_lives(
+    held: HeldJob, tmp_path: Path, mode: str, work: str
 ) -> None:
     steps = held.document["spec"]["steps"] if work == "the same" else []
     later = resource(tmp_path, "later", steps=steps, write={"mode": mode})
     run = run_job(later)
     assert run.report.reason == "BadOutput"
-    if (mode, work) != ("error", "other"):  # which is refused whoever lives
+    if (mode, work) != ("error", "other"):  # which is refused in any case
         assert "is being written by team/reviews (first)" in str(run.report.message)
     first = held.end()
     assert first.report.state == JobState.SUCCEEDED
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == ["hold", "one"]
 
 
-def test_what_a_dead_job_has_left_is_gone_on_with_by_one_of_another_uid(tmp_path: Path) -> None:
-    """The resource was deleted and created anew."""
+def test_job_with_another_uid_resumes_a_dead_one(tmp_path: Path) -> None:
+    """The resource was deleted and created again."""
     run_job(resource(tmp_path, "first"))
     Layout.of(parse(resource(tmp_path, "first")).spec).success.delete()
     run = run_job(resource(tmp_path, "second"))
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
 
 
-def test_attempts_at_one_resource_do_not_wait_for_each_other(
+def test_attempts_of_one_resource_do_not_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_job(resource(tmp_path, "first"))
@@ -105,13 +105,13 @@ def test_attempts_at_one_resource_do_not_wait_for_each_other(
     assert run_job(resource(tmp_path, "first")).report.state == JobState.SUCCEEDED
 
 
-def test_a_job_without_a_uid_is_known_by_its_name_and_machine(tmp_path: Path) -> None:
+def test_job_without_a_uid_is_identified_by_name_and_machine(tmp_path: Path) -> None:
     document = resource(tmp_path, "x")
     del document["metadata"]["uid"]
     assert identity_of(parse(document)).startswith("reviews on ")
 
 
-def test_storage_that_is_away_stops_no_pulse(tmp_path: Path) -> None:
+def test_heartbeat_survives_a_storage_error(tmp_path: Path) -> None:
     beats: list[Path] = []
 
     def place() -> Address:

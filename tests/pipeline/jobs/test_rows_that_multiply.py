@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from support.documents import Document
-from support.job_runs import errors_of, job_document, run_job, write_lines
-from support.outputs import rows_of
-from support.verified import verified
+from support.documents.minimal import Document
+from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
+from support.outputs.verify_command import verified
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -26,7 +26,7 @@ def own(name: str, **fields: Any) -> Document:
     return {"python": {"callable": f"own_code:{name}", **fields}}
 
 
-def test_what_comes_of_each_row_is_written_and_every_row_counts_once(tmp_path: Path) -> None:
+def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", LINES)
     chain = steps(
         own("words", method="flatMap"),  # two or three rows of each
@@ -51,7 +51,7 @@ def test_what_comes_of_each_row_is_written_and_every_row_counts_once(tmp_path: P
     assert verified(tmp_path / "out").result == "proven"
 
 
-def test_a_limit_in_percent_is_of_the_rows_of_the_input(tmp_path: Path) -> None:
+def test_percent_limit_refers_to_input_rows(tmp_path: Path) -> None:
     """However finely the rows are divided: no write task holds one as a whole."""
     source = write_lines(tmp_path / "in", {"a.txt": [f"{'w ' * 40}bad" if n == 7 else "w " * 41
                                                      for n in range(50)]})  # fmt: skip

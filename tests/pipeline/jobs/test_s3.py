@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,12 @@ from batchinference.pipeline.writers.cut import Cut
 from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
-from support.commands import Command
-from support.commits import report_of
-from support.documents import Document
-from support.job_runs import job_document, run_job, write_lines
-from support.outputs import Row
-from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document, run_job, write_lines
+from support.jobs.without_ray import invoke_without_ray
+from support.outputs.made import succeeded_report
+from support.outputs.rows import Row
+from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 TEXTS = {"a.txt": ["one", "two", "bad row"], "deep/b.txt": ["three"], "c.txt": []}
 GOOD = ["one", "three", "two"]
@@ -58,19 +57,17 @@ def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monke
 
 
 class TestJobs:
-    """Whole jobs, each in a process of its own, because Ray's workers take over its variables."""
+    """Whole jobs, without Ray."""
 
-    def run(
-        self, job: Document, environment: dict[str, str], directory: Path, own_code: Path
-    ) -> str:
-        """Run it to its end. What was printed comes back."""
-        shutil.copy(own_code, directory / "own_code.py")
+    def run(self, job: Document, directory: Path) -> str:
+        """Run a job to its end and return what was printed."""
         (directory / "job.yaml").write_text(yaml.safe_dump(job))
-        done = Command(["run", "job.yaml", "--sample", "1"], directory, environment).run()
-        assert done.returncode == 0, done.stderr
+        done = invoke_without_ray("run", str(directory / "job.yaml"), "--sample", "1")
+        assert done.exit_code == 0, done.stderr
         return done.stderr
 
-    def test_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path, own_code: Path) -> None:
+    @pytest.mark.usefixtures("here", "own_code")
+    def test_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path) -> None:
         job = job_document(
             "s3",
             f"s3://{bucket}/in/",
@@ -80,7 +77,7 @@ class TestJobs:
             steps=STEPS,
             errors={"maxRows": 1},
         )
-        printed = self.run(job, s3.environment, tmp_path, own_code)
+        printed = self.run(job, tmp_path)
         found = s3.objects(bucket, "out/")
         written = sorted(parquet_rows(found, "out/part-"), key=lambda row: row["text"])
         assert written == [
@@ -97,18 +94,19 @@ class TestJobs:
         assert (report.state, report.output) == (JobState.SUCCEEDED, f"s3://{bucket}/out/")
         no_keys(printed, *(str(content) for content in found.values()))
 
-    def test_from_here_to_s3(
-        self, s3: S3Server, bucket: str, tmp_path: Path, own_code: Path
+    @pytest.mark.usefixtures("own_code")
+    def test_from_disk_to_s3(
+        self, s3: S3Server, bucket: str, tmp_path: Path, here: pytest.MonkeyPatch
     ) -> None:
         write_lines(tmp_path / "in", {"a.txt": GOOD})
-        # the server is named by the job alone, as it is where input and output differ in theirs
+        # only the job names the server, as where input and output have different servers
         storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
         job = job_document(
             "up", "in", f"s3://{bucket}/result", steps=STEPS, write={"storage": storage}
         )
-        without = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "nowhere-1"}
-        environment = s3.environment | without
-        assert "text: one" in self.run(job, environment, tmp_path, own_code)
+        here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        here.setenv("AWS_REGION", "nowhere-1")
+        assert "text: one" in self.run(job, tmp_path)
         found = s3.objects(bucket, "result/")
         assert sorted(row["text"] for row in json_rows(found, "result/part-")) == GOOD
         assert "result/_SUCCESS" in found
@@ -158,9 +156,9 @@ class TestOutputStates:
         end = prepared.end()
         assert prepared.missing(end) == {}
         prepared.attempt.remove_all_but(end.pieces)
-        prepared.attempt.complete(end, report_of(prepared.attempt.layout))
+        prepared.attempt.complete(end, succeeded_report(prepared.attempt.layout.output.uri))
 
-    def test_a_commit_is_counted_and_gone_on_with(
+    def test_commit_is_counted_and_resumed(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_run(self.job(bucket))
@@ -171,7 +169,7 @@ class TestOutputStates:
         assert json_rows(found, "out/part-") == [{"text": "one"}]
         assert found["out/notes"] == b"theirs"
 
-    def test_an_object_that_is_gone_is_missing(
+    def test_rows_of_a_missing_object_are_missing(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_run(self.job(bucket))
@@ -179,7 +177,7 @@ class TestOutputStates:
         s3.client().delete_object(Bucket=bucket, Key=part)
         assert self.begin(self.job(bucket)).gaps == {0: [(0, 1)], 1: [(0, 1)]}
 
-    def test_an_object_that_was_replaced_since_is_named(
+    def test_replaced_object_is_named(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_run(self.job(bucket))
@@ -187,7 +185,7 @@ class TestOutputStates:
         with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
             self.begin(self.job(bucket))
 
-    def test_complete_work_is_left_as_it_is(
+    def test_complete_work_is_not_touched(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_whole_run(self.job(bucket))
@@ -196,7 +194,7 @@ class TestOutputStates:
         assert run.report.message == "the output was complete already"
         assert s3.objects(bucket) == before
 
-    def test_other_work_is_refused_unless_it_may_overwrite(
+    def test_other_work_is_refused_without_overwrite(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_whole_run(self.job(bucket))
@@ -213,7 +211,7 @@ class TestOutputStates:
         assert [key for key in left if not key.startswith(state)] == []
         assert len([key for key in left if not key.endswith("/pulse")]) == len(state)
 
-    def test_objects_of_others_are_refused_and_stay(
+    def test_foreign_objects_are_refused_and_kept(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         s3.put(bucket, {"out/deep/table": b"theirs", "out-2/part": b"a neighbour"})
@@ -263,21 +261,21 @@ class TestTrouble:
         assert f"write.path 's3://{bucket}/out' cannot be used: " in message
         assert wrong not in message
 
-    def test_a_missing_bucket_for_the_input(self, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_bucket_for_the_input(self, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
         message = self.message("BadInput", "s3://no-such-bucket/in", str(tmp_path / "out"))
         assert message == "read.paths[0] 's3://no-such-bucket/in' does not exist"
 
-    def test_a_missing_bucket_for_the_output(self, here: pytest.MonkeyPatch, local: str) -> None:
+    def test_missing_bucket_for_the_output(self, here: pytest.MonkeyPatch, local: str) -> None:
         message = self.message("BadOutput", local, "s3://no-such-bucket/out")
         assert "write.path 's3://no-such-bucket/out' cannot be used: " in message
         assert "The specified bucket does not exist" in message
 
-    def test_a_missing_prefix(self, bucket: str, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_prefix(self, bucket: str, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
         source = f"s3://{bucket}/nothing/here"
         message = self.message("BadInput", source, str(tmp_path / "out"))
         assert message == f"read.paths[0] '{source}' does not exist"
 
-    def test_a_server_that_does_not_answer(
+    def test_server_that_does_not_answer(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         here.setattr(retries, "FIRST_WAIT", 0)
@@ -287,7 +285,7 @@ class TestTrouble:
         message = self.message("StorageAway", local, "s3://bucket/out")
         assert "'s3://bucket/out' cannot be used" in message
 
-    def test_a_model_in_a_missing_bucket(
+    def test_model_in_a_missing_bucket(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         model = {

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.spec.report import JobState
-from support.job_runs import data_files, job_document, run_job, write_lines
-from support.outputs import rows_of
+from support.jobs.on_ray import data_files, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
 LENGTH = {"name": "own", "python": {"callable": "own_code:length"}}
 
 
-def test_a_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) -> None:
+def test_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["x", "y", "z"]})
     steps = [{"name": "none", "filter": "text == 'nothing'"}, LENGTH]
     run = run_job(job_document("none", source, tmp_path / "out", steps=steps))

@@ -45,7 +45,7 @@ from batchinference.spec.read import (
     ReadWebdataset,
     VideoOptions,
 )
-from support.job_runs import write_lines
+from support.jobs.on_ray import write_lines
 
 TEXT = ReadText(format="text", paths=["in"])
 IMAGES = ReadImages(format="images", paths=["in"])
@@ -66,9 +66,7 @@ def cut(files: int, size: int, count: RowCount | None, read: Read = TEXT) -> Siz
 
 @given(FILES, FILE_SIZES, ROWS, st.sampled_from([TEXT, IMAGES]))
 @settings(max_examples=150, deadline=None)
-def test_a_cut_has_at_least_one_of_everything_and_keeps_to_its_limits(
-    files: int, size: int, count: RowCount | None, read: Read
-) -> None:
+def test_cut_respects_its_limits(files: int, size: int, count: RowCount | None, read: Read) -> None:
     cut_ = cut(files, size, count, read)
     assert 1 <= cut_.read_tasks <= min(files, MAX_TASKS)
     assert cut_.blocks >= cut_.read_tasks
@@ -78,7 +76,7 @@ def test_a_cut_has_at_least_one_of_everything_and_keeps_to_its_limits(
 
 @given(FILES, FILE_SIZES, st.integers(1, 10**10), st.sampled_from([TEXT, IMAGES]))
 @settings(max_examples=150, deadline=None)
-def test_a_job_commits_often_enough_for_its_progress_to_be_seen(
+def test_job_commits_often_enough_to_show_progress(
     files: int, size: int, rows: int, read: Read
 ) -> None:
     cut_ = cut(files, size, RowCount(rows, estimated=False), read)
@@ -87,7 +85,7 @@ def test_a_job_commits_often_enough_for_its_progress_to_be_seen(
 
 @given(FILES, FILE_SIZES, st.integers(0, 10**10))
 @settings(max_examples=100, deadline=None)
-def test_an_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
+def test_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
     cut_ = cut(files, size, RowCount(rows, estimated=False))
     assert cut_.rows_per_file == 1 or (
         cut_.rows_per_file * row_bytes(files * size, rows, TEXT) <= FILE_BYTES
@@ -96,7 +94,7 @@ def test_an_output_file_fits_into_memory(files: int, size: int, rows: int) -> No
 
 @given(FILES, FILE_SIZES)
 @settings(max_examples=100, deadline=None)
-def test_a_task_reads_no_more_than_its_share(files: int, size: int) -> None:
+def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
     """Unless files, which are never cut, or the number of tasks stand in the way."""
     tasks = cut(files, size, None).read_tasks
     assert files * size <= tasks * TASK_BYTES or tasks in (files, MAX_TASKS)
@@ -131,7 +129,7 @@ def test_large_rows_make_short_files() -> None:
     ("files", "rows", "tasks"),
     [(1, 10, 1), (1, 10_000, 40), (1, 10**7, MIN_TASKS), (3, 100, 3), (100, 10**6, MIN_TASKS)],
 )
-def test_a_manifest_is_cut_by_its_rows(files: int, rows: int, tasks: int) -> None:
+def test_manifest_is_cut_by_its_rows(files: int, rows: int, tasks: int) -> None:
     manifest = ReadManifest(format="manifest", paths=["in"])
     count = RowCount(rows, estimated=False)
     assert cut(files, 1000, count, manifest).read_tasks == tasks
@@ -175,12 +173,12 @@ def test_parquet_is_cut_within_files(files: int, size: int, rows: int, tasks: in
     ],
     ids=["video", "small video", "pictures of a manifest", "manifest", "audio", "tar", "text"],
 )
-def test_a_row_takes_about_so_many_bytes(read: Read, expected: int) -> None:
+def test_estimated_bytes_of_a_row(read: Read, expected: int) -> None:
     assert row_bytes(100_000, 200, read) == expected
 
 
 @given(st.integers(1, 5000), st.integers(1, 20))
-def test_a_sample_is_spread_evenly_and_never_larger_than_asked(files: int, most: int) -> None:
+def test_sample_is_even_and_limited(files: int, most: int) -> None:
     listed = [InputFile(number, str(number), 1) for number in range(files)]
     chosen = [file.number for file in sample(listed, most)]
     assert 1 <= len(chosen) <= most
@@ -198,33 +196,33 @@ class TestCounting:
         reader = reader_for(read)
         return count_rows(freeze_input([str(directory)], list(reader.extensions)), reader, ends)
 
-    def test_where_a_file_is_a_row_files_are_counted(self, tmp_path: Path) -> None:
+    def test_files_are_counted_where_each_is_a_row(self, tmp_path: Path) -> None:
         for number in range(12):
             (tmp_path / f"{number}.png").write_bytes(b"never opened")
         assert self.count(tmp_path, IMAGES) == RowCount(12, estimated=False)
 
-    def test_parquet_tells_its_rows(self, tmp_path: Path) -> None:
+    def test_parquet_rows_are_counted_from_metadata(self, tmp_path: Path) -> None:
         for rows in (0, 3, 40):
             pq.write_table(pa.table({"n": list(range(rows))}), tmp_path / f"{rows}.parquet")
         count = self.count(tmp_path, ReadParquet(format="parquet", paths=["in"]))
         assert count == RowCount(43, estimated=False)
 
-    def test_lines_of_small_files_are_estimated_by_their_beginning(self, tmp_path: Path) -> None:
+    def test_lines_are_estimated_from_the_start_of_files(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
         assert self.count(tmp_path, TEXT) == RowCount(30, estimated=True)
 
-    def test_files_whose_rows_are_known_are_not_looked_into(self, tmp_path: Path) -> None:
+    def test_files_with_known_rows_are_not_read(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
         listed = freeze_input([str(tmp_path)], ["txt"])
         (tmp_path / "1.txt").unlink()
         found = count_rows(listed, reader_for(TEXT), {1: 7})
         assert found == RowCount(27, estimated=True)
 
-    def test_an_empty_file_has_no_rows(self, tmp_path: Path) -> None:
+    def test_empty_file_has_no_rows(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {"a.txt": ["same length"] * 10, "b.txt": []})
         assert self.count(tmp_path, TEXT) == RowCount(10, estimated=True)
 
-    def test_of_many_files_a_few_are_looked_into(self, tmp_path: Path) -> None:
+    def test_many_files_are_sampled(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n:03}.txt": ["same length"] * 5 for n in range(100)})
         assert self.count(tmp_path, TEXT) == RowCount(500, estimated=True)
         chosen = sample(freeze_input([str(tmp_path)], ["txt"]).files())

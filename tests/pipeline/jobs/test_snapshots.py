@@ -16,7 +16,7 @@ from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
 from batchinference.pipeline.rows import WHOLE
 from batchinference.pipeline.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.storage import Address
-from support.commits import OURS, THEIRS, piece
+from support.outputs.made import OURS, THEIRS, piece
 
 DATA = WrittenFile("part-0.parquet", 17, 99)
 FULL = Snapshot(
@@ -38,18 +38,18 @@ def place(tmp_path: Path) -> Address:
     return place
 
 
-def test_it_is_read_as_it_was_written(place: Address) -> None:
+def test_snapshot_is_read_back(place: Address) -> None:
     assert Snapshot.read(place, OURS) == FULL
 
 
-def test_it_tells_which_version_has_written_it(place: Address) -> None:
+def test_snapshot_has_the_version_that_wrote_it(place: Address) -> None:
     stored = json.loads(place.read())
     assert (stored["format"], stored["version"]) == (FORMAT, __version__)
 
 
 @given(st.data())
 @settings(deadline=None)
-def test_one_that_is_cut_off_is_refused(
+def test_truncated_snapshot_is_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     content = FULL.serialized()
@@ -65,14 +65,14 @@ def test_one_that_is_cut_off_is_refused(
      b'{"format": "1"}', b'{"format": 1, "work": "a", "pieces": {}, "ends": 3}'],
     ids=range(10),
 )  # fmt: skip
-def test_rubbish_is_refused(place: Address, content: bytes) -> None:
+def test_invalid_snapshot_is_refused(place: Address, content: bytes) -> None:
     place.write(content)
     with pytest.raises(BadOutput, match=r"damaged.*begin anew: with resume: false"):
         Snapshot.read(place, OURS)
 
 
 @pytest.mark.parametrize("field", json.loads(FULL.serialized()))
-def test_one_that_lacks_a_field_is_refused(place: Address, field: str) -> None:
+def test_snapshot_without_a_field_is_refused(place: Address, field: str) -> None:
     stored = json.loads(place.read())
     del stored[field]
     if field == "version":  # which only a later format is asked for
@@ -83,7 +83,7 @@ def test_one_that_lacks_a_field_is_refused(place: Address, field: str) -> None:
 
 
 @pytest.mark.parametrize("digit", range(10))
-def test_one_in_which_a_number_has_changed_is_refused(place: Address, digit: int) -> None:
+def test_snapshot_with_a_changed_number_is_refused(place: Address, digit: int) -> None:
     content = place.read()
     for number in (byte for byte in range(len(content)) if content[byte : byte + 1].isdigit()):
         changed = content[:number] + str(digit).encode() + content[number + 1 :]
@@ -93,12 +93,12 @@ def test_one_in_which_a_number_has_changed_is_refused(place: Address, digit: int
                 Snapshot.read(place, OURS)
 
 
-def test_that_of_another_work_is_refused(place: Address) -> None:
+def test_snapshot_of_other_work_is_refused(place: Address) -> None:
     with pytest.raises(BadOutput, match="another output's"):
         Snapshot.read(place, THEIRS)
 
 
-def test_that_of_a_later_format_is_refused_with_the_version_that_can_read_it(
+def test_later_format_is_refused_with_the_version_needed(
     place: Address,
 ) -> None:
     stored = json.loads(place.read()) | {"format": FORMAT + 1, "version": "9.9", "pieces": "new"}
@@ -107,12 +107,12 @@ def test_that_of_a_later_format_is_refused_with_the_version_that_can_read_it(
         Snapshot.read(place, OURS)
 
 
-def test_ends_are_of_all_commits(place: Address) -> None:
+def test_ends_cover_all_commits(place: Address) -> None:
     more = FULL.with_commits([Manifest(0, [], [(3, 5)], []), Manifest(1, [], [(7, 0)], [])])
     assert more.ends == {0: 3, 3: 5, 7: 0}
 
 
-def test_a_part_of_a_row_is_left_out_until_the_others_come() -> None:
+def test_partial_row_counts_when_complete() -> None:
     half = FULL.with_commits([])
     assert [one.ranges for one in half.pieces] == [[(0, 0, 3)]]
     other = Manifest(0, [piece(shares=[(1, 2, WHOLE - WHOLE // 2)])], [], [])

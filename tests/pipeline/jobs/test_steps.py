@@ -12,9 +12,9 @@ import pytest
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.steps import Replicas
-from support.documents import Document
-from support.job_runs import Run, job_document, run_job, without_order, write_lines
-from support.outputs import Row, rows_of
+from support.documents.minimal import Document
+from support.jobs.on_ray import Run, job_document, run_job, without_order, write_lines
+from support.outputs.rows import Row, rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -41,12 +41,12 @@ def check(directory: Path, run: Run, expected: list[Row]) -> None:
     assert run.counts == (len(TEXTS), len(expected), 0, len(TEXTS) - len(expected))
 
 
-def test_a_function_of_ones_own(tmp_path: Path) -> None:
+def test_function_of_ones_own(tmp_path: Path) -> None:
     run = run_job(job(tmp_path, own("length")))
     check(tmp_path, run, [{"text": text, "length": len(text)} for text in TEXTS])
 
 
-def test_a_function_gets_its_arguments_and_batches_of_the_size_asked_for(tmp_path: Path) -> None:
+def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
     steps = [own("shout", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
     run = run_job(job(tmp_path, *steps))
     assert run.counts == (40, 40, 0, 0)
@@ -55,7 +55,7 @@ def test_a_function_gets_its_arguments_and_batches_of_the_size_asked_for(tmp_pat
     assert max(row["rows"] for row in rows) <= 7
 
 
-def test_a_class_is_made_with_its_arguments_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
     run = run_job(job(tmp_path, own("Suffix", constructorArgs={"suffix": "+"})))
     rows = rows_of(tmp_path / "out")
     assert sorted(row["text"] for row in rows) == sorted(text + "+" for text in TEXTS)
@@ -64,12 +64,12 @@ def test_a_class_is_made_with_its_arguments_in_a_process_of_its_own(tmp_path: Pa
     assert run.counts == (40, 40, 0, 0)
 
 
-def test_a_filter_leaves_rows_out_and_counts_them(tmp_path: Path) -> None:
+def test_filtered_rows_are_counted(tmp_path: Path) -> None:
     run = run_job(job(tmp_path, {"filter": "startswith(text, 'cat')"}))
     check(tmp_path, run, [{"text": text} for text in LINES["cats/a.txt"]])
 
 
-def test_a_label_is_made_from_the_folder(tmp_path: Path) -> None:
+def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
     steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
     run = run_job(job(tmp_path, *steps, options={"include_paths": True}))
     expected = [
@@ -80,7 +80,7 @@ def test_a_label_is_made_from_the_folder(tmp_path: Path) -> None:
     check(tmp_path, run, expected)
 
 
-def test_the_path_is_the_one_of_the_rows_file(tmp_path: Path) -> None:
+def test_path_is_that_of_the_rows_file(tmp_path: Path) -> None:
     run = run_job(job(tmp_path, options={"include_paths": True}))
     expected = [
         {"text": text, "path": str(tmp_path / "in" / name)}
@@ -98,7 +98,7 @@ def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
     assert run.counts == (40, 36, 0, 4)
 
 
-def test_batches_without_a_vector_meet_others_with_one(tmp_path: Path) -> None:
+def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
     """In a block that Ray makes of what a pool has made of them."""
     lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
     source = write_lines(tmp_path / "in", {"a.txt": lines})

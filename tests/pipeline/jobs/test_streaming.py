@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 STORE = 80 << 20
 SIDE = 512
 IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
-"""So many that their pixels are more than four times what the store holds."""
+"""Their pixels are more than four times what the store holds."""
 
 RUN = """
 import sys, yaml, ray
@@ -31,7 +32,7 @@ print(report.serialized().decode())
 
 
 def images(directory: Path) -> Path:
-    """Small files with large pictures in them."""
+    """Write small files with large pictures."""
     directory.mkdir()
     first = directory / "0000.jpg"
     Image.new("RGB", (SIDE, SIDE), (255, 0, 128)).save(first)
@@ -40,6 +41,7 @@ def images(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.long("memory")
 def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
     job = {
         "apiVersion": "batchinference.dev/v1alpha1",
@@ -70,5 +72,5 @@ def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
     assert report["counts"]["written"] == IMAGES
     assert np.prod([IMAGES, SIDE, SIDE, 3]) > 4 * STORE
     assert report["memory"]["spilledBytes"] <= STORE // 2
-    # a process of Ray and NumPy takes about 200 MiB, and sees the whole store
+    # a process of Ray and NumPy takes about 200 MiB and maps the whole store
     assert report["memory"]["peakWorkerBytes"] < (450 << 20) + STORE

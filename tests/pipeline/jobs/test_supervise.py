@@ -72,11 +72,11 @@ def refuse() -> None:
     raise TooManyErrors("enough")
 
 
-def test_it_returns_once_the_work_is_done() -> None:
+def test_supervise_returns_when_the_work_is_done() -> None:
     supervise(Done(), nothing, StopRequest())
 
 
-def test_the_observer_is_called_again_and_again_in_the_callers_thread(long: Long) -> None:
+def test_observer_is_called_repeatedly_in_the_callers_thread(long: Long) -> None:
     threads: list[int] = []
 
     def observe() -> None:
@@ -89,12 +89,12 @@ def test_the_observer_is_called_again_and_again_in_the_callers_thread(long: Long
     assert set(threads) == {threading.get_ident()}
 
 
-def test_a_failure_of_the_work_is_raised_as_it_is() -> None:
+def test_failure_of_the_work_is_raised() -> None:
     with pytest.raises(BadInput, match="not there"):
         supervise(Done(BadInput("not there")), nothing, StopRequest())
 
 
-def test_the_failure_within_other_errors_is_found() -> None:
+def test_failure_within_other_errors_is_found() -> None:
     outer = RuntimeError("the task died")
     outer.__cause__ = BadInput("not there")
     with pytest.raises(BadInput, match="not there"):
@@ -104,21 +104,19 @@ def test_the_failure_within_other_errors_is_found() -> None:
 @pytest.mark.parametrize(
     "error", [KeyError("x"), SystemExit(3)], ids=["an error", "an end of the program"]
 )
-def test_anything_else_that_the_work_raises_becomes_a_failure(error: BaseException) -> None:
+def test_other_exceptions_become_a_failure(error: BaseException) -> None:
     with pytest.raises(JobFailure, match=type(error).__name__) as raised:
         supervise(Done(error), nothing, StopRequest())
     assert raised.value.reason == "Application"
 
 
-def test_what_the_observer_raises_ends_the_work(long: Long) -> None:
+def test_exception_of_the_observer_ends_the_work(long: Long) -> None:
     with pytest.raises(TooManyErrors, match="enough"):
         supervise(long, refuse, StopRequest(), poll_seconds=QUICK)
     assert (long.given_up, long.ended) == (True, True)
 
 
-def test_work_that_does_not_end_in_time_is_left_behind(
-    long: Long, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise_module, "LAST_SECONDS", QUICK)
     monkeypatch.setattr(long, "give_up", nothing)
     with pytest.raises(TooManyErrors, match="enough"):
@@ -127,7 +125,7 @@ def test_work_that_does_not_end_in_time_is_left_behind(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_interrupts_work_that_does_not_end_by_itself(
+def test_signal_interrupts_work(
     long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise_module, "DRAIN_SECONDS", QUICK)
@@ -138,7 +136,7 @@ def test_a_signal_interrupts_work_that_does_not_end_by_itself(
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
 
 
-def test_work_that_ends_when_it_is_asked_to_is_not_given_up(
+def test_work_that_ends_on_request_is_not_abandoned(
     long: Long, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long, "drain", long.released.set)
@@ -148,7 +146,7 @@ def test_work_that_ends_when_it_is_asked_to_is_not_given_up(
     assert (long.given_up, long.ended) == (False, True)
 
 
-def test_who_asks_twice_waits_for_nothing(long: Long) -> None:
+def test_second_request_ends_at_once(long: Long) -> None:
     stop = StopRequest()
     for _ in range(2):
         stop.ask(signal.SIGTERM)
@@ -157,7 +155,7 @@ def test_who_asks_twice_waits_for_nothing(long: Long) -> None:
     assert long.given_up
 
 
-def test_work_that_a_signal_broke_was_interrupted_and_did_not_fail() -> None:
+def test_work_broken_by_a_signal_is_interrupted() -> None:
     """Ctrl-C reaches every process of a terminal, so workers may die before it is noticed."""
     stop = StopRequest()
 
@@ -170,7 +168,7 @@ def test_work_that_a_signal_broke_was_interrupted_and_did_not_fail() -> None:
         supervise(Dies(), nothing, stop)
 
 
-def test_a_signal_that_comes_when_work_is_done_changes_nothing() -> None:
+def test_late_signal_changes_nothing() -> None:
     stop = StopRequest()
 
     class Quick(Done):
@@ -181,7 +179,7 @@ def test_a_signal_that_comes_when_work_is_done_changes_nothing() -> None:
     assert stop.event.is_set()
 
 
-def test_handlers_of_signals_are_put_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     with stop_on_signals() as stop:

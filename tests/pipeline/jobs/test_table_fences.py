@@ -18,10 +18,10 @@ from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.inputs import paths_of
 from batchinference.pipeline.tables.base import Fence
 from batchinference.spec.report import JobState, Report
-from support.documents import Document, document
-from support.job_runs import write_lines
-from support.played_jobs import play
-from support.verified import verified
+from support.documents.minimal import Document, document
+from support.jobs.on_ray import write_lines
+from support.jobs.without_ray import run_without_ray
+from support.outputs.verify_command import verified
 
 EXCLUSIVE = ["delta", "iceberg", "sql"]
 """Tables that do not take a second commit of a series, at whatever moment it comes."""
@@ -42,16 +42,16 @@ class Table:
     def job(self, mode: str = "append", **spec: Any) -> Document:
         step: Document = {
             "name": "own",
-            "python": {"callable": "support.tables:without_x", "method": "map"},
+            "python": {"callable": "support.jobs.table_writes:without_x", "method": "map"},
         }
         errors = {"maxRows": 10, **spec.pop("errors", {})}
         write = {"format": self.format, "path": str(self.output), "mode": mode, **self._fields()}
         read = {"format": "text", "paths": [str(self.place / "in")]}
         return document("job", read=read, write=write, steps=[step], errors=errors, **spec)
 
-    def play(self, mode: str = "append", **spec: Any) -> Report:
+    def run(self, mode: str = "append", **spec: Any) -> Report:
         paths_of.cache_clear()
-        return play(self.job(mode, **spec))
+        return run_without_ray(self.job(mode, **spec))
 
     def texts(self) -> list[str]:
         return sorted(row["text"] for row in READ[self.format](self.place))
@@ -115,7 +115,7 @@ def hold_up(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
 @pytest.mark.parametrize("mode", ["error", "append"])
-def test_a_driver_that_dies_right_after_its_commit_leaves_what_proves_it(
+def test_driver_killed_after_its_commit_leaves_proof(
     table: Table, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Attempt.commit
@@ -126,14 +126,14 @@ def test_a_driver_that_dies_right_after_its_commit_leaves_what_proves_it(
 
     with monkeypatch.context() as dying:
         dying.setattr(Attempt, "commit", die)
-        assert table.play(mode).state == JobState.FAILED
-    report = table.play(mode)
+        assert table.run(mode).state == JobState.FAILED
+    report = table.run(mode)
     assert (report.state, table.texts()) == (JobState.SUCCEEDED, ["a1", "a3"])
     assert report.counts is not None
     assert report.counts.model_dump() == {"read": 3, "written": 2, "failed": 1, "skipped": 0}
     assert table.proven()
     assert not (table.output / "_batchinference" / "staged").exists()
-    assert table.play(mode).state == JobState.SUCCEEDED
+    assert table.run(mode).state == JobState.SUCCEEDED
     assert (table.texts(), table.proven()) == (["a1", "a3"], True)
 
 
@@ -143,62 +143,62 @@ class TestADriverThatIsHeldUp:
         """The rows of the table once all is done."""
         if not filled:
             return ["a1", "a3"]
-        assert table.play().state == JobState.SUCCEEDED
+        assert table.run().state == JobState.SUCCEEDED
         table.lines("b", ["b1", "x b2"])
         return ["a1", "a3", "b1"]
 
     @pytest.mark.parametrize("table", FORMATS, indirect=True)
-    def test_until_another_has_finished_sees_it_at_its_last_look(
+    def test_sees_a_finished_job_at_its_last_check(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
 
         def held(check: Check) -> None:
-            assert table.play().state == JobState.SUCCEEDED
+            assert table.run().state == JobState.SUCCEEDED
             check()
 
         hold_up(monkeypatch, held)
-        late = table.play()
+        late = table.run()
         assert (late.state, late.reason) == (JobState.FAILED, "BadOutput")
         assert "another run has taken over" in (late.message or "")
         assert (table.texts(), table.proven()) == (rows, True)
 
     @pytest.mark.parametrize("table", EXCLUSIVE, indirect=True)
-    def test_after_its_last_look_is_kept_out_by_the_table(
+    def test_is_refused_by_the_table_after_its_last_check(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
 
         def held(check: Check) -> None:
             check()
-            assert table.play().state == JobState.SUCCEEDED
+            assert table.run().state == JobState.SUCCEEDED
 
         hold_up(monkeypatch, held)
-        late = table.play()
+        late = table.run()
         assert (late.state, late.reason) == (JobState.FAILED, "BadOutput")
         assert (table.texts(), table.proven()) == (rows, True)
-        assert table.play().state == JobState.SUCCEEDED
+        assert table.run().state == JobState.SUCCEEDED
         assert table.texts() == rows
 
     @pytest.mark.parametrize("table", ["lance"], indirect=True)
-    def test_after_its_last_look_is_found_by_verify_in_a_table_that_lets_it_in(
+    def test_is_found_by_verify_in_a_table_without_fence(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
 
         def held(check: Check) -> None:
             check()
-            assert table.play().state == JobState.SUCCEEDED
+            assert table.run().state == JobState.SUCCEEDED
 
         hold_up(monkeypatch, held)
-        assert table.play().state == JobState.FAILED
+        assert table.run().state == JobState.FAILED
         done = verified(table.output)
         assert (table.texts(), done.found) == (
             (sorted([*rows, "b1"]), {"duplicated": 1}) if filled else (rows, {})
         )
 
     @pytest.mark.parametrize("table", ["delta", "iceberg", "lance"], indirect=True)
-    def test_until_another_has_begun_and_commits_first_is_not_guessed_at(
+    def test_commits_first_while_another_has_begun(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
@@ -209,55 +209,53 @@ class TestADriverThatIsHeldUp:
         def held(check: Check) -> None:
             check()
             hold_up(monkeypatch, other)
-            assert table.play().state == JobState.FAILED
+            assert table.run().state == JobState.FAILED
 
         hold_up(monkeypatch, held)
-        assert table.play().state == JobState.FAILED, "it cannot say any more what it has done"
+        assert table.run().state == JobState.FAILED, "it cannot say any more what it has done"
         assert table.texts() == rows
         for _ in range(2):
-            refused = table.play()
+            refused = table.run()
             assert refused.reason == "BadOutput"
             assert "of an attempt that was held up" in (refused.message or "")
             assert table.texts() == rows
-        assert table.play("overwrite").state == JobState.SUCCEEDED
+        assert table.run("overwrite").state == JobState.SUCCEEDED
         assert (table.texts(), table.proven()) == (rows, True)
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
-def test_of_two_that_replace_the_rows_one_does(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert table.play().state == JobState.SUCCEEDED
+def test_only_one_of_two_overwrites_succeeds(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert table.run().state == JobState.SUCCEEDED
     table.lines("a", ["b1", "b2"])
 
     def held(check: Check) -> None:
         check()
         table.lines("a", ["c1", "c2"])
-        assert table.play("overwrite").state == JobState.SUCCEEDED
+        assert table.run("overwrite").state == JobState.SUCCEEDED
 
     hold_up(monkeypatch, held)
-    assert table.play("overwrite").state == JobState.FAILED
+    assert table.run("overwrite").state == JobState.FAILED
     assert (table.texts(), table.proven()) == (["c1", "c2"], True)
     table.lines("a", ["d1"])
-    assert table.play("overwrite").state == JobState.SUCCEEDED
+    assert table.run("overwrite").state == JobState.SUCCEEDED
     assert (table.texts(), table.proven()) == (["d1"], True)
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
-def test_rows_that_others_add_meanwhile_do_not_keep_a_job_out(
+def test_concurrent_appends_of_others_are_allowed(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert table.play().state == JobState.SUCCEEDED
+    assert table.run().state == JobState.SUCCEEDED
     table.lines("b", ["b1"])
 
     def held(check: Check) -> None:
         check()
         other = table.job()
         other["spec"]["read"]["paths"] = [str(write_lines(table.place / "more", {"c.txt": ["c1"]}))]
-        report = play(other)
+        report = run_without_ray(other)
         assert report.state == JobState.SUCCEEDED, report.message
 
     hold_up(monkeypatch, held)
-    report = table.play()
+    report = table.run()
     assert report.state == JobState.SUCCEEDED, report.message
     assert (table.texts(), table.proven()) == (["a1", "a3", "b1", "c1"], True)

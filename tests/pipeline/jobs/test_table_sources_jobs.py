@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.job_runs import errors_of, job_document, run_job
-from support.outputs import rows_of
-from support.table_sources import ROWS, database, lance_set, saved
+from support.documents.minimal import Document
+from support.inputs.table_sources import ROWS, database, lance_set, saved
+from support.jobs.on_ray import errors_of, job_document, run_job
+from support.outputs.rows import rows_of
 
 STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
 BAD = 57
@@ -35,7 +35,7 @@ def source(format_: str, directory: Path) -> Document:
     ("format_", "place"), [("sql", ("sql:1", 28)), ("huggingface", ("huggingface:0", 57)),
                            ("lance", ("lance:1", 17))]
 )  # fmt: skip
-def test_a_source_is_read_counted_and_covered_as_files_are(
+def test_table_source_is_read_and_counted_like_files(
     ray: None, tmp_path: Path, format_: str, place: tuple[str, int]
 ) -> None:
     job = job_document("source", "unused", tmp_path / "out", steps=STEPS, errors={"maxRows": 1})
@@ -50,7 +50,7 @@ def test_a_source_is_read_counted_and_covered_as_files_are(
     assert ((error["path"], error["row"]), error["step"]) == (place, "own")
 
 
-def test_a_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:
+def test_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:
     for number in range(6):
         path = tmp_path / "in" / f"kind={number % 2}" / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,11 +12,11 @@ import pytest
 from batchinference.pipeline.owner import Owner
 from batchinference.pipeline.rows import SKIPPED
 from batchinference.pipeline.verify import counting
-from support.committed import all_good, commit, every_tenth
-from support.documents import Document
-from support.inputs import CASES, write_images
-from support.job_runs import job_document, write_lines
-from support.verified import invoke, verified
+from support.documents.minimal import Document
+from support.inputs.formats import CASES, write_images
+from support.jobs.on_ray import job_document, write_lines
+from support.outputs.made import all_good, every_tenth, make_output
+from support.outputs.verify_command import invoke, verified
 
 FILES, LINES = 4, 50
 WRITES: dict[str, Document] = {
@@ -53,8 +53,8 @@ def job(source: Path, output: Path, **spec: Any) -> Document:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_an_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Document) -> None:
-    commit(job(texts, tmp_path / "out", write=write), every_tenth)
+def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Document) -> None:
+    make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     for options in ([], ["--quick"]):
         done = verified(tmp_path / "out", *options)
         assert (done.exit_code, done.result, done.found) == (0, "proven", {})
@@ -73,27 +73,27 @@ def test_values_of_several_lines_are_one_row_of_csv(
     rows = [json.dumps({"text": f'{n}\n"\n\r\n'}) for n in range(9)]
     (tmp_path / "in" / "a.jsonl").write_text("\n".join(rows))
     read, write = {"format": "json"}, {"format": "csv"}
-    commit(job_document("csv", tmp_path / "in", tmp_path / "out", read=read, write=write))
+    make_output(job_document("csv", tmp_path / "in", tmp_path / "out", read=read, write=write))
     assert verified(tmp_path / "out").result == "proven"
 
 
-def test_images_are_proven_but_for_rows_without_a_picture(tmp_path: Path) -> None:
+def test_images_are_proven_except_rows_without_image(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write_images(tmp_path / "in")
     read, write = {"format": "images"}, {"format": "images"}
-    commit(job_document("images", tmp_path / "in", tmp_path / "out", read=read, write=write))
+    make_output(job_document("images", tmp_path / "in", tmp_path / "out", read=read, write=write))
     done = verified(tmp_path / "out")
     assert (done.result, done.found) == ("proven", {})
     assert done.job["unproven"] == ["which rows have no picture, and so no file"]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_rows_of_every_input_are_counted_again(case: Any, tmp_path: Path) -> None:
+def test_rows_of_each_input_format_are_counted(case: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     rows = case.write(tmp_path / "in")
     read = {"format": case.format, "options": case.options}
     write = {"format": "parquet"}
-    commit(job_document("input", tmp_path / "in", tmp_path / "out", read=read, write=write))
+    make_output(job_document("input", tmp_path / "in", tmp_path / "out", read=read, write=write))
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows))
     assert done.job["inputFilesCounted"] == done.job["inputFiles"]
@@ -102,7 +102,7 @@ def test_rows_of_every_input_are_counted_again(case: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
 @pytest.mark.parametrize("kept", [0.9, 0.5, 0.001], ids=["most of it", "half of it", "no header"])
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
-def test_of_a_damaged_input_the_rows_are_those_that_the_job_reads(
+def test_damaged_input_has_the_rows_that_the_job_reads(
     tmp_path: Path, name: str, kept: float, options: list[str]
 ) -> None:
     """Its header tells of more, but its rest is one bad row."""
@@ -114,21 +114,19 @@ def test_of_a_damaged_input_the_rows_are_those_that_the_job_reads(
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * kept)])
     read, write = {"format": "numpy"}, {"format": "parquet"}
     given = job_document("cut", tmp_path / "in", tmp_path / "out", read=read, write=write)
-    commit(given | {"spec": given["spec"] | {"errors": TOLERANT}})
+    make_output(given | {"spec": given["spec"] | {"errors": TOLERANT}})
     done = verified(tmp_path / "out", *options)
     assert (done.exit_code, done.found) == (0, {})
     assert done.job["rows"] == done.job["held"] < 50_000
 
 
 @pytest.mark.parametrize("format_", ["text", "parquet"])
-def test_of_a_limited_input_as_many_rows_count_as_were_to_be_read(
-    format_: str, tmp_path: Path
-) -> None:
+def test_limited_input_counts_up_to_its_limit(format_: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     case = CASES[format_]
     rows = case.write(tmp_path / "in")
     read = {"format": format_, "options": {"limit": len(rows) - 1}}
-    commit(job_document("limit", tmp_path / "in", tmp_path / "out", read=read))
+    make_output(job_document("limit", tmp_path / "in", tmp_path / "out", read=read))
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows) - 1)
 
@@ -143,25 +141,21 @@ def of_table(write: Document, place: Path) -> Document:
 
 
 @pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
-def test_a_table_to_which_no_row_was_written_is_proven(
-    texts: Path, tmp_path: Path, write: Document
-) -> None:
+def test_empty_table_is_proven(texts: Path, tmp_path: Path, write: Document) -> None:
     def none(numbers: np.ndarray) -> np.ndarray:
         return np.full(len(numbers), SKIPPED)
 
     write = of_table(write, tmp_path)
     for mode, fates in (("error", none), ("overwrite", all_good), ("overwrite", none)):
-        commit(job(texts, tmp_path / "out", write={**write, "mode": mode}), fates)
+        make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), fates)
         done = verified(tmp_path / "out")
         assert (done.exit_code, done.result, done.found) == (0, "proven", {})
 
 
 @pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
-def test_of_a_table_the_commits_and_that_they_were_made_are_proven(
-    texts: Path, tmp_path: Path, write: Document
-) -> None:
+def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, write: Document) -> None:
     write = of_table(write, tmp_path)
-    layout = commit(job(texts, tmp_path / "out", write=write), every_tenth)
+    layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
     assert "the rows in the table, of which only the commit was looked for" in done.job["unproven"]
@@ -171,10 +165,12 @@ def test_of_a_table_the_commits_and_that_they_were_made_are_proven(
 
 
 def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
-    commit(job(texts, tmp_path / "out"), every_tenth)
+    make_output(job(texts, tmp_path / "out"), every_tenth)
     more = write_lines(tmp_path / "more", {"a.txt": ["one", "two"], "b.txt": ["three"]})
     for complete, result, code in ((False, "unfinished", 3), (True, "proven", 0)):
-        commit(job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2)
+        make_output(
+            job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2
+        )
         done = verified(tmp_path / "out")
         assert (done.exit_code, done.found) == (code, {})
         assert [one["result"] for one in done.proof["jobs"]] == ["proven", result]
@@ -182,22 +178,18 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
     assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"
 
 
-def test_new_files_of_a_job_are_verified_beside_those_that_it_read_before(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_appended_files_are_verified(texts: Path, tmp_path: Path) -> None:
     append = job(texts, tmp_path / "out", write={"mode": "append"})
-    commit(append, every_tenth)
+    make_output(append, every_tenth)
     write_lines(texts, {"new.txt": ["one", "two"]})
-    commit(append)
+    make_output(append)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found) == (0, {})
     assert [one["rows"] for one in done.proof["jobs"]] == [200, 2]
 
 
-def test_of_an_unfinished_output_what_is_there_and_what_is_missing_is_told(
-    texts: Path, tmp_path: Path
-) -> None:
-    commit(job(texts, tmp_path / "out"), every_tenth, complete=False)
+def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: Path) -> None:
+    make_output(job(texts, tmp_path / "out"), every_tenth, complete=False)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.result, done.found) == (3, "unfinished", {})
     assert (done.job["held"], done.job["rows"]) == (150, 200)
@@ -211,14 +203,14 @@ def test_of_an_unfinished_output_what_is_there_and_what_is_missing_is_told(
     assert f"{texts / '3.txt'}: rows 0 to 49" in shown
 
 
-def test_an_output_that_a_job_has_only_claimed_holds_nothing(texts: Path, tmp_path: Path) -> None:
-    layout = commit(job(texts, tmp_path / "out"), complete=False)
+def test_claimed_output_holds_nothing(texts: Path, tmp_path: Path) -> None:
+    layout = make_output(job(texts, tmp_path / "out"), complete=False)
     Owner.new(layout, 1, begun=False).write(layout)
     assert verified(tmp_path / "out").exit_code == 3
 
 
-def test_a_person_sees_what_was_proven_and_what_was_not(texts: Path, tmp_path: Path) -> None:
-    commit(job(texts, tmp_path / "out"), every_tenth)
+def test_printed_text_says_what_is_proven(texts: Path, tmp_path: Path) -> None:
+    make_output(job(texts, tmp_path / "out"), every_tenth)
     done = invoke(tmp_path / "out")
     assert (done.exit_code, done.stderr) == (0, "")
     shown = [line.split(maxsplit=1) for line in done.stdout.splitlines()]

@@ -16,10 +16,10 @@ from batchinference.pipeline.additions import Target
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.pieces import WrittenFile
 from batchinference.pipeline.sealed import SEAL, sealed
-from support.committed import commit, every_tenth
-from support.documents import Document
-from support.job_runs import data_files, job_document, write_lines
-from support.verified import invoke, verified
+from support.documents.minimal import Document
+from support.jobs.on_ray import data_files, job_document, write_lines
+from support.outputs.made import every_tenth, make_output
+from support.outputs.verify_command import invoke, verified
 
 FORMATS = ["parquet", "json", "csv", "numpy", "webdataset"]
 
@@ -33,7 +33,7 @@ def job(directory: Path, **write: Any) -> Document:
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     """Of an output in JSON: three commits with a data and an error file each."""
-    return commit(job(tmp_path), every_tenth)
+    return make_output(job(tmp_path), every_tenth)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def error_file(layout: Layout) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
-def test_a_file_that_is_gone(out: Path, options: list[str]) -> None:
+def test_missing_file_is_found(out: Path, options: list[str]) -> None:
     file = data_files(out)[0]
     file.unlink()
     done = verified(out, *options)
@@ -80,7 +80,7 @@ def test_a_file_that_is_gone(out: Path, options: list[str]) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_file_that_was_cut_off(out: Path, part: int, options: list[str]) -> None:
+def test_truncated_file_is_found(out: Path, part: int, options: list[str]) -> None:
     file = data_files(out)[part]
     change(file, lambda content: content[:-1])
     done = verified(out, *options)
@@ -89,8 +89,8 @@ def test_a_file_that_was_cut_off(out: Path, part: int, options: list[str]) -> No
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_bit_that_has_changed(tmp_path: Path, format_: str) -> None:
-    layout = commit(job(tmp_path, format=format_), every_tenth)
+def test_changed_bit_is_found(tmp_path: Path, format_: str) -> None:
+    layout = make_output(job(tmp_path, format=format_), every_tenth)
     file = data_files(Path(layout.output.path))[1]
     change(file, flip)
     done = verified(layout.output.path)
@@ -99,8 +99,8 @@ def test_a_bit_that_has_changed(tmp_path: Path, format_: str) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_commit_that_says_more_rows_than_its_file_has(tmp_path: Path, format_: str) -> None:
-    layout = commit(job(tmp_path, format=format_))
+def test_commit_with_too_many_rows_is_found(tmp_path: Path, format_: str) -> None:
+    layout = make_output(job(tmp_path, format=format_))
 
     def more(pieces: list[Any]) -> list[Any]:
         pieces[0]["counts"]["written"] += 1
@@ -114,7 +114,7 @@ def test_a_commit_that_says_more_rows_than_its_file_has(tmp_path: Path, format_:
 
 
 @pytest.mark.parametrize("place", ["output", "errors"])
-def test_a_file_of_the_job_that_does_not_count(layout: Layout, place: str) -> None:
+def test_uncommitted_file_is_found(layout: Layout, place: str) -> None:
     directory = Path(getattr(layout, place).path)
     file = data_files(directory)[0]
     orphan = directory / (layout.part_name(1, 0, "deadbeef") + file.suffix)
@@ -134,7 +134,7 @@ def copied(file: Path, to: Path) -> Path:
     "name",
     ["copy.jsonl", "copy.JSONL", "copy", "notes.txt", "sub/copy.jsonl", "a/b/copy", "k=v/copy.x"],
 )
-def test_a_file_of_nobody_that_readers_take_for_rows(out: Path, name: str) -> None:
+def test_foreign_file_is_found(out: Path, name: str) -> None:
     for harmless in ("_copy.jsonl", ".copy.jsonl", "sub/_x", "_sub/x", ".sub/deep/x", "sub/_d/x"):
         copied(data_files(out)[0], out / harmless)
     assert verified(out).exit_code == 0
@@ -145,7 +145,7 @@ def test_a_file_of_nobody_that_readers_take_for_rows(out: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("place", ["output", "errors"])
-def test_a_copy_of_a_file_of_the_job_in_a_directory_below(layout: Layout, place: str) -> None:
+def test_copied_file_in_a_subdirectory_is_found(layout: Layout, place: str) -> None:
     directory = Path(getattr(layout, place).path)
     file = data_files(directory)[0]
     copy = copied(file, directory / "sub" / file.name)
@@ -157,14 +157,14 @@ def test_a_copy_of_a_file_of_the_job_in_a_directory_below(layout: Layout, place:
 @pytest.mark.parametrize("name", ["copy.parquet", "copy", "sub/copy.parquet"])
 @pytest.mark.parametrize("errors", [None, "err", "."], ids=["inside", "outside", "around"])
 @pytest.mark.parametrize("format_", ["json", "delta"])
-def test_a_file_of_nobody_among_the_errors(
+def test_foreign_file_among_the_errors_is_found(
     tmp_path: Path, format_: str, errors: str | None, name: str
 ) -> None:
     given = job(tmp_path / "job", format=format_)
     given["spec"]["write"]["path"] = str(tmp_path / "all" / "out")
     if errors:
         given["spec"]["errors"]["path"] = str(tmp_path / "all" / errors)
-    layout = commit(given, every_tenth)
+    layout = make_output(given, every_tenth)
     assert verified(layout.output.path).exit_code == 0
     place = Path(layout.errors.path)
     stranger = copied(data_files(place)[0], place / name)
@@ -173,12 +173,12 @@ def test_a_file_of_nobody_among_the_errors(
     assert done.where("strangers") == [{"file": str(stranger)}]
 
 
-def test_errors_of_an_addition_that_there_is_no_more(tmp_path: Path) -> None:
+def test_errors_of_a_removed_append_are_found(tmp_path: Path) -> None:
     append = job(tmp_path, mode="append")
     append["spec"]["errors"]["path"] = str(tmp_path / "err")
-    commit(append, every_tenth)
+    make_output(append, every_tenth)
     write_lines(tmp_path / "in", {"new.txt": ["new"] * 5})
-    added = commit(append, every_tenth, tasks=1)
+    added = make_output(append, every_tenth, tasks=1)
     assert verified(added.output.path).exit_code == 0
     (left,) = (tmp_path / "err").glob(f"part-{added.key[:8]}-*")
     shutil.rmtree(added.state.path)
@@ -189,22 +189,22 @@ def test_errors_of_an_addition_that_there_is_no_more(tmp_path: Path) -> None:
     assert done.where("strangers") == [{"file": str(left)}]
 
 
-def test_several_jobs_may_keep_their_errors_in_one_place(tmp_path: Path) -> None:
+def test_shared_errors_directory_is_accepted(tmp_path: Path) -> None:
     layouts = []
     for name in ("one", "two"):
         given = job(tmp_path / name)
         given["spec"]["errors"]["path"] = str(tmp_path / "err")
-        layouts.append(commit(given, every_tenth))
+        layouts.append(make_output(given, every_tenth))
     assert [verified(layout.output.path).exit_code for layout in layouts] == [0, 0]
 
 
-def test_what_lay_there_before_a_job_added_to_it_is_nobodys_concern(tmp_path: Path) -> None:
+def test_files_from_before_an_append_are_accepted(tmp_path: Path) -> None:
     write_lines(tmp_path / "out", {"before.jsonl": ["{}"]})
-    layout = commit(job(tmp_path, mode="append"))
+    layout = make_output(job(tmp_path, mode="append"))
     assert verified(layout.output.path).exit_code == 0
 
 
-def test_rows_of_which_nothing_is_known(layout: Layout, tmp_path: Path) -> None:
+def test_missing_rows_are_found(layout: Layout, tmp_path: Path) -> None:
     lost = pieces_of(layout)[1]
     change_end(layout, lambda pieces: [pieces[0], *pieces[2:]])
     done = verified(layout.output.path)
@@ -217,7 +217,7 @@ def test_rows_of_which_nothing_is_known(layout: Layout, tmp_path: Path) -> None:
     ]
 
 
-def test_rows_that_are_held_twice(layout: Layout, tmp_path: Path) -> None:
+def test_duplicate_rows_are_found(layout: Layout, tmp_path: Path) -> None:
     change_end(layout, lambda pieces: [*pieces, pieces[-1]])
     done = verified(layout.output.path)
     assert done.exit_code == 1
@@ -226,7 +226,7 @@ def test_rows_that_are_held_twice(layout: Layout, tmp_path: Path) -> None:
     assert done.where("duplicated") == [{"file": file, "first": 0, "last": 49}]
 
 
-def test_rows_that_the_input_does_not_have(layout: Layout, tmp_path: Path) -> None:
+def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None:
     """Even where the state says that it has."""
 
     def longer(pieces: list[Any]) -> list[Any]:
@@ -244,7 +244,7 @@ def test_rows_that_the_input_does_not_have(layout: Layout, tmp_path: Path) -> No
     assert done.where("unknown") == [{"file": file, "first": 50, "last": 51}]
 
 
-def test_rows_that_the_state_forgets_together_with_their_file(layout: Layout) -> None:
+def test_rows_removed_with_their_state_are_found(layout: Layout) -> None:
     """The input is counted again: what the state says of its rows is not believed."""
     end = json.loads(layout.end.read())
     pieces = [piece for piece in end["pieces"] if [3, 0, 50] not in piece["ranges"]]
@@ -253,7 +253,7 @@ def test_rows_that_the_state_forgets_together_with_their_file(layout: Layout) ->
     assert verified(layout.output.path).found["missing"] == 50
 
 
-def test_an_input_that_has_changed_since(out: Path, tmp_path: Path) -> None:
+def test_changed_input_is_found(out: Path, tmp_path: Path) -> None:
     longer, touched, gone = (tmp_path / "in" / f"{n}.txt" for n in (0, 1, 2))
     longer.write_text(longer.read_text() + "one more\n")
     os.utime(touched)
@@ -265,30 +265,28 @@ def test_an_input_that_has_changed_since(out: Path, tmp_path: Path) -> None:
     assert done.job["inputFilesCounted"] == 1
 
 
-def test_an_input_that_is_gone_as_a_whole(out: Path, tmp_path: Path) -> None:
+def test_missing_input_is_found(out: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "in")
     assert verified(out).found == {"inputGone": 4}
 
 
-def test_files_that_have_come_since_are_none_of_the_jobs(out: Path, tmp_path: Path) -> None:
+def test_new_input_files_are_ignored(out: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "new.txt").write_text("new\n")
     assert verified(out).exit_code == 0
 
 
-def test_files_that_were_read_once_more_with_new_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_read_twice_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append = job(tmp_path, mode="append")
-    commit(append)
+    make_output(append)
     (tmp_path / "in" / "new.txt").write_text("new\n")
     monkeypatch.setattr(Target, "known", lambda self, spec: None)
-    layout = commit(append)
+    layout = make_output(append)
     done = verified(layout.output.path)
     assert (done.exit_code, done.found) == (1, {"inputTwice": 4})
     assert done.where("inputTwice")[0] == {"file": str(tmp_path / "in" / "0.txt")}
 
 
-def test_a_bad_row_that_is_gone(layout: Layout) -> None:
+def test_missing_error_is_found(layout: Layout) -> None:
     file = error_file(layout)
     pq.write_table(pq.read_table(file).slice(1), file)
     done = verified(layout.output.path)
@@ -299,11 +297,9 @@ def test_a_bad_row_that_is_gone(layout: Layout) -> None:
 @pytest.mark.parametrize(("ids", "wrong"), [(["0:3", "0:3"], 1), (["0:3", "2:3"], 1),
                                             (["0:3", "9:0"], 1), (["0:3", "0:50"], 1),
                                             (["x", "y"], 0)])  # fmt: skip
-def test_bad_rows_that_are_there_twice_or_of_another_commit(
-    tmp_path: Path, ids: list[str], wrong: int
-) -> None:
+def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], wrong: int) -> None:
     """Even where the file is as the state says."""
-    layout = commit(job(tmp_path), every_tenth)
+    layout = make_output(job(tmp_path), every_tenth)
     end = json.loads(layout.end.read())
     piece = next(piece for piece in end["pieces"] if piece["ranges"][0][:2] == [0, 0])
     file = Path(layout.errors.path) / piece["errors"]["name"]
@@ -315,7 +311,7 @@ def test_bad_rows_that_are_there_twice_or_of_another_commit(
     assert (done.exit_code, done.found) == (1, found)
 
 
-def test_bad_rows_that_are_fewer_than_was_committed(layout: Layout) -> None:
+def test_missing_committed_errors_are_found(layout: Layout) -> None:
     end = json.loads(layout.end.read())
     piece = end["pieces"][0]
     table = pq.read_table(Path(layout.errors.path) / piece["errors"]["name"])
@@ -331,7 +327,7 @@ def forge(layout: Layout, end: Any, piece: Any, table: Any) -> None:
     write_end(layout, end)
 
 
-def test_a_report_that_says_something_else(layout: Layout) -> None:
+def test_wrong_report_is_found(layout: Layout) -> None:
     report = json.loads(layout.report.read())
     report["counts"] |= {"read": 201, "failed": 19}
     layout.report.write(json.dumps(report).encode())
@@ -346,7 +342,7 @@ def test_a_report_that_says_something_else(layout: Layout) -> None:
     ids=["gone", "empty", "another", "rubbish", "nested", "nested objects"],
 )
 @pytest.mark.parametrize("name", ["end", "report", "input", "spec", "job"])
-def test_state_that_cannot_be_relied_on(layout: Layout, name: str, content: bytes | None) -> None:
+def test_damaged_state_is_found(layout: Layout, name: str, content: bytes | None) -> None:
     place = getattr(layout, name)
     place.delete() if content is None else place.write(content)
     done = invoke(layout.output.path)
@@ -359,8 +355,8 @@ def test_state_that_cannot_be_relied_on(layout: Layout, name: str, content: byte
     assert verified(layout.output.path).found == {"state": 1}
 
 
-def test_an_unfinished_output_may_lack_files_but_hold_no_damaged_ones(tmp_path: Path) -> None:
-    layout = commit(job(tmp_path), every_tenth, complete=False)
+def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
+    layout = make_output(job(tmp_path), every_tenth, complete=False)
     gone, damaged = data_files(Path(layout.output.path))
     gone.unlink()
     assert verified(layout.output.path).exit_code == 3, "its rows are done again"
@@ -378,7 +374,7 @@ def test_an_unfinished_output_may_lack_files_but_hold_no_damaged_ones(tmp_path: 
         (".", "verify: '.' is no output of a BatchInference"),
     ],
 )
-def test_where_there_is_no_output_it_ends_with_2(
+def test_missing_output_ends_with_2(
     output: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -387,7 +383,7 @@ def test_where_there_is_no_output_it_ends_with_2(
     assert done.stderr.startswith(words)
 
 
-def test_a_person_is_told_where_it_is_wrong_and_what_to_do(out: Path) -> None:
+def test_printed_text_says_what_is_wrong_and_what_to_do(out: Path) -> None:
     file = data_files(out)[0]
     file.unlink()
     lines = [line.strip() for line in invoke(out).stdout.splitlines()]

@@ -49,7 +49,7 @@ def rows_of(ranges: list[Range]) -> Counter[Row]:
 
 
 @given(given_=PIECES, ends=SIZES)
-def test_what_is_held_twice_missing_or_too_much_is_told_row_by_row(
+def test_duplicate_missing_and_extra_rows_are_listed(
     given_: list[tuple[list[Range], list[Share]]], ends: dict[int, int]
 ) -> None:
     pieces = [piece(*each) for each in given_]
@@ -68,7 +68,7 @@ def test_what_is_held_twice_missing_or_too_much_is_told_row_by_row(
 
 
 @given(held=st.sets(st.integers(0, FILES)))
-def test_a_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
+def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
     holdings = Holdings.of([piece([(file, 0, 1) for file in held])])
     sizes = Sizes(FILES, {}, rows_each=1)
     assert sizes.total == FILES
@@ -76,14 +76,14 @@ def test_a_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
     assert holdings.beyond(sizes) == [(FILES, 0, 1)] * (FILES in held)
 
 
-def test_a_file_whose_rows_are_not_known_may_have_more() -> None:
+def test_file_whose_rows_are_not_known_may_have_more() -> None:
     holdings = Holdings.of([piece([(0, 0, 5)])])
     assert holdings.gaps(Sizes(1, {})) == {0: [(5, None)]}
     assert Sizes(1, {}).total is None
     assert holdings.beyond(Sizes(1, {})) == []
 
 
-def test_half_a_row_is_missing_and_a_row_and_a_half_is_one_too_many() -> None:
+def test_partial_rows_are_missing_or_extra() -> None:
     half = (0, 0, WHOLE // 2)
     one = Sizes(1, {0: 1})
     assert Holdings.of([piece([], [half])]).gaps(one) == {0: [(0, 1)]}

@@ -1,4 +1,4 @@
-"""Memory of a verification, which does not grow with the rows of input or output."""
+"""Memory of a verification does not grow with the rows of input or output."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from support.committed import commit
-from support.documents import Document
-from support.job_runs import job_document
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document
+from support.outputs.made import make_output
 
 LINE = "a" * 1000 + "\n"
 FEW, MANY = 4_000, 40_000
 MORE_MEMORY = 16 << 20
-"""What the larger one may take beyond the smaller one, which reads 72 MB less."""
+"""What the larger run may take in addition to the smaller one, which reads 72 MB less."""
 VERIFY = """
 import re, sys
 from pathlib import Path
@@ -24,7 +24,7 @@ from batchinference.pipeline.storage import Address
 from batchinference.pipeline.verify import commits, counting, input_rows, stored_files
 from batchinference.pipeline.verify.verify import verify
 
-# so that the smaller one fills all that there is room for
+# so that the smaller run fills its buffers
 lines.CHUNK_BYTES = counting.CHUNK_BYTES = stored_files.CHUNK_BYTES = 1 << 18
 commits.THREADS = input_rows.THREADS = 2
 proof = verify(Address(sys.argv[1]))
@@ -35,10 +35,10 @@ print(proof.result, int(peak) * 1024)
 
 
 def peak_memory(directory: Path, rows: int, write: Document) -> int:
-    """The most bytes that it took to verify an output of so many rows."""
+    """Return the peak memory of a verification of this many rows, in bytes."""
     (directory / f"{rows}.txt").write_text(LINE * rows)
     out = directory / f"out-{rows}"
-    commit(job_document("many", directory / f"{rows}.txt", out, write=write), tasks=1)
+    make_output(job_document("many", directory / f"{rows}.txt", out, write=write), tasks=1)
     done = subprocess.run([sys.executable, "-c", VERIFY, str(out)],
                           capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
     result, peak = done.stdout.split()
@@ -46,11 +46,12 @@ def peak_memory(directory: Path, rows: int, write: Document) -> int:
     return int(peak)
 
 
+@pytest.mark.long("memory")
 @pytest.mark.parametrize(
     "write",
     [{"format": "json"}, {"format": "csv", "compression": "gzip"}],
     ids=["json", "csv, packed"],
 )
-def test_memory_is_the_same_for_many_rows(tmp_path: Path, write: Document) -> None:
+def test_memory_does_not_grow_with_rows(tmp_path: Path, write: Document) -> None:
     few, many = (peak_memory(tmp_path, rows, write) for rows in (FEW, MANY))
     assert many < few + MORE_MEMORY

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.stores import object_store
-from support.committed import commit, every_tenth
-from support.documents import Document
-from support.job_runs import job_document
-from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from support.verified import invoke, verified
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document
+from support.outputs.made import every_tenth, make_output
+from support.outputs.verify_command import invoke, verified
+from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 LINES = "".join(f"text {n}\n" for n in range(50)).encode()
 
@@ -41,24 +41,24 @@ def data_key(s3: S3Server, bucket: str) -> str:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_an_output_is_proven(bucket: str, compression: str) -> None:
-    commit(job(bucket, write={"compression": compression}), every_tenth)
+def test_output_is_proven(bucket: str, compression: str) -> None:
+    make_output(job(bucket, write={"compression": compression}), every_tenth)
     done = verified(f"s3://{bucket}/out")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, 200)
 
 
-def test_input_in_a_store_of_its_own_is_reached_as_the_job_says(s3: S3Server, bucket: str,
+def test_input_in_another_store_is_read(s3: S3Server, bucket: str,
                                                                tmp_path: Path) -> None:  # fmt: skip
     storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
     source, output = f"s3://{bucket}/in", tmp_path / "out"
-    commit(job_document("down", source, output, read={"storage": storage}))
+    make_output(job_document("down", source, output, read={"storage": storage}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         assert verified(output).exit_code == 0
 
 
 def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:
-    layout = commit(job(bucket), every_tenth)
+    layout = make_output(job(bucket), every_tenth)
     first, second, _ = s3.objects(bucket, "out/part-")
     content = s3.objects(bucket, second)[second]
     orphan = "out/" + layout.part_name(1, 0, "deadbeef") + ".jsonl"
@@ -75,7 +75,7 @@ def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:
 
 
 def test_nothing_secret_is_printed(s3: S3Server, bucket: str) -> None:
-    commit(job(bucket), every_tenth, complete=False)
+    make_output(job(bucket), every_tenth, complete=False)
     for output in (f"s3://{bucket}/out", f"s3://{bucket}/nowhere", "s3://no-such-bucket/out"):
         done = invoke(output)
         assert done.exit_code == (3 if output.endswith("out") and bucket in output else 2)

@@ -1,4 +1,8 @@
-"""Jobs with a model for vLLM: Ray Data's own chain of stages around a stand-in for the engine."""
+"""Jobs with a model for vLLM: Ray Data's stages around a fake engine.
+
+At each landing, one job goes through all stages and one has an engine that does not load. The rest
+of the chain is covered by test_vllm_processor.py and data/test_llm_*.py.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from ray.util.placement_group import PlacementGroup, PlacementGroupID
 
 from batchinference.pipeline.llm.files import ADAPTER_FILE
 from batchinference.spec.report import JobState
-from support.documents import Document
-from support.examples import job_of, prepared, run_here
-from support.job_runs import Run, errors_of, job_document, run_job, write_lines
-from support.language_models import vllm_step
-from support.openai_server import CHAT_TEMPLATE, save_language_model
-from support.outputs import rows_of
+from support.documents.minimal import Document
+from support.documents.vllm_models import vllm_step
+from support.jobs.examples import job_of, prepared, run_example_on_ray
+from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
+from support.outputs.rows import rows_of
+from support.servers.openai import CHAT_TEMPLATE, save_language_model
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -48,9 +52,7 @@ def written(directory: Path) -> dict[str, Any]:
     return dict(zip(table["text"].to_pylist(), table["answer"].to_pylist(), strict=True))
 
 
-def test_rows_go_through_the_chain_and_those_with_nothing_to_ask_pass_it_by(
-    tmp_path: Path, model: str
-) -> None:
+def test_rows_pass_through_the_chain_and_failed_rows_bypass_it(tmp_path: Path, model: str) -> None:
     texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "refuse me", "odd one"]
     steps = [
         {"name": "keep", "filter": "text != 'row 7'"},
@@ -73,9 +75,8 @@ def test_rows_go_through_the_chain_and_those_with_nothing_to_ask_pass_it_by(
     }
 
 
-def test_columns_keep_their_types_and_embeddings_are_vectors_whatever_passes_by(
-    tmp_path: Path, model: str
-) -> None:
+@pytest.mark.long("vllm")
+def test_columns_keep_their_types_and_embeddings_are_vectors(tmp_path: Path, model: str) -> None:
     texts = [f"{'bad' if number % 7 == 3 else 'row'} {number}" for number in range(100)]
     steps = [
         {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
@@ -93,7 +94,7 @@ def test_columns_keep_their_types_and_embeddings_are_vectors_whatever_passes_by(
     assert ours["answer"].to_pylist() == [[length, 0.5] for length in lengths]
 
 
-def test_an_engine_that_cannot_be_loaded_ends_the_job(tmp_path: Path, model: str) -> None:
+def test_engine_that_does_not_load_fails_the_job(tmp_path: Path, model: str) -> None:
     found = run(tmp_path, vllm_step(source=model, engine={"gpu_memory_utilization": 2}))
     assert (found.report.state, found.report.reason) == (JobState.FAILED, "ModelLoad")
     message = found.report.message or ""
@@ -101,9 +102,7 @@ def test_an_engine_that_cannot_be_loaded_ends_the_job(tmp_path: Path, model: str
     assert message.endswith("ValueError: GPU memory utilization must be less than 1.0. Got 2.")
 
 
-def test_adapters_that_are_not_there_are_told_before_anything_starts(
-    tmp_path: Path, model: str
-) -> None:
+def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, model: str) -> None:
     fields = {"inputs": {"question": "text", "style": "text"}, "prompt": "{question}"}
     found = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))
     assert (found.report.reason, found.report.attempt) == ("ModelLoad", None)
@@ -112,7 +111,7 @@ def test_adapters_that_are_not_there_are_told_before_anything_starts(
 
 @pytest.fixture
 def groups() -> Iterator[Callable[[], list[Any]]]:
-    """The placement groups that are there. Ray keeps them until the program ends."""
+    """List the placement groups. Ray keeps them until the program ends."""
     yield lambda: [one for one in all_groups() if one["state"] != "REMOVED"]
     for one in all_groups():
         found = PlacementGroup(PlacementGroupID.from_hex(one["placement_group_id"]))
@@ -123,6 +122,7 @@ def all_groups() -> list[Any]:
     return list(ray.util.placement_group_table().values())
 
 
+@pytest.mark.long("vllm")
 def test_images_adapters_and_several_workers_of_an_engine(
     tmp_path: Path, model: str, groups: Callable[[], list[Any]]
 ) -> None:
@@ -157,12 +157,13 @@ def test_images_adapters_and_several_workers_of_an_engine(
     assert [len(group["bundles"]) for group in groups()] == [2], "more would reserve GPUs"
 
 
+@pytest.mark.long("vllm")
 @pytest.mark.usefixtures("groups")
-def test_the_example(tmp_path: Path, model: str) -> None:
+def test_example(tmp_path: Path, model: str) -> None:
     copy = prepared("vllm", tmp_path)
     job = job_of(copy)
     job["spec"]["steps"][0]["model"]["source"] = model
-    found = run_here(copy, job)
+    found = run_example_on_ray(copy, job)
     assert found.report.state == JobState.SUCCEEDED, found.report.message
     haikus = {row["topic"]: row["haiku"] for row in rows_of(copy / "out")}
     assert len(haikus) == 4

@@ -13,11 +13,11 @@ from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.llm import Nodes, Tries
 from batchinference.pipeline.llm.processor import processor_of
 from batchinference.plan.stages import Stage, stages_of
-from support.documents import Document
-from support.hub_cache import kept_on_the_hub
-from support.language_models import vllm_step
-from support.openai_server import save_language_model
-from support.specs import steps_of
+from support.documents.minimal import Document
+from support.documents.parsed import steps_of
+from support.documents.vllm_models import vllm_step
+from support.models.hub_cache import add_to_hub_cache
+from support.servers.openai import save_language_model
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -69,7 +69,7 @@ def pool(built: Any, stage: str) -> tuple[int, int]:
     ],
     ids=["chat", "text", "embed", "images"],
 )
-def test_a_model_has_the_stages_that_its_task_needs(
+def test_model_has_the_stages_that_its_task_needs(
     fields: dict[str, Any], stages: list[str], folder: str
 ) -> None:
     step = vllm_step(source=folder, **fields)
@@ -78,7 +78,7 @@ def test_a_model_has_the_stages_that_its_task_needs(
     assert len(stage_of(step).beside) == len(stages) - 1, "the plan has CPUs for each"
 
 
-def test_an_engine_on_one_gpu(folder: str) -> None:
+def test_engine_on_one_gpu(folder: str) -> None:
     step = vllm_step(source=folder, engine={"max_model_len": 512}, maxConcurrentBatches=4)
     step |= {"batchSize": 64, "replicas": {"min": 2, "max": 5}}
     step["resources"] = {"gpu": 1, "cpu": 3}
@@ -127,7 +127,7 @@ def test_actors_beside_the_engine(folder: str) -> None:
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "strategy", "cpus"), [(4, 1, "STRICT_PACK", 0.5), (2, 3, "PACK", 1.0)]
 )
-def test_an_engine_on_several_gpus_has_a_bundle_for_each(
+def test_engine_on_several_gpus_has_a_bundle_for_each(
     tensor: int,
     pipeline: int,
     strategy: str,
@@ -162,27 +162,25 @@ def test_adapters_are_given_to_the_engine_as_folders(folder: str) -> None:
     assert engine["engine_kwargs"]["enable_lora"] is True
 
 
-def test_a_revision_goes_to_the_engine(
+def test_revision_goes_to_the_engine(
     folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    kept_on_the_hub(tmp_path, "org/model", "v2", Path(folder))
+    add_to_hub_cache(tmp_path, "org/model", "v2", Path(folder))
     built = processor(vllm_step(revision="v2"))
     engine = built.get_stage_by_name("vLLMEngineStage").fn_constructor_kwargs["engine_kwargs"]
     assert (engine["revision"], engine["tokenizer_revision"]) == ("v2", "v2")
 
 
-def test_a_revision_that_cannot_be_had_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unavailable_revision_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ModelLoad, match="step 'ask': the model 'org/model' cannot be loaded: "):
         processor(vllm_step(revision="v3"))
 
 
-def test_stages_keep_the_names_by_which_ray_calls_its_operators(folder: str) -> None:
+def test_stages_have_the_names_of_rays_operators(folder: str) -> None:
     built = processor(vllm_step(source=folder))
     names = [built.get_stage_by_name(name).fn.__name__ for name in built.list_stage_names()]
     assert names == ["ChatTemplateUDF", "TokenizeUDF", "vLLMEngineStageUDF"]

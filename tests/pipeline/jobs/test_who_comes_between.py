@@ -11,10 +11,10 @@ import pytest
 from batchinference.pipeline import prepare, rivals, sink
 from batchinference.pipeline.storage import Address
 from batchinference.spec.report import JobState, Report
-from support.documents import Document, document
-from support.outputs import rows_of
-from support.played_jobs import play
-from support.verified import verified
+from support.documents.minimal import Document, document
+from support.jobs.without_ray import run_without_ray
+from support.outputs.rows import rows_of
+from support.outputs.verify_command import verified
 
 
 @pytest.fixture(autouse=True)
@@ -78,40 +78,37 @@ def fail_the_second_task(monkeypatch: pytest.MonkeyPatch, job: Document) -> Repo
         return put(self, table, task)
 
     with monkeypatch.context() as patch:
-        patch.setattr("support.played_jobs.ROWS_PER_TASK", 1)
         patch.setattr(sink.Commit, "put", broken)
-        return play(job)
+        return run_without_ray(job, rows_per_task=1)
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_a_job_that_began_while_another_was_being_prepared_has_the_output(
+def test_job_begun_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     if mode == "overwrite":
-        play(place.job("old"))
+        run_without_ray(place.job("old"))
     between = place.job("between", "other", write={"mode": mode})
-    before(monkeypatch, prepare, "open_input", lambda: play(between))
-    late = play(place.job("late", write={"mode": mode}))
+    before(monkeypatch, prepare, "open_input", lambda: run_without_ray(between))
+    late = run_without_ray(place.job("late", write={"mode": mode}))
     assert late.reason == "BadOutput"
     assert "another run has begun" in str(late.message)
     assert place.rows() == ["x1", "x2", "x3"]
     assert place.is_proven()
 
 
-def test_a_job_that_took_over_while_another_was_being_prepared_has_the_output(
+def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The later one goes on with what is there already, and holds nothing anew."""
     fail_the_second_task(monkeypatch, place.job())
-    before(monkeypatch, prepare, "open_input", lambda: play(place.job()))
-    late = play(place.job())
+    before(monkeypatch, prepare, "open_input", lambda: run_without_ray(place.job()))
+    late = run_without_ray(place.job())
     assert "another run has begun" in str(late.message)
     assert place.rows() == ["a1", "a2", "b1"]
 
 
-def test_a_mark_that_comes_late_makes_nothing_complete(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its driver was taken for dead, and another one has begun the output anew, and died."""
     write = Address.write
 
@@ -122,9 +119,9 @@ def test_a_mark_that_comes_late_makes_nothing_complete(
         write(self, content)
 
     monkeypatch.setattr(Address, "write", late)
-    assert "has taken over" in str(play(place.job()).message)
+    assert "has taken over" in str(run_without_ray(place.job()).message)
     assert len(place.rows()) < 3
-    assert play(place.job()).state == JobState.SUCCEEDED
+    assert run_without_ray(place.job()).state == JobState.SUCCEEDED
     assert place.rows() == ["a1", "a2", "b1"]
     assert place.is_proven()
 
@@ -135,15 +132,15 @@ def of_a_cluster(job: Document, uid: str) -> Document:
 
 
 @pytest.mark.parametrize(("uid", "again"), [("one", False), ("two", True)])
-def test_a_resource_that_overwrites_does_so_once(place: Place, uid: str, again: bool) -> None:
+def test_resource_that_overwrites_does_so_once(place: Place, uid: str, again: bool) -> None:
     """Its driver may die right after the end, and its next attempt finds its own output."""
 
     def job(uid: str) -> Document:
         return of_a_cluster(place.job(write={"mode": "overwrite"}), uid)
 
-    play(job("one"))
+    run_without_ray(job("one"))
     files = {path.name for path in place.output.glob("part-*")}
-    assert play(job(uid)).state == JobState.SUCCEEDED
+    assert run_without_ray(job(uid)).state == JobState.SUCCEEDED
     assert ({path.name for path in place.output.glob("part-*")} != files) == again
 
 
@@ -155,9 +152,9 @@ class TestAdditions:
 
     @pytest.fixture
     def two_nights(self, place: Place) -> Place:
-        play(self.night(place))
+        run_without_ray(self.night(place))
         place.add(c="c1")
-        play(self.night(place))
+        run_without_ray(self.night(place))
         assert place.rows() == ["a1", "a2", "b1", "c1"]
         return place
 
@@ -168,63 +165,61 @@ class TestAdditions:
                    if mark.parent.name.endswith("-0001") == (ending == "addition"))  # fmt: skip
         mark.unlink()
 
-    def test_stay_when_what_they_were_added_to_is_begun_anew(self, two_nights: Place) -> None:
+    def test_remain_when_the_base_is_restarted(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "first")
         two_nights.add(a="a1 changed")
-        assert "resume: false" in str(play(self.night(two_nights)).message)
-        assert play(self.night(two_nights, resume=False)).state == JobState.SUCCEEDED
+        assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
+        assert run_without_ray(self.night(two_nights, resume=False)).state == JobState.SUCCEEDED
         assert two_nights.rows() == ["a1", "b1", "c1", "changed"]
         assert two_nights.is_proven()
 
-    def test_that_are_unfinished_are_begun_anew_without_resume(self, two_nights: Place) -> None:
+    def test_unfinished_ones_restart_without_resume(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "addition")
         two_nights.add(c="c1 changed")
-        assert "resume: false" in str(play(self.night(two_nights)).message)
-        assert play(self.night(two_nights, resume=False)).state == JobState.SUCCEEDED
+        assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
+        assert run_without_ray(self.night(two_nights, resume=False)).state == JobState.SUCCEEDED
         assert two_nights.rows() == ["a1", "a2", "b1", "c1", "changed"]
         assert two_nights.is_proven()
 
-    def test_can_be_overwritten_where_nothing_but_additions_is_there(
-        self, two_nights: Place
-    ) -> None:
+    def test_can_be_overwritten_without_a_base(self, two_nights: Place) -> None:
         job = two_nights.job(source="other", write={"mode": "overwrite"})
-        assert play(job).state == JobState.SUCCEEDED
+        assert run_without_ray(job).state == JobState.SUCCEEDED
         assert two_nights.rows() == ["x1", "x2", "x3"]
         assert two_nights.is_proven()
 
-    def test_and_other_files_are_not_overwritten(self, two_nights: Place) -> None:
+    def test_with_foreign_files_are_not_overwritten(self, two_nights: Place) -> None:
         (two_nights.output / "mine.txt").write_text("mine")
-        report = play(two_nights.job(source="other", write={"mode": "overwrite"}))
+        report = run_without_ray(two_nights.job(source="other", write={"mode": "overwrite"}))
         assert "no output of a BatchInference" in str(report.message)
         assert two_nights.rows() == ["a1", "a2", "b1", "c1"]
 
-    def test_are_not_made_to_an_input_that_is_limited(self, place: Place) -> None:
+    def test_are_refused_for_a_limited_input(self, place: Place) -> None:
         job = self.night(place, read={"options": {"limit": 2}})
         for _ in range(3):
-            assert play(job).state == JobState.SUCCEEDED
+            assert run_without_ray(job).state == JobState.SUCCEEDED
         assert place.rows() == ["a1", "a2"]
 
-    def test_of_the_same_files_by_a_changed_job_are_refused(self, two_nights: Place) -> None:
+    def test_by_a_changed_job_over_the_same_files_are_refused(self, two_nights: Place) -> None:
         changed = {"steps": [{"name": "some", "filter": "text != 'b1'"}]}
-        report = play(self.night(two_nights, **changed))
+        report = run_without_ray(self.night(two_nights, **changed))
         assert report.reason == "BadOutput"
         assert "before its spec changed" in str(report.message)
         assert two_nights.rows() == ["a1", "a2", "b1", "c1"]
-        other_files = play(self.night(two_nights, source="other", **changed))
+        other_files = run_without_ray(self.night(two_nights, source="other", **changed))
         assert other_files.state == JobState.SUCCEEDED
         other_job = two_nights.job("another", write={"mode": "append"}, **changed)
-        assert play(other_job).state == JobState.SUCCEEDED
+        assert run_without_ray(other_job).state == JobState.SUCCEEDED
 
-    def test_lose_their_bad_rows_with_all_others(self, place: Place) -> None:
+    def test_lose_their_errors_when_overwritten(self, place: Place) -> None:
         fields = {
             "steps": [{"name": "own", "python": {"callable": f"{__name__}:few"}}],
             "errors": {"maxRows": 10, "path": str(place.directory / "bad")},
         }
-        play(place.job(**fields))
+        run_without_ray(place.job(**fields))
         place.add(c="c1 bad")
-        play(place.job(write={"mode": "append"}, **fields))
+        run_without_ray(place.job(write={"mode": "append"}, **fields))
         assert [row["row"] for row in rows_of(place.directory / "bad")] == [1]
-        play(place.job(source="other", write={"mode": "overwrite"}))
+        run_without_ray(place.job(source="other", write={"mode": "overwrite"}))
         assert list((place.directory / "bad").rglob("*.parquet")) == []
 
 

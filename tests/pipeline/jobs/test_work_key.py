@@ -10,7 +10,7 @@ from batchinference.pipeline.layout import Layout, part_prefix, work_key
 from batchinference.pipeline.owner import Owner
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
-from support.documents import document, model_step, python_step
+from support.documents.minimal import document, model_step, python_step
 
 KEY = "abcdef0123456789"
 
@@ -72,16 +72,16 @@ OTHER = {
 
 
 @pytest.mark.parametrize("fields", SAME.values(), ids=SAME)
-def test_how_fast_it_runs_leaves_the_work_the_same(fields: dict[str, Any]) -> None:
+def test_speed_settings_do_not_change_the_key(fields: dict[str, Any]) -> None:
     assert work_key(spec(**fields)) == work_key(spec())
 
 
 @pytest.mark.parametrize("fields", OTHER.values(), ids=OTHER)
-def test_anything_else_makes_it_other_work(fields: dict[str, Any]) -> None:
+def test_other_settings_change_the_key(fields: dict[str, Any]) -> None:
     assert work_key(spec(**fields)) != work_key(spec())
 
 
-def test_the_name_of_a_job_is_no_part_of_its_work() -> None:
+def test_job_name_is_not_part_of_the_key() -> None:
     keys = {work_key(parse(document(name)).spec) for name in ("one", "two")}
     assert len(keys) == 1
 
@@ -106,7 +106,7 @@ def test_errors_may_go_elsewhere() -> None:
     assert layout.errors.uri == "s3://bad/rows"
 
 
-def test_the_name_of_a_part_begins_with_the_key_of_its_work() -> None:
+def test_name_of_a_part_begins_with_the_key_of_its_work() -> None:
     layout = Layout.of(spec())
     name = layout.part_name(2, 31, "0a1b2c3d")
     assert name.startswith(part_prefix(layout.key))

@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from batchinference.cli.main import app
-from support.documents import Document
+from support.documents.minimal import Document
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]

@@ -73,15 +73,15 @@ def test_a_log_gets_a_line_for_each_tenth_of_the_way() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_is_said_twice() -> None:
+def test_unchanged_state_is_logged_once() -> None:
     assert len(log(*[at(120)] * 50)) == 1
 
 
-def test_a_line_says_how_far_and_how_fast() -> None:
+def test_line_shows_progress_and_rate() -> None:
     assert log(at(120, rate=33.25)) == ["mine: running, 120 rows, 12 %, 33.2 rows/s"]
 
 
-def test_a_line_leaves_out_what_is_not_known() -> None:
+def test_line_omits_unknown_figures() -> None:
     assert log(at(0)) == ["mine: running, 0 rows, 0 %"]
     assert log(at(120, total=None, rate=2.0)) == ["mine: running, 120 rows, 2.0 rows/s"]
 
@@ -91,7 +91,7 @@ def test_the_end_is_left_to_the_summary(state: JobState) -> None:
     assert log(report(state)) == []
 
 
-def test_the_summary_of_a_job_that_went_well() -> None:
+def test_summary_of_a_succeeded_job() -> None:
     done = report(
         JobState.SUCCEEDED,
         counts=Counts(read=1000, written=1000, failed=0, skipped=0),
@@ -108,14 +108,14 @@ def test_the_summary_of_a_job_that_went_well() -> None:
     ]
 
 
-def test_the_summary_names_rows_that_are_not_in_the_output_and_where_bad_ones_are() -> None:
+def test_summary_counts_skipped_and_failed_rows() -> None:
     counts = Counts(read=10, written=5, failed=2, skipped=3)
     lines = summary(report(JobState.SUCCEEDED, counts=counts, errors="s3://out/errors/"))
     assert "rows    10 read, 5 written, 2 failed, 3 filtered out" in lines
     assert lines[-1] == "errors  s3://out/errors/"
 
 
-def test_the_summary_of_a_job_that_failed_says_why() -> None:
+def test_summary_of_a_failed_job_has_its_reason() -> None:
     lines = summary(report(JobState.FAILED, reason="ModelLoad", message="there is no model"))
     assert lines[:3] == ["job     mine", "result  failed", "        ModelLoad: there is no model"]
 
@@ -130,7 +130,7 @@ def test_a_message_of_several_lines_stays_in_its_column() -> None:
     assert lines[2:4] == ["        first", "        second"]
 
 
-def test_a_message_that_is_long_or_looks_like_markup_is_shown_as_it_is() -> None:
+def test_message_is_shown_unchanged() -> None:
     message = "in [/tmp/x]: the columns are [image, text] :warning: " + "and more " * 30
     lines = summary(report(JobState.FAILED, message=message), width=40)
     assert lines[2] == "        " + message
@@ -163,7 +163,7 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "━" in frame
 
 
-def test_a_bar_without_a_total_shows_rows_alone() -> None:
+def test_bar_without_total_shows_rows_only() -> None:
     shown = CONTROL.sub("", on_terminal(at(7, total=None)))
     assert "7/?" in shown
 
@@ -179,7 +179,7 @@ def test_a_terminal_gets_no_lines() -> None:
     assert "mine: running" not in on_terminal(at(0), at(500))
 
 
-def test_what_a_display_says_is_not_lost_when_stderr_is_taken_away(
+def test_display_survives_a_replaced_stderr(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     display = Display()

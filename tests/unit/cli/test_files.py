@@ -9,9 +9,9 @@ import pytest
 
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
 from batchinference.spec import BatchInference, SpecError
-from support.documents import model_step, python_step
-from support.runtimes import full_model
-from support.specs import filter_step, job, nearest_step
+from support.documents.minimal import model_step, python_step
+from support.documents.parsed import filter_step, job, nearest_step
+from support.documents.runtimes import full_model
 
 HERE = Path("/jobs/mine")
 
@@ -108,7 +108,7 @@ def test_the_source_of_a_model(source: str, expected: str) -> None:
     assert with_source(source) == expected
 
 
-def test_a_folder_beside_the_file_goes_before_a_model_of_that_name(tmp_path: Path) -> None:
+def test_local_folder_takes_precedence_over_hub_model(tmp_path: Path) -> None:
     (tmp_path / "org" / "model").mkdir(parents=True)
     assert with_source("org/model", tmp_path) == str(tmp_path / "org" / "model")
     assert with_source("org/other", tmp_path) == "org/other"
@@ -161,15 +161,13 @@ def test_stdin_lies_in_the_directory_of_the_process(
     assert directory_of("-") == tmp_path
 
 
-def test_a_file_is_read_as_utf_8_whatever_the_locale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_read_as_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     file = tmp_path / "job.yaml"
     file.write_bytes("name: für".encode())
     assert read_text(str(file)) == "name: für"
 
 
-def test_a_file_that_is_not_there_is_an_error_of_the_specification(tmp_path: Path) -> None:
+def test_missing_file_raises_spec_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         read_text(str(tmp_path / "missing.yaml"))

@@ -10,8 +10,8 @@ import yaml
 from click.testing import Result
 
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
-from support.documents import Document, document, model_step, python_step
-from support.specs import drop_step, filter_step
+from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.parsed import drop_step, filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -162,7 +162,7 @@ def test_pools_that_share_a_group_name_it(planned: Planned) -> None:
     assert [(group["GROUP"], group["MAX"]) for group in groups[2:]] == [("a", "4")]
 
 
-def test_the_operators_defaults_count_where_they_are_given(
+def test_operator_defaults_are_applied(
     invoke: Invoke, write_job: WriteJob, directory: Path
 ) -> None:
     (directory / "defaults.yaml").write_text("workers: {cpu: 6, min: 2, max: 3}")
@@ -170,9 +170,7 @@ def test_the_operators_defaults_count_where_they_are_given(
     assert list(tables(result.stdout)[1][1].values()) == ["cpu", "6", "-", "4Gi", "2", "3"]
 
 
-def test_paths_that_a_cluster_would_refuse_are_named_beside_the_plan(
-    invoke: Invoke, write_job: WriteJob
-) -> None:
+def test_plan_warns_of_paths_that_a_cluster_refuses(invoke: Invoke, write_job: WriteJob) -> None:
     file = write_job(document(write={"format": "parquet", "path": "./out"}))
     result = invoke("plan", file)
     assert result.exit_code == 0

@@ -11,8 +11,8 @@ from click.testing import Result
 
 from batchinference import __version__
 from batchinference.spec import parse_one
-from support.documents import Document, document
-from support.specs import filter_step
+from support.documents.minimal import Document, document
+from support.documents.parsed import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -49,14 +49,14 @@ def test_the_objects_are_what_a_ray_job_needs_and_the_ray_job(render: Render) ->
     assert secret["metadata"]["name"] == cluster["authOptions"]["secretName"]
 
 
-def test_the_config_map_holds_the_job(render: Render) -> None:
+def test_config_map_holds_the_job(render: Render) -> None:
     job = document("mine", steps=[filter_step(expression="text != 'für'")])
     there = parse_one(render(job=job)[0]["data"]["job.yaml"])
     assert there.metadata.name == "mine"
     assert there.spec.steps[0].filter == "text != 'für'"
 
 
-def test_nobody_owns_the_objects(render: Render) -> None:
+def test_rendered_objects_have_no_owner(render: Render) -> None:
     assert all("ownerReferences" not in one["metadata"] for one in render())
 
 
@@ -67,18 +67,18 @@ def test_the_token_is_long_and_new_each_time(render: Render) -> None:
     assert token(first) not in repr([first[0], first[2]])
 
 
-def test_objects_that_are_rendered_twice_do_not_meet(render: Render) -> None:
+def test_second_rendering_has_other_names(render: Render) -> None:
     first, second = render(), render()
     for index in (0, 1):
         names = [objects[index]["metadata"]["name"] for objects in (first, second)]
         assert names[0] != names[1]
 
 
-def test_the_pipelines_image_of_this_version_unless_told_otherwise(render: Render) -> None:
+def test_default_image_is_the_pipeline_of_this_version(render: Render) -> None:
     assert image(render()) == f"batchinference/pipeline:{__version__}"
 
 
-def test_the_operators_defaults_count_where_they_are_given(render: Render, directory: Path) -> None:
+def test_operator_defaults_are_applied(render: Render, directory: Path) -> None:
     (directory / "defaults.yaml").write_text("image: platform:1\nserviceAccountName: batch\n")
     objects = render("--defaults", "defaults.yaml")
     assert image(objects) == "platform:1"
@@ -87,7 +87,7 @@ def test_the_operators_defaults_count_where_they_are_given(render: Render, direc
 
 
 @pytest.mark.parametrize("content", ["", "workers: {max: 3}\n"], ids=["empty", "without an image"])
-def test_defaults_that_name_no_image_leave_that_of_this_version(
+def test_defaults_without_image_keep_the_default_image(
     render: Render, directory: Path, content: str
 ) -> None:
     (directory / "defaults.yaml").write_text(content)
@@ -111,7 +111,7 @@ def test_defaults_that_name_no_image_leave_that_of_this_version(
     ],
 )
 @pytest.mark.parametrize("command", ["render", "plan"])
-def test_what_is_wrong_with_the_defaults_is_said_of_their_file(
+def test_invalid_defaults_name_their_file(
     invoke: Invoke,
     write_job: WriteJob,
     directory: Path,
@@ -126,13 +126,13 @@ def test_what_is_wrong_with_the_defaults_is_said_of_their_file(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_defaults_that_are_not_there(invoke: Invoke, write_job: WriteJob) -> None:
+def test_missing_defaults_file_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
     result = invoke("render", write_job(document()), "--defaults", "nowhere.yaml")
     assert result.exit_code == 2
     assert result.stderr.startswith("nowhere.yaml: cannot be read: ")
 
 
-def test_defaults_that_do_not_go_with_the_job_are_said_of_the_job(
+def test_conflict_of_defaults_and_job_is_reported(
     invoke: Invoke, write_job: WriteJob, directory: Path
 ) -> None:
     (directory / "defaults.yaml").write_text("workers: {max: 2}\n")
@@ -144,9 +144,7 @@ def test_defaults_that_do_not_go_with_the_job_are_said_of_the_job(
     )
 
 
-def test_a_job_that_no_cluster_could_run_is_not_rendered(
-    invoke: Invoke, write_job: WriteJob
-) -> None:
+def test_unrunnable_job_is_not_rendered(invoke: Invoke, write_job: WriteJob) -> None:
     job = document(read={"format": "text", "paths": ["./a", "b"]})
     result = invoke("render", write_job(job))
     assert (result.exit_code, result.stdout) == (2, "")

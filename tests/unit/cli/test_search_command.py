@@ -25,7 +25,7 @@ Invoke = Callable[..., Result]
     ],
     ids=["no query", "two queries", "three queries", "k", "where", "function", "image", "output"],
 )
-def test_a_wrong_call_ends_with_2_and_one_line(
+def test_invalid_arguments_exit_with_2_and_one_line(
     invoke: Invoke, arguments: list[str], words: str
 ) -> None:
     result = invoke("search", "out", *arguments)

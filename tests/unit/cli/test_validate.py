@@ -9,8 +9,8 @@ import pytest
 import yaml
 from click.testing import Result
 
-from support.documents import document, model_step
-from support.specs import filter_step
+from support.documents.minimal import document, model_step
+from support.documents.parsed import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -30,7 +30,7 @@ def test_a_valid_file_is_said_to_be_so(invoke: Invoke, write_job: WriteJob) -> N
     )
 
 
-def test_each_of_several_files_is_looked_at(invoke: Invoke, write_job: WriteJob) -> None:
+def test_all_files_are_validated(invoke: Invoke, write_job: WriteJob) -> None:
     files = [
         write_job(document("a"), file="a.yaml"),
         write_job(document("b", steps=[WRONG]), file="b.yaml"),
@@ -42,7 +42,7 @@ def test_each_of_several_files_is_looked_at(invoke: Invoke, write_job: WriteJob)
     assert result.stderr.splitlines() == [f"b.yaml: {WRONG_LINE}"]
 
 
-def test_all_that_is_wrong_is_said_a_line_each(invoke: Invoke, write_job: WriteJob) -> None:
+def test_each_problem_has_a_line(invoke: Invoke, write_job: WriteJob) -> None:
     wrong = document(
         "Bad_Name", read={"format": "text"}, write={"format": "orc", "path": "s3://out/"}
     )
@@ -59,7 +59,7 @@ def test_all_that_is_wrong_is_said_a_line_each(invoke: Invoke, write_job: WriteJ
     assert all(len(line.split(": ", 2)[2]) > 10 for line in lines)
 
 
-def test_a_job_that_would_wait_for_ever_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
+def test_deadlocked_job_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
     crowd = model_step(replicas={"min": 8, "max": 8})
     file = write_job(document(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
     result = invoke("validate", file)
@@ -67,7 +67,7 @@ def test_a_job_that_would_wait_for_ever_is_refused(invoke: Invoke, write_job: Wr
     assert "job.yaml: spec.cluster.workers.max: this job would wait for ever" in result.stderr
 
 
-def test_every_job_of_a_file_is_looked_at(invoke: Invoke, write_job: WriteJob) -> None:
+def test_all_jobs_of_a_file_are_validated(invoke: Invoke, write_job: WriteJob) -> None:
     """Also after one that is wrong, whether its form or its plan is."""
     jobs = [
         document("a", steps=[WRONG]),
@@ -85,7 +85,7 @@ def test_every_job_of_a_file_is_looked_at(invoke: Invoke, write_job: WriteJob) -
     ]
 
 
-def test_other_objects_of_a_file_are_passed_over(invoke: Invoke, write_job: WriteJob) -> None:
+def test_other_objects_of_a_file_are_ignored(invoke: Invoke, write_job: WriteJob) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}}
     result = invoke("validate", write_job(secret, document("mine")))
     assert (result.exit_code, result.stdout) == (0, "job.yaml: mine is valid\n")
@@ -124,7 +124,7 @@ def test_a_file_that_holds_no_job(
 
 
 @pytest.mark.parametrize("file", ["missing.yaml", "folder", "binary"])
-def test_what_cannot_be_read_is_said_and_the_others_are_looked_at(
+def test_unreadable_file_does_not_stop_validation(
     invoke: Invoke, write_job: WriteJob, directory: Path, file: str
 ) -> None:
     (directory / "folder").mkdir()
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_said_and_the_others_are_looked_at(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_control_characters_are_no_yaml(invoke: Invoke, directory: Path) -> None:
+def test_control_characters_are_refused(invoke: Invoke, directory: Path) -> None:
     (directory / "nul.yaml").write_bytes(b"kind: \x00\n")
     result = invoke("validate", "nul.yaml")
     assert result.exit_code == 2

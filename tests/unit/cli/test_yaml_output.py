@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.cli.yaml_output import as_yaml
+from support.tiers import examples
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
 VALUES = st.recursive(
@@ -29,9 +30,9 @@ def written(text: str) -> str:
     return as_yaml([{"a": text}]).removeprefix("---\na: ").removesuffix("\n")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.dictionaries(TEXTS, VALUES, max_size=3), min_size=1, max_size=3))
-def test_objects_come_back_as_they_were(objects: list[dict[str, Any]]) -> None:
+def test_objects_survive_a_round_trip(objects: list[dict[str, Any]]) -> None:
     assert list(yaml.safe_load_all(as_yaml(objects))) == objects
 
 
@@ -44,7 +45,7 @@ def test_a_text_that_looks_like_a_number_is_quoted(text: str) -> None:
     "text",
     ["y", "Y", "n", "N", "yes", "No", "on", "OFF", "true", "null", "~", "", "2026-01-01", "1:30"],
 )
-def test_a_text_that_looks_like_something_else_is_quoted(text: str) -> None:
+def test_ambiguous_text_is_quoted(text: str) -> None:
     assert written(text) == f"'{text}'"
 
 
@@ -61,7 +62,7 @@ def test_a_text_of_several_lines_is_written_as_such() -> None:
     assert as_yaml([{"file": "a: 1\nb:\n  c: 2\n"}]) == "---\nfile: |\n  a: 1\n  b:\n    c: 2\n"
 
 
-def test_what_stands_twice_is_written_twice() -> None:
+def test_no_yaml_aliases_are_written() -> None:
     shared = {"drop": ["ALL"]}
     assert as_yaml([{"a": shared, "b": shared}]) == (
         "---\na:\n  drop:\n  - ALL\nb:\n  drop:\n  - ALL\n"

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from support.http_servers import Answer, Serve, Server, served
+from support.servers.scripted_http import Answer, Serve, Server, served
 
 
 @pytest.fixture

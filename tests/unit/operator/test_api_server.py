@@ -10,12 +10,13 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
+from batchinference_operator.runtime import api_server
 from batchinference_operator.runtime.api_server import ApiServer
 from batchinference_operator.runtime.exchange import request
 from batchinference_operator.runtime.gateway import PAGE, Conflict, Refused
 from batchinference_operator.status.observations import RayJobView
-from support.http_servers import Serve, Server, answering
-from support.operator_objects import NAMESPACE, ray_job_body
+from support.operator.objects import NAMESPACE, ray_job_body
+from support.servers.scripted_http import Serve, Server, answering
 
 JOBS = f"/apis/batchinference.dev/v1alpha1/namespaces/{NAMESPACE}/batchinferences"
 RAY_JOBS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayjobs"
@@ -34,6 +35,11 @@ UNKNOWN_KIND = answering(404, "404 page not found\n", "text/plain")
 
 def body(kind: str) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": "x", "namespace": NAMESPACE}, "data": {"a": "b"}}
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_server, "PAUSES", (0.0, 0.0))
 
 
 @asynccontextmanager
@@ -68,6 +74,15 @@ async def create(gateway: ApiServer) -> None:
     await gateway.create(body("RayJob"))
 
 
+REFUSALS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
 CALLS = [create, look_up, release, remove, patch_status, warning]
 
 
@@ -111,7 +126,7 @@ async def test_a_release_sets_the_wait_to_nothing(serve: Serve) -> None:
     assert asked.body == {"spec": {"ttlSecondsAfterFinished": 0}}
 
 
-async def test_a_release_deletes_the_cluster_too_before_the_ray_job_is_done_with(
+async def test_release_deletes_the_ray_cluster_first(
     serve: Serve,
 ) -> None:
     """KubeRay may be away. What is released is not looked at again."""
@@ -135,9 +150,7 @@ async def test_a_ray_job_comes_as_the_server_has_it(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["", "job-1-abcde"], ids=["no-cluster", "a-cluster"])
-async def test_a_ray_job_is_removed_with_its_cluster_and_never_its_namesake(
-    serve: Serve, cluster: str
-) -> None:
+async def test_remove_deletes_ray_job_and_cluster_by_uid(serve: Serve, cluster: str) -> None:
     server = await serve(answering(200, {}))
     seen = RayJobView.of(ray_job_body(rayClusterName=cluster or None))
     async with gateway_to(server) as gateway:
@@ -192,7 +205,7 @@ NAMESERVERS = event("DNSConfigForming", "too many", lastTimestamp="2026-03-01T12
     ],
     ids=["none", "has-a-node", "no-node", "mount", "last", "at-once", "healed", "among", "other"],
 )
-async def test_a_pod_is_kept_from_starting_by_what_its_last_event_says(
+async def test_last_event_of_a_pod_says_why_it_does_not_start(
     serve: Serve, events: list[Any], words: str
 ) -> None:
     server = await serve(answering(200, {"items": events}))
@@ -212,7 +225,7 @@ async def test_a_pod_is_kept_from_starting_by_what_its_last_event_says(
     ],
     ids=["warned", "healed"],
 )  # fmt: skip
-async def test_a_ray_cluster_is_kept_from_its_pods_by_whatever_its_last_event_warns_of(
+async def test_last_warning_event_of_a_ray_cluster_is_its_trouble(
     serve: Serve, events: list[Any], words: str
 ) -> None:
     server = await serve(answering(200, {"items": events}))
@@ -245,7 +258,7 @@ async def test_kueue_says_why_it_holds_a_ray_job_back(
     assert asked.query["labelSelector"] == "kueue.x-k8s.io/job-uid=uid-of-job-1"
 
 
-async def test_where_there_is_no_kueue_it_says_nothing(serve: Serve) -> None:
+async def test_missing_kueue_gives_no_reason(serve: Serve) -> None:
     async with gateway_to(await serve(answering(404, "404 page not found"))) as gateway:
         assert await gateway.why_queued(NAMESPACE, RayJobView.of(ray_job_body())) == ""
 
@@ -318,7 +331,7 @@ async def test_a_job_that_has_changed_is_a_conflict(serve: Serve) -> None:
             await patch_status(gateway)
 
 
-async def test_what_is_gone_is_no_error(serve: Serve) -> None:
+async def test_missing_object_is_no_error(serve: Serve) -> None:
     async with gateway_to(await serve(NOT_FOUND)) as gateway:
         assert await look_up(gateway) is None
         assert await patch_status(gateway) is None
@@ -327,7 +340,7 @@ async def test_what_is_gone_is_no_error(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_kind_that_the_server_does_not_know_is_not_an_object_that_is_gone(
+async def test_unknown_kind_is_not_a_missing_object(
     serve: Serve, call: Callable[[ApiServer], Any]
 ) -> None:
     """An API server that has just started, or a CRD that is being replaced, answers like this; a
@@ -338,24 +351,15 @@ async def test_a_kind_that_the_server_does_not_know_is_not_an_object_that_is_gon
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        (400, "BadRequest"),
-        (401, "Unauthorized"),
-        (403, "Forbidden"),
-        (422, "Invalid"),
-        (429, "TooManyRequests"),
-        (500, "InternalError"),
-        (503, "ServiceUnavailable"),
-    ],
-)
-async def test_a_refusal_is_told_in_the_servers_words(
-    serve: Serve, call: Callable[[ApiServer], Any], code: int, reason: str
+async def test_refusal_carries_the_words_of_the_server(
+    serve: Serve, call: Callable[[ApiServer], Any]
 ) -> None:
-    async with gateway_to(await serve(answering(code, status(code, reason)))) as gateway:
-        with pytest.raises(Refused, match=f"^{code}: in the server's words$"):
-            await call(gateway)
+    server = await serve(NOT_FOUND)
+    async with gateway_to(server) as gateway:
+        for code, reason in REFUSALS.items():
+            server.answer = answering(code, status(code, reason))
+            with pytest.raises(Refused, match=f"^{code}: in the server's words$"):
+                await call(gateway)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -16,15 +15,16 @@ from batchinference_operator.runtime import api_server as module
 from batchinference_operator.runtime import exchange
 from batchinference_operator.runtime.api_server import ApiServer
 from batchinference_operator.runtime.gateway import Refused, Unreachable
-from support.http_servers import Answer, Serve, Server
-from support.operator_objects import NAMESPACE
+from batchinference_operator.runtime.rate import Rate
+from support.operator.objects import NAMESPACE
+from support.servers.scripted_http import Answer, Serve, Server
 
 BODY = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": NAMESPACE}}
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSES", (0.01, 0.02))
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSES", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def hanging_up(request: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-async def test_what_may_pass_is_tried_again(serve: Serve, code: int) -> None:
+async def test_transient_status_codes_are_retried(serve: Serve, code: int) -> None:
     server = await serve(at_first(failing(code), times=2))
     async with gateway_to(server) as gateway:
         assert await gateway.create(BODY) == BODY
@@ -76,7 +76,7 @@ async def test_a_lost_connection_is_tried_again(serve: Serve) -> None:
         assert await gateway.create(BODY) == BODY
 
 
-async def test_trouble_that_stays_is_told_after_three_tries(serve: Serve) -> None:
+async def test_persistent_errors_are_raised_after_three_tries(serve: Serve) -> None:
     server = await serve(at_first(failing(503), times=99))
     async with gateway_to(server) as gateway:
         with pytest.raises(Unreachable, match="503: busy"):
@@ -100,8 +100,8 @@ async def test_a_server_that_does_not_answer_in_time_is_unreachable(
     monkeypatch.setattr(exchange, "TIMEOUT_SECONDS", 0.05)
 
     async def late(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(1)
-        return web.json_response(BODY, status=201)
+        await asyncio.Event().wait()
+        return web.Response()
 
     async with gateway_to(await serve(late)) as gateway:
         with pytest.raises(Unreachable):
@@ -118,9 +118,14 @@ async def test_a_refusal_is_not_tried_again(serve: Serve, code: int) -> None:
     assert len(server.requests) == 1
 
 
-async def test_a_server_that_is_busy_is_left_alone_for_as_long_as_it_says(serve: Serve) -> None:
-    server = await serve(at_first(failing(429, Retry_After="1"), times=1))
-    async with gateway_to(server) as gateway:
-        began = time.monotonic()
-        await gateway.create(BODY)
-        assert time.monotonic() - began >= 1
+async def test_retry_after_pauses_all_requests(serve: Serve) -> None:
+    pauses: list[float] = []
+
+    class RecordedRate(Rate):
+        def pause(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    server = await serve(at_first(failing(429, Retry_After="7"), times=1))
+    async with ApiClient(Configuration(host=server.url)) as client:
+        await ApiServer(client, rate=RecordedRate()).create(BODY)
+    assert pauses == [7, 0]

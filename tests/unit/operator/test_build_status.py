@@ -14,7 +14,8 @@ from batchinference.spec.status import BatchInferenceStatus, Counts, Progress
 from batchinference_operator.status.conditions import Verdict
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.status import Finding, Status, build_status
-from support.operator_objects import RUNNING, SUCCEEDED, ray_job_body, report
+from support.operator.objects import RUNNING, SUCCEEDED, ray_job_body, report
+from support.tiers import examples
 
 NOW, LATER = "2026-03-01T12:30:00Z", "2026-03-01T12:31:00Z"
 ACTIVE = Verdict("Running", "rows are being processed")
@@ -33,7 +34,7 @@ def running(told: Report | None) -> Finding:
     return Finding(Phase.RUNNING, ACTIVE, ray_job, told)
 
 
-def test_the_first_status_has_phase_generation_and_conditions_and_nothing_else() -> None:
+def test_first_status_has_only_phase_generation_and_conditions() -> None:
     status = built(Finding(Phase.PENDING, ACTIVE), generation=3)
     assert set(status) == {"phase", "observedGeneration", "conditions"}
     assert (status["phase"], status["observedGeneration"]) == ("Pending", 3)
@@ -111,8 +112,8 @@ REPORTS = st.builds(
 
 
 @given(told=st.lists(st.none() | REPORTS, max_size=12))
-@settings(max_examples=200, deadline=None)
-def test_progress_never_goes_back_whatever_the_drivers_say(told: list[Report | None]) -> None:
+@settings(max_examples=examples(200), deadline=None)
+def test_progress_never_decreases(told: list[Report | None]) -> None:
     status: dict[str, Any] = {}
     rows = 0
     for each in told:

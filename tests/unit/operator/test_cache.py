@@ -13,7 +13,7 @@ from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import Trouble
-from support.operator_objects import (
+from support.operator.objects import (
     NAMESPACE,
     OTHER_UID,
     RUNNING,
@@ -161,7 +161,7 @@ def test_of_a_finished_job_only_its_end_and_its_ttl_are_kept(cache: Cache) -> No
     assert job.status == {"observedGeneration": 1, "conditions": [ends]}
 
 
-def test_of_a_finished_job_whose_spec_has_changed_all_is_kept_until_its_status_says_so(
+def test_changed_spec_of_finished_job_keeps_objects_until_recorded(
     cache: Cache,
 ) -> None:
     end = {"type": "Failed", "status": "True", "reason": "BadInput", "message": "no such file"}
@@ -190,7 +190,7 @@ def test_of_two_jobs_of_one_second_the_later_version_counts(cache: Cache) -> Non
     assert seen(cache).job.uid == OTHER_UID
 
 
-def test_the_end_of_a_former_ray_job_does_not_take_its_namesake_away(cache: Cache) -> None:
+def test_late_delete_event_keeps_the_new_ray_job(cache: Cache) -> None:
     cache.set_job(job_body())
     cache.set_ray_job(ray_job_body(**RUNNING))
     cache.set_ray_job(namesake(ray_job_body()))
@@ -223,7 +223,7 @@ def test_what_tells_nothing_new_is_no_news(cache: Cache) -> None:
     assert cache.pods.drop(pod_body(**STUCK)) == KEY
 
 
-def test_what_was_written_counts_and_not_what_the_watch_tells_of_before(cache: Cache) -> None:
+def test_own_write_wins_over_older_watch_events(cache: Cache) -> None:
     cache.set_job(job_body(resourceVersion="9"))
     cache.wrote(job_body(resourceVersion="11", status={"phase": "Starting"}))
     assert cache.set_job(job_body(resourceVersion="10")) is None
@@ -232,7 +232,7 @@ def test_what_was_written_counts_and_not_what_the_watch_tells_of_before(cache: C
     assert cache.set_job(job_body(resourceVersion="12")) == KEY
 
 
-def test_what_was_written_of_a_job_that_has_gone_meanwhile_does_not_bring_it_back(
+def test_own_write_does_not_revive_a_deleted_job(
     cache: Cache,
 ) -> None:
     cache.set_job(job_body())
@@ -241,7 +241,7 @@ def test_what_was_written_of_a_job_that_has_gone_meanwhile_does_not_bring_it_bac
     assert cache.observe(KEY) is None
 
 
-def test_a_ray_job_that_was_made_is_in_doubt_until_the_watch_tells_of_it(cache: Cache) -> None:
+def test_created_ray_job_is_in_doubt_until_the_watch_shows_it(cache: Cache) -> None:
     cache.set_job(job_body(status={"rayJobName": "job-1", "conditions": []}))
     cache.made(ray_job_body())
     assert cache.doubtful(NAMESPACE, "job-1")
@@ -333,7 +333,7 @@ def test_an_event_during_the_look_up_is_newer_than_what_it_finds(
     assert seen(cache).ray_jobs == {"job-1": found}
 
 
-def test_a_job_whose_end_was_missed_can_be_forgotten_but_not_its_namesake(cache: Cache) -> None:
+def test_forget_drops_a_job_but_not_its_namesake(cache: Cache) -> None:
     cache.set_job(job_body())
     former = seen(cache).job
     cache.set_job(namesake(job_body()))
@@ -425,7 +425,7 @@ def test_a_loss_is_that_of_its_attempt_alone(cache: Cache) -> None:
     assert lost(cache) == []
 
 
-def test_losses_of_a_ray_job_that_is_gone_are_not_those_of_its_namesake(cache: Cache) -> None:
+def test_losses_are_not_inherited_by_a_new_ray_job(cache: Cache) -> None:
     followed(cache)
     cache.pods.put(evicted("job-1-head"))
     cache.drop_ray_job(ray_job_body())
@@ -442,7 +442,7 @@ def test_a_loss_of_a_job_that_is_gone_is_not_that_of_its_namesake(cache: Cache) 
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "gone"])
-def test_a_pod_whose_end_was_missed_is_forgotten_some_time_after_that_of_its_ray_job(
+def test_pod_with_missed_end_is_forgotten_after_its_ray_job(
     cache: Cache, clock: Clock, ends: bool
 ) -> None:
     followed(cache)

@@ -12,7 +12,7 @@ from batchinference.spec.report import JobState, Report
 from batchinference_operator.status.causes import LOSS_SECONDS, cause_of
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import Loss, seconds_of
-from support.operator_objects import FAILED, ray_job_body, report
+from support.operator.objects import FAILED, ray_job_body, report
 
 KILLED = Loss(Cause.OUT_OF_MEMORY, "pod job-1-worker: killed", of_head=False)
 EVICTED = Loss(Cause.NODE_LOST, "pod job-1-head: evicted", of_head=True)
@@ -32,7 +32,7 @@ def test_a_cause_that_the_driver_names_is_the_cause(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize("reason", ["SomethingNew", None])
-def test_any_other_word_of_the_driver_is_a_failure_of_the_application(reason: str | None) -> None:
+def test_unknown_cause_of_the_driver_is_application(reason: str | None) -> None:
     assert cause_of(seen(), said(reason), ()) == (Cause.APPLICATION, "in its words")
 
 
@@ -40,7 +40,7 @@ def test_a_driver_without_words_has_failed() -> None:
     assert cause_of(seen(), said("BadInput", None), ()) == (Cause.BAD_INPUT, "the driver failed")
 
 
-def test_the_report_of_a_driver_that_had_not_ended_says_nothing_of_the_end() -> None:
+def test_running_report_does_not_decide_the_end() -> None:
     assert cause_of(seen(), report(rows=5), ()) == (Cause.APPLICATION, "Traceback ...")
 
 
@@ -109,7 +109,7 @@ def test_a_loss_explains_what_ended_shortly_after_it(before: float, cause: Cause
     assert cause_of(seen(), told, (loss,))[0] == cause
 
 
-def test_the_end_that_kuberay_tells_counts_where_the_driver_tells_none() -> None:
+def test_end_by_kuberay_counts_without_a_report() -> None:
     ended = seen()
     loss = replace(KILLED, at=seconds_of(ended.ended_at) - LOSS_SECONDS)
     assert cause_of(ended, None, (loss,))[0] == Cause.APPLICATION

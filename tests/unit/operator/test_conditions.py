@@ -17,7 +17,8 @@ from batchinference_operator.status.conditions import (
     holds,
     truncated,
 )
-from support.kstatus import kstatus
+from support.operator.kstatus import kstatus
+from support.tiers import examples
 
 ACTIVE = Verdict("Running", "rows are being processed")
 COMPLETE = Verdict("Succeeded", "100 rows written", complete=True)
@@ -148,8 +149,8 @@ PREVIOUS = st.one_of(
 
 
 @given(verdict=VERDICTS, previous=PREVIOUS, generation=st.integers(1, 2**40))
-@settings(max_examples=200, deadline=None)
-def test_any_verdict_after_any_past_keeps_the_rules(
+@settings(max_examples=examples(200), deadline=None)
+def test_conditions_of_any_verdict_follow_the_rules(
     verdict: Verdict, previous: list[dict[str, Any]], generation: int
 ) -> None:
     found = conditions(verdict, previous, generation, LAST)
@@ -172,7 +173,7 @@ def test_any_verdict_after_any_past_keeps_the_rules(
 
 
 @given(verdict=VERDICTS, previous=PREVIOUS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_times_follow_the_statuses_after_any_past(
     verdict: Verdict, previous: list[dict[str, Any]]
 ) -> None:
@@ -184,7 +185,7 @@ def test_times_follow_the_statuses_after_any_past(
 
 
 @given(verdict=VERDICTS, previous=PREVIOUS)
-@settings(max_examples=100, deadline=None)
-def test_saying_it_again_changes_nothing(verdict: Verdict, previous: list[dict[str, Any]]) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_same_verdict_changes_nothing(verdict: Verdict, previous: list[dict[str, Any]]) -> None:
     once = conditions(verdict, previous, 1, LATER)
     assert conditions(verdict, once, 1, LAST) == once

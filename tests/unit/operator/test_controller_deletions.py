@@ -9,7 +9,8 @@ import pytest
 from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.reconcile.looks import REST_SECONDS
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
-from support.operator_objects import (
+from support.operator.harness import LAGS, Harness
+from support.operator.objects import (
     NAMESPACE,
     OTHER_UID,
     RUNNING,
@@ -17,126 +18,125 @@ from support.operator_objects import (
     pod_body,
     ray_job_body,
 )
-from support.virtual_time import clock, in_leaping_time, until, wall_clock
-from support.world import LAGS, World
+from support.operator.virtual_time import clock, in_virtual_time, until, wall_clock
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_deleted_job_is_forgotten() -> None:
-    world = World()
-    async with world.operated():
-        await world.a_job_starts()
-        world.cluster.delete("BatchInference", "job")
-        world.cluster.delete("RayJob", "job-1")
+    harness = Harness()
+    async with harness.operator():
+        await harness.start_job()
+        harness.cluster.delete("BatchInference", "job")
+        harness.cluster.delete("RayJob", "job-1")
         await asyncio.sleep(1)
-        calls = len(world.calls)
+        calls = len(harness.calls)
         await asyncio.sleep(10_000)
-        assert len(world.calls) == calls
+        assert len(harness.calls) == calls
 
 
-@in_leaping_time
-async def test_a_deleted_job_is_forgotten_even_if_no_watch_has_seen_it_go() -> None:
-    world = World()
-    async with world.operated() as controller:
-        await world.a_job_starts()
-        world.cluster.delete("BatchInference", "job", unseen=True)
-        world.cluster.delete("RayJob", "job-1", unseen=True)
+@in_virtual_time
+async def test_job_deleted_unseen_is_forgotten() -> None:
+    harness = Harness()
+    async with harness.operator() as controller:
+        await harness.start_job()
+        harness.cluster.delete("BatchInference", "job", unseen=True)
+        harness.cluster.delete("RayJob", "job-1", unseen=True)
         await asyncio.sleep(REST_SECONDS + 100)
         assert controller.cache.observe((NAMESPACE, "job")) is None
-        calls = len(world.calls)
+        calls = len(harness.calls)
         await asyncio.sleep(10_000)
-        assert len(world.calls) == calls
+        assert len(harness.calls) == calls
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
-@in_leaping_time
+@in_virtual_time
 async def test_a_job_whose_ray_job_is_deleted_fails(unseen: bool) -> None:
-    world = World()
-    async with world.operated():
-        await world.a_job_starts()
+    harness = Harness()
+    async with harness.operator():
+        await harness.start_job()
         began = clock()
-        world.cluster.delete("RayJob", "job-1", unseen=unseen)
-        await until(world.over, 2 * REST_SECONDS)
+        harness.cluster.delete("RayJob", "job-1", unseen=unseen)
+        await until(harness.is_finished, 2 * REST_SECONDS)
         assert clock() - began < (REST_SECONDS + 60 if unseen else 2)
         await asyncio.sleep(1000)
-    assert (world.phase(), world.reason()) == ("Failed", "RayJobDeleted")
-    assert world.count("create RayJob") == 1
+    assert (harness.phase(), harness.reason()) == ("Failed", "RayJobDeleted")
+    assert harness.count("create RayJob") == 1
 
 
 @pytest.mark.parametrize("lag", LAGS, ids=str)
-@in_leaping_time
-async def test_a_ray_job_is_not_taken_for_deleted_because_the_watch_is_late(
+@in_virtual_time
+async def test_late_watch_does_not_mean_a_deleted_ray_job(
     lag: dict[str, float],
 ) -> None:
-    world = World()
-    async with world.operated(lag=lag):
-        world.cluster.apply()
+    harness = Harness()
+    async with harness.operator(lag=lag):
+        harness.cluster.apply()
         await asyncio.sleep(100)
-    assert world.phase() == "Starting"
-    assert world.phases == ["Starting"]
+    assert harness.phase() == "Starting"
+    assert harness.phases == ["Starting"]
 
 
-@in_leaping_time
-async def test_a_job_completes_though_no_event_of_its_ray_job_ever_comes() -> None:
-    world = World()
-    async with world.operated(lag={"RayJob": 1e9}):
-        await world.a_job_ends()
-    assert world.phase() == "Succeeded"
+@in_virtual_time
+async def test_job_completes_without_any_event_of_its_ray_job() -> None:
+    harness = Harness()
+    async with harness.operator(lag={"RayJob": 1e9}):
+        await harness.finish_job()
+    assert harness.phase() == "Succeeded"
 
 
-@in_leaping_time
-async def test_a_job_that_is_created_anew_waits_for_its_former_selfs_ray_job() -> None:
-    world = World()
+@in_virtual_time
+async def test_recreated_job_waits_for_the_old_ray_job() -> None:
+    harness = Harness()
     former = ray_job_body(owner_uid=OTHER_UID, **RUNNING)
-    world.cluster.put(former)
-    async with world.operated():
-        world.cluster.apply()
-        await until(lambda: world.reason() == "NameTaken")
+    harness.cluster.put(former)
+    async with harness.operator():
+        harness.cluster.apply()
+        await until(lambda: harness.reason() == "NameTaken")
         await asyncio.sleep(100)
-        assert world.driver.asked == []
-        world.cluster.delete("RayJob", "job-1")
-        await until(lambda: world.phase() == "Starting")
-    found = world.cluster.objects["RayJob", "job-1"]
+        assert harness.driver.asked == []
+        harness.cluster.delete("RayJob", "job-1")
+        await until(lambda: harness.phase() == "Starting")
+    found = harness.cluster.objects["RayJob", "job-1"]
     assert found["metadata"]["ownerReferences"][0]["uid"] != OTHER_UID
 
 
-@in_leaping_time
-async def test_a_ray_job_that_no_watch_shows_is_in_the_way_all_the_same() -> None:
-    world = World()
+@in_virtual_time
+async def test_unlabelled_ray_job_blocks_the_name() -> None:
+    harness = Harness()
     foreign = ray_job_body(owner_uid=None)
     foreign["metadata"]["labels"] = {}
-    world.cluster.put(foreign)
-    async with world.operated():
-        world.cluster.apply()
-        await until(lambda: world.reason() == "NameTaken")
-        world.cluster.delete("RayJob", "job-1")
-        await until(lambda: world.phase() == "Starting")
+    harness.cluster.put(foreign)
+    async with harness.operator():
+        harness.cluster.apply()
+        await until(lambda: harness.reason() == "NameTaken")
+        harness.cluster.delete("RayJob", "job-1")
+        await until(lambda: harness.phase() == "Starting")
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_job_that_is_being_deleted_gets_no_new_ray_job() -> None:
     """Foreground deletion takes the RayJob first, while the job itself is still there."""
-    world = World()
-    async with world.operated():
-        await world.a_job_starts()
-        status = world.cluster.status()
+    harness = Harness()
+    async with harness.operator():
+        await harness.start_job()
+        status = harness.cluster.status()
         going = {"metadata": {"deletionTimestamp": "2026-03-01T12:30:00Z"}}
-        world.cluster.change("BatchInference", "job", going)
-        world.cluster.delete("RayJob", "job-1")
+        harness.cluster.patch("BatchInference", "job", going)
+        harness.cluster.delete("RayJob", "job-1")
         await asyncio.sleep(1000)
-    assert world.cluster.get("RayJob", "job-1") is None
-    assert world.cluster.status() == status
+    assert harness.cluster.get("RayJob", "job-1") is None
+    assert harness.cluster.status() == status
 
 
-@in_leaping_time
-async def test_a_pod_that_goes_unheard_costs_nothing_after_a_while() -> None:
-    world = World()
-    async with world.operated():
-        world.cluster.apply()
-        await world.kuberay().start()
-        world.cluster.put(pod_body("worker", gpus=1, **placed(stamp(wall_clock()))))
+@in_virtual_time
+async def test_pod_deleted_unseen_stops_costing() -> None:
+    harness = Harness()
+    async with harness.operator():
+        harness.cluster.apply()
+        await harness.ray_job().start()
+        harness.cluster.put(pod_body("worker", gpus=1, **placed(stamp(wall_clock()))))
         await asyncio.sleep(1000)
-        world.cluster.delete("Pod", "worker", unseen=True)
+        harness.cluster.delete("Pod", "worker", unseen=True)
         await asyncio.sleep(10_000)
-    assert 1000 <= world.cluster.status()["gpuSeconds"] <= 1000 + 2 * DOUBT_SECONDS
-    assert world.count("list Pods") <= 1000 / DOUBT_SECONDS + 1
+    assert 1000 <= harness.cluster.status()["gpuSeconds"] <= 1000 + 2 * DOUBT_SECONDS
+    assert harness.count("list Pods") <= 1000 / DOUBT_SECONDS + 1

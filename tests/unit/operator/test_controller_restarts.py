@@ -1,4 +1,4 @@
-"""The operator may be killed at any point: another goes on and comes to the same end."""
+"""An operator that is killed at any call is replaced by another, which reaches the same end."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from support.fake_cluster import FakeCluster, FakeDriver, KubeRay, MemoryGateway, operated
-from support.virtual_time import run, until
+from support.operator.fake_cluster import FakeCluster, FakeGateway
+from support.operator.fake_kuberay import FakeDriver, RayJobScript
+from support.operator.harness import running_operator
+from support.operator.virtual_time import run, until
+from support.tiers import in_long_tier
 
 
 class Killed(BaseException):
-    """The process is gone: nothing in it gets to say another word."""
+    """The process is gone. A BaseException, so that nothing in the operator handles it."""
 
 
 class Killer:
-    """Lets so many calls pass and kills at the next, before or after the server has served it."""
+    """Passes `calls` calls and kills at the next, before or after the server serves it."""
 
     def __init__(self, calls: int, when: str) -> None:
         self.left = calls
@@ -45,36 +48,36 @@ class Killer:
 
 NEVER = 10_000
 LAG = {"RayJob": 1.0}
-"""Late enough that the operator looks a RayJob up."""
+"""Long enough that the operator asks for a RayJob instead of waiting for its watch."""
 TIMES = {"lastTransitionTime", "creationTimestamp", "startTime", "completionTime", "progressTime",
          "usageTime", "endTime", "uid", "resourceVersion"}  # fmt: skip
-"""What differs from one moment to another."""
+"""Fields that depend on the time."""
 
-Play = Callable[[FakeCluster, FakeDriver], Coroutine[Any, Any, None]]
+Scenario = Callable[[FakeCluster, FakeDriver], Coroutine[Any, Any, None]]
 
 
 async def succeeds(cluster: FakeCluster, driver: FakeDriver) -> None:
-    await KubeRay(cluster, driver).run()
+    await RayJobScript(cluster, driver).run()
 
 
 async def fails(cluster: FakeCluster, driver: FakeDriver) -> None:
-    await KubeRay(cluster, driver).run(JobState.FAILED)
+    await RayJobScript(cluster, driver).run(JobState.FAILED)
 
 
 async def fails_once(cluster: FakeCluster, driver: FakeDriver) -> None:
-    await KubeRay(cluster, driver).run(JobState.FAILED, reason="NodeLost")
-    await KubeRay(cluster, driver, attempt=2).run()
+    await RayJobScript(cluster, driver).run(JobState.FAILED, reason="NodeLost")
+    await RayJobScript(cluster, driver, attempt=2).run()
 
 
 async def is_suspended(cluster: FakeCluster, driver: FakeDriver) -> None:
-    await KubeRay(cluster, driver).start()
-    cluster.change("BatchInference", "job", {"spec": {"suspend": True}})
+    await RayJobScript(cluster, driver).start()
+    cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
     await until(lambda: cluster.status().get("phase") == "Suspended")
-    cluster.change("BatchInference", "job", {"spec": {"suspend": False}})
-    await KubeRay(cluster, driver, attempt=2).run()
+    cluster.patch("BatchInference", "job", {"spec": {"suspend": False}})
+    await RayJobScript(cluster, driver, attempt=2).run()
 
 
-PLAYS: dict[str, Play] = {
+SCENARIOS: dict[str, Scenario] = {
     "succeeds": succeeds,
     "fails": fails,
     "fails-once": fails_once,
@@ -82,71 +85,81 @@ PLAYS: dict[str, Play] = {
 }
 
 
-async def life(killer: Killer, play: Play) -> FakeCluster:
-    """A job's life with an operator that is killed once and at once replaced."""
+async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:
+    """Run a scenario with an operator that is killed once and replaced at once."""
     cluster, driver = FakeCluster(), FakeDriver()
     cluster.apply()
-    playing = asyncio.create_task(play(cluster, driver))
-    gateway = MemoryGateway(cluster, killer.before, killer.after)
+    running = asyncio.create_task(scenario(cluster, driver))
+    gateway = FakeGateway(cluster, killer.before, killer.after)
     with contextlib.suppress(BaseExceptionGroup):
-        async with operated(gateway, driver, lag=LAG):
+        async with running_operator(gateway, driver, lag=LAG):
             await asyncio.sleep(600)
-    async with operated(MemoryGateway(cluster), driver, lag=LAG):
-        await until(playing.done)
+    async with running_operator(FakeGateway(cluster), driver, lag=LAG):
+        await until(running.done)
         await asyncio.sleep(300)
-    await playing
+    await running
     return cluster
 
 
-def timeless(found: Any) -> Any:
-    """The same without what differs from one moment to another."""
+def without_times(found: Any) -> Any:
+    """The same without the fields that depend on the time."""
     if isinstance(found, dict):
-        return {key: timeless(value) for key, value in found.items() if key not in TIMES}
-    return [timeless(one) for one in found] if isinstance(found, list) else found
+        return {key: without_times(value) for key, value in found.items() if key not in TIMES}
+    return [without_times(one) for one in found] if isinstance(found, list) else found
 
 
 def outcome(cluster: FakeCluster) -> Any:
-    """All objects as they stand in the end, and the phases of the job on the way there. That it was
-    Planning is only told where an operator finds what another has made."""
-    told = (one["phase"] for one in cluster.history)
-    phases = [phase for phase, _ in itertools.groupby(told) if phase != "Planning"]
-    return timeless({**cluster.objects, "phases": phases})
+    """All objects at the end, and the phases of the job. Planning is left out: it shows only where
+    an operator finds the objects of another."""
+    written = (one["phase"] for one in cluster.history)
+    phases = [phase for phase, _ in itertools.groupby(written) if phase != "Planning"]
+    return without_times({**cluster.objects, "phases": phases})
 
 
-def undisturbed(play: Play) -> tuple[list[str], Any]:
-    """The calls of an operator that lives, and what comes of the job."""
+def undisturbed(scenario: Scenario) -> tuple[list[str], Any]:
+    """The calls of an operator that is not killed, and the outcome."""
     killer = Killer(NEVER, "before")
-    cluster = run(life(killer, play))
+    cluster = run(run_and_replace(killer, scenario))
     return killer.calls, outcome(cluster)
 
 
-LIVES = {name: undisturbed(play) for name, play in PLAYS.items()}
-KILLS = [
-    pytest.param(name, calls, when, id=f"{name}-{when}-{calls}-{call}")
-    for name, (made, _) in LIVES.items()
-    for calls, call in enumerate(made)
-    for when in ("before", "after")
-]
+@pytest.fixture(scope="module")
+def undisturbed_runs() -> dict[str, tuple[list[str], Any]]:
+    return {name: undisturbed(scenario) for name, scenario in SCENARIOS.items()}
 
 
-def test_the_lives_take_calls_of_every_kind() -> None:
-    made = {"create ConfigMap", "create Secret", "create RayJob"}
-    calls = {call for each, _ in LIVES.values() for call in each}
-    others = {"patch status", "get RayJob", "get Events", "list Pods", "release", "remove"}
-    assert calls == made | others
-
-
-def test_the_lives_come_to_their_ends() -> None:
-    ends = {name: found["phases"][-1] for name, (_, found) in LIVES.items()}
-    succeeded = dict.fromkeys(["succeeds", "fails-once", "is-suspended"], "Succeeded")
-    assert ends == {**succeeded, "fails": "Failed"}
-
-
-@pytest.mark.parametrize(("name", "calls", "when"), KILLS)
-def test_an_operator_that_is_killed_at_any_call_is_replaced_without_a_trace(
-    name: str, calls: int, when: str
+def test_scenarios_make_calls_of_every_kind(
+    undisturbed_runs: dict[str, tuple[list[str], Any]],
 ) -> None:
-    killer = Killer(calls, when)
-    cluster = run(life(killer, PLAYS[name]))
-    assert killer.killed
-    assert outcome(cluster) == LIVES[name][1]
+    calls = {call for each, _ in undisturbed_runs.values() for call in each}
+    assert calls == {
+        *("create ConfigMap", "create Secret", "create RayJob"),
+        *("patch status", "get RayJob", "get Events", "list Pods"),
+        *("release", "remove RayJob", "remove RayCluster"),
+    }
+
+
+def test_scenarios_end_as_expected(undisturbed_runs: dict[str, tuple[list[str], Any]]) -> None:
+    ends = {name: found["phases"][-1] for name, (_, found) in undisturbed_runs.items()}
+    expected = dict.fromkeys(["succeeds", "fails-once", "is-suspended"], "Succeeded")
+    assert ends == {**expected, "fails": "Failed"}
+
+
+@pytest.mark.scaled("model-check")
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_operator_killed_at_any_call_is_replaced_without_a_trace(
+    name: str, undisturbed_runs: dict[str, tuple[list[str], Any]]
+) -> None:
+    """At a landing, kills before the first call and after each: what a kill before any other call
+    leaves in the cluster is what a kill after the previous call leaves."""
+    calls, expected = undisturbed_runs[name]
+    kills = [(number, "after") for number in range(len(calls))]
+    kills += [(number, "before") for number in range(len(calls) if in_long_tier() else 1)]
+    differing = []
+    for number, when in kills:
+        killer = Killer(number, when)
+        cluster = run(run_and_replace(killer, SCENARIOS[name]))
+        assert killer.killed
+        if outcome(cluster) != expected:
+            differing.append((when, number, calls[number]))
+    assert differing == []

@@ -14,67 +14,67 @@ from batchinference_operator.reconcile.beginning import AWAY_SECONDS, NOT_MADE
 from batchinference_operator.reconcile.turns import Concurrency
 from batchinference_operator.runtime.driver import Answer
 from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
-from support.fake_cluster import MemoryGateway, operated
-from support.operator_objects import SETTINGS, placed, pod_body, report, waiting
-from support.virtual_time import clock, in_leaping_time, until
-from support.world import World
+from support.operator.fake_cluster import FakeGateway
+from support.operator.harness import Harness, running_operator
+from support.operator.objects import SETTINGS, placed, pod_body, report, waiting
+from support.operator.virtual_time import clock, in_virtual_time, until
 
 TIMED_OUT = Unreachable('500: failed calling webhook "v.ray.io": context deadline exceeded')
 
 
-@in_leaping_time
-async def test_a_job_that_was_changed_meanwhile_is_looked_at_again() -> None:
-    world = World()
+@in_virtual_time
+async def test_conflict_requeues_the_job() -> None:
+    harness = Harness()
 
     def change_it(call: str) -> None:
-        world.called(call)
-        if call == "patch status" and world.count(call) == 1:
-            world.cluster.change("BatchInference", "job", {"metadata": {"labels": {"a": "b"}}})
+        harness.record(call)
+        if call == "patch status" and harness.count(call) == 1:
+            harness.cluster.patch("BatchInference", "job", {"metadata": {"labels": {"a": "b"}}})
 
-    world.gateway.before = change_it
-    async with world.operated(lag={"BatchInference": 60, "RayJob": 60}):
-        world.cluster.apply()
-        await until(world.phase)
+    harness.gateway.before = change_it
+    async with harness.operator(lag={"BatchInference": 60, "RayJob": 60}):
+        harness.cluster.apply()
+        await until(harness.phase)
     news = 120  # when the watch shows the change
-    tries = [when for when, call in world.calls if call == "patch status" and when < news]
+    tries = [when for when, call in harness.calls if call == "patch status" and when < news]
     assert len(tries) > 1, "it does not count on the watch"
 
 
-@in_leaping_time
-async def test_a_conflict_is_nothing_to_complain_of(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    async with world.operated(lag={"BatchInference": 30}):
-        await world.a_job_ends()
+@in_virtual_time
+async def test_conflict_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    harness = Harness()
+    async with harness.operator(lag={"BatchInference": 30}):
+        await harness.finish_job()
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-@in_leaping_time
-async def test_a_failing_api_server_is_tried_again_ever_less_often() -> None:
-    world = World()
+@in_virtual_time
+async def test_failing_api_server_is_retried_with_backoff() -> None:
+    harness = Harness()
 
     def fail(call: str) -> None:
-        world.called(call)
-        if world.count("create ConfigMap") <= 5:
+        harness.record(call)
+        if harness.count("create ConfigMap") <= 5:
             raise Unreachable("connection reset")
 
-    world.gateway.before = fail
-    async with world.operated():
-        world.cluster.apply()
-        await until(lambda: world.cluster.get("RayJob", "job-1"))
-    times = [when for when, call in world.calls if call == "create ConfigMap"]
+    harness.gateway.before = fail
+    async with harness.operator():
+        harness.cluster.apply()
+        await until(lambda: harness.cluster.get("RayJob", "job-1"))
+    times = [when for when, call in harness.calls if call == "create ConfigMap"]
     assert times[:6] == [0, 0.5, 1.5, 3.5, 7.5, 15.5]
 
 
-@in_leaping_time
-async def test_an_api_server_that_is_away_is_one_line_a_look_and_no_error(
+@in_virtual_time
+async def test_api_server_outage_logs_one_warning_per_attempt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
-    world.fails("create ConfigMap", Unreachable("Cannot connect to host 10.0.0.1:443"))
-    async with world.recorded() as metrics:
-        world.cluster.apply()
+    harness = Harness()
+    harness.fail_call("create ConfigMap", Unreachable("Cannot connect to host 10.0.0.1:443"))
+    async with harness.recorded_operator() as metrics:
+        harness.cluster.apply()
         await asyncio.sleep(10)
-    looks = world.count("create ConfigMap")
+    looks = harness.count("create ConfigMap")
     kinds = {"unreachable": looks, "error": None, "refused": None}
     assert looks > 3
     for kind, count in kinds.items():
@@ -86,145 +86,147 @@ async def test_an_api_server_that_is_away_is_one_line_a_look_and_no_error(
     assert "the API server is away: Cannot connect to host 10.0.0.1:443" in told[0].message
 
 
-@in_leaping_time
-async def test_after_a_success_the_next_failure_is_tried_again_soon() -> None:
-    world = World()
+@in_virtual_time
+async def test_success_resets_the_backoff() -> None:
+    harness = Harness()
 
     def fail(call: str) -> None:
-        world.called(call)
-        if world.count("create ConfigMap") <= 5 or (call == "release" and world.count(call) == 1):
+        harness.record(call)
+        if harness.count("create ConfigMap") <= 5 or (
+            call == "release" and harness.count(call) == 1
+        ):
             raise Unreachable("connection reset")
 
-    world.gateway.before = fail
-    async with world.operated():
-        world.cluster.apply()
-        await world.kuberay().run()
-        await until(lambda: world.count("release") == 2)
-    first, second = (when for when, call in world.calls if call == "release")
+    harness.gateway.before = fail
+    async with harness.operator():
+        harness.cluster.apply()
+        await harness.ray_job().run()
+        await until(lambda: harness.count("release") == 2)
+    first, second = (when for when, call in harness.calls if call == "release")
     assert second - first == 0.5
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_job_that_cannot_be_started_does_not_hold_up_another() -> None:
-    world = World()
+    harness = Harness()
 
-    class Picky(MemoryGateway):
+    class Picky(FakeGateway):
         async def create(self, body: dict[str, Any]) -> None:
             if body["metadata"]["name"].startswith("bad"):
                 raise RuntimeError("a bug")
             await super().create(body)
 
-    async with operated(Picky(world.cluster), world.driver, workers=1):
-        world.cluster.apply("bad")
-        world.cluster.apply("good")
-        await world.kuberay("good").run()
-        await until(lambda: world.over("good"))
-    assert world.cluster.status("bad") == {}
+    async with running_operator(Picky(harness.cluster), harness.driver, workers=1):
+        harness.cluster.apply("bad")
+        harness.cluster.apply("good")
+        await harness.ray_job("good").run()
+        await until(lambda: harness.is_finished("good"))
+    assert harness.cluster.status("bad") == {}
 
 
-@in_leaping_time
-async def test_a_refusal_stands_in_the_status_until_the_objects_are_taken() -> None:
-    world = World()
+@in_virtual_time
+async def test_refusal_shows_in_status_until_objects_are_created() -> None:
+    harness = Harness()
     full = True
 
     def refuse(call: str) -> None:
-        world.called(call)
+        harness.record(call)
         if call == "create RayJob" and full:
             raise Refused("403: exceeded quota")
 
-    world.gateway.before = refuse
-    async with world.operated():
-        world.cluster.apply()
-        await until(lambda: world.reason() == "Refused")
-        assert world.phase() == "Pending"
-        assert world.cluster.status()["conditions"][0]["message"] == "403: exceeded quota"
+    harness.gateway.before = refuse
+    async with harness.operator():
+        harness.cluster.apply()
+        await until(lambda: harness.reason() == "Refused")
+        assert harness.phase() == "Pending"
+        assert harness.cluster.status()["conditions"][0]["message"] == "403: exceeded quota"
         await asyncio.sleep(300)
-        assert world.count("patch status") == 1
-        assert 5 < world.count("create RayJob") < 15, "again and again, but not in a hurry"
+        assert harness.count("patch status") == 1
+        assert 5 < harness.count("create RayJob") < 15, "again and again, but not in a hurry"
         full = False
-        await world.its_run_ends()
-    assert world.phase() == "Succeeded"
+        await harness.finish_run()
+    assert harness.phase() == "Succeeded"
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "RayJob", "Secret"])
-@in_leaping_time
-async def test_an_api_server_that_is_away_for_a_moment_is_no_news_of_the_job(kind: str) -> None:
-    world = World()
+@in_virtual_time
+async def test_short_api_server_outage_does_not_show_in_status(kind: str) -> None:
+    harness = Harness()
 
     def fail(call: str) -> None:
-        world.called(call)
+        harness.record(call)
         if call == f"create {kind}" and clock() < AWAY_SECONDS / 2:
             raise TIMED_OUT
 
-    world.gateway.before = fail
-    async with world.recorded():
-        await world.a_job_ends()
-    assert world.phase() == "Succeeded"
-    reasons = {one["conditions"][0]["reason"] for one in world.cluster.history}
+    harness.gateway.before = fail
+    async with harness.recorded_operator():
+        await harness.finish_job()
+    assert harness.phase() == "Succeeded"
+    reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
     assert reasons.isdisjoint(NOT_MADE)
-    told = [event["reason"] for event in world.cluster.events.values()]
+    told = [event["reason"] for event in harness.cluster.events.values()]
     assert told == ["AttemptStarted", "Succeeded"]
 
 
 @pytest.mark.parametrize("limit", [None, 1], ids=["any", "one-at-a-time"])
-@in_leaping_time
-async def test_an_api_server_that_stays_away_is_told_in_words_that_say_so(
+@in_virtual_time
+async def test_long_api_server_outage_shows_in_status(
     limit: int | None,
 ) -> None:
-    world, away = World(), True
+    harness, away = Harness(), True
 
     def fail(call: str) -> None:
-        world.called(call)
+        harness.record(call)
         if call == "create RayJob" and away:
             raise TIMED_OUT
 
-    world.gateway.before = fail
+    harness.gateway.before = fail
     settings = replace(SETTINGS, concurrency=Concurrency(in_all=limit))
-    async with world.operated(settings=settings):
-        world.cluster.apply()
-        await until(lambda: world.reason() == "ApiServerAway")
+    async with harness.operator(settings=settings):
+        harness.cluster.apply()
+        await until(lambda: harness.reason() == "ApiServerAway")
         assert AWAY_SECONDS <= clock() <= 2.5 * AWAY_SECONDS
-        assert world.phase() == "Pending"
-        message = world.cluster.status()["conditions"][0]["message"]
+        assert harness.phase() == "Pending"
+        message = harness.cluster.status()["conditions"][0]["message"]
         assert message.startswith("the API server has not made the job's objects")
         assert "context deadline exceeded" in message
         away = False
-        await world.its_run_ends()
-    assert world.phase() == "Succeeded"
+        await harness.finish_run()
+    assert harness.phase() == "Succeeded"
 
 
-@in_leaping_time
-async def test_each_absence_of_the_api_server_has_its_own_minute() -> None:
-    world, back = World(), AWAY_SECONDS / 2
+@in_virtual_time
+async def test_each_outage_has_its_own_grace_period() -> None:
+    harness, back = Harness(), AWAY_SECONDS / 2
 
     def fail(call: str) -> None:
         if call == "create RayJob" and clock() < back:
             raise TIMED_OUT
 
-    world.gateway.before = fail
-    async with world.operated():
-        world.cluster.apply(
+    harness.gateway.before = fail
+    async with harness.operator():
+        harness.cluster.apply(
             retry={"onCause": {"Application": "retry"}, "backoff": {"initial": "0s"}}
         )
-        await until(lambda: world.cluster.get("RayJob", "job-1"))
+        await until(lambda: harness.cluster.get("RayJob", "job-1"))
         back = clock() + 2 * AWAY_SECONDS
-        await world.kuberay().run(JobState.FAILED)
-        await until(lambda: world.cluster.get("RayJob", "job-2"))
+        await harness.ray_job().run(JobState.FAILED)
+        await until(lambda: harness.cluster.get("RayJob", "job-2"))
     assert clock() >= back
-    reasons = {one["conditions"][0]["reason"] for one in world.cluster.history}
+    reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
     assert "ApiServerAway" not in reasons
 
 
-@in_leaping_time
-async def test_a_refused_token_keeps_no_deadline_from_the_job() -> None:
-    world = World()
-    world.fails("create Secret", Refused("403: exceeded quota: secrets"))
-    async with world.operated():
-        world.cluster.apply(deadlines={"pending": "10m"})
-        await until(lambda: world.reason() == "Refused")
-        await until(world.over, 700)
-        assert (world.phase(), world.reason()) == ("Failed", "DeadlineExceeded")
-        await until(lambda: world.cluster.get("RayJob", "job-1") is None)
+@in_virtual_time
+async def test_deadline_applies_while_the_token_is_refused() -> None:
+    harness = Harness()
+    harness.fail_call("create Secret", Refused("403: exceeded quota: secrets"))
+    async with harness.operator():
+        harness.cluster.apply(deadlines={"pending": "10m"})
+        await until(lambda: harness.reason() == "Refused")
+        await until(harness.is_finished, 700)
+        assert (harness.phase(), harness.reason()) == ("Failed", "DeadlineExceeded")
+        await until(lambda: harness.cluster.get("RayJob", "job-1") is None)
 
 
 UNTOLD = [
@@ -235,81 +237,84 @@ UNTOLD = [
 
 
 @pytest.mark.parametrize("fault", UNTOLD, ids=repr)
-@in_leaping_time
-async def test_words_that_cannot_be_read_keep_nothing_from_a_job(
+@in_virtual_time
+async def test_unreadable_events_do_not_block_a_job(
     fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World()
-    world.fails("get Events", fault)
-    async with world.operated():
-        await world.a_job_starts()
+    harness = Harness()
+    harness.fail_call("get Events", fault)
+    async with harness.operator():
+        await harness.start_job()
         for number in range(3):
             body = pod_body(f"job-1-{number}", **placed(), **waiting("ContainerCreating"))
-            world.cluster.put(body)
+            harness.cluster.put(body)
         await asyncio.sleep(600)
-        world.cluster.change("BatchInference", "job", {"spec": {"suspend": True}})
-        await until(lambda: world.phase() == "Suspended", 30)
+        harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
+        await until(lambda: harness.cluster.get("RayJob", "job-1") is None, 30)
+        for number in range(3):
+            harness.cluster.delete("Pod", f"job-1-{number}")
+        await until(lambda: harness.phase() == "Suspended", 30)
     told = [record.message for record in caplog.records if record.levelno > logging.INFO]
     assert len(told) == 1, "once, however often"
     assert "Events cannot be read" in told[0]
 
 
-@in_leaping_time
-async def test_one_pod_whose_words_cannot_be_read_stands_for_all() -> None:
-    world = World()
-    world.fails("get Events", Unreachable("no answer"))
-    async with world.operated():
-        await world.a_job_starts()
-        before = len(world.calls)
+@in_virtual_time
+async def test_failed_event_lookup_is_not_repeated_per_pod() -> None:
+    harness = Harness()
+    harness.fail_call("get Events", Unreachable("no answer"))
+    async with harness.operator():
+        await harness.start_job()
+        before = len(harness.calls)
         for number in range(3):
             body = pod_body(f"job-1-{number}", **placed(), **waiting("ContainerCreating"))
-            world.cluster.put(body)
+            harness.cluster.put(body)
         await asyncio.sleep(1)
-    assert [call for _, call in world.calls[before:]].count("get Events") == 1
+    assert [call for _, call in harness.calls[before:]].count("get Events") == 1
 
 
-@in_leaping_time
-async def test_a_worker_outlives_any_error() -> None:
-    world = World()
+@in_virtual_time
+async def test_worker_survives_any_error() -> None:
+    harness = Harness()
     broken = True
 
     def fail(call: str) -> None:
         if broken:
             raise RuntimeError("a bug")
 
-    world.gateway.before = fail
-    async with world.operated(workers=1) as controller:
-        world.cluster.apply()
+    harness.gateway.before = fail
+    async with harness.operator(workers=1) as controller:
+        harness.cluster.apply()
         await asyncio.sleep(100)
         broken = False
-        await world.its_run_ends()
+        await harness.finish_run()
         assert len(controller.queue) == 0
 
 
-@in_leaping_time
-async def test_a_driver_that_falls_silent_sets_nothing_back() -> None:
-    world = World()
-    async with world.operated():
-        kuberay = await world.a_job_runs()
-        await kuberay.tell(Answer(reached=True, report=report(rows=40)))
-        await kuberay.tell(Answer(reached=False))
-        assert (world.phase(), world.reason()) == ("Running", "DriverSilent")
-        await kuberay.tell(Answer(reached=True, report=report(JobState.PREPARING)))
-        await kuberay.tell(Answer(reached=True, report=report(rows=10)))
-        assert (world.phase(), world.reason()) == ("Running", "Running")
-        assert world.cluster.status()["progress"] == {"rows": 40}
+@in_virtual_time
+async def test_silent_driver_does_not_reset_progress() -> None:
+    harness = Harness()
+    async with harness.operator():
+        ray_job = await harness.run_job()
+        await ray_job.answer(Answer(reached=True, report=report(rows=40)))
+        await ray_job.answer(Answer(reached=False))
+        assert (harness.phase(), harness.reason()) == ("Running", "DriverSilent")
+        await ray_job.answer(Answer(reached=True, report=report(JobState.PREPARING)))
+        await ray_job.answer(Answer(reached=True, report=report(rows=10)))
+        assert (harness.phase(), harness.reason()) == ("Running", "Running")
+        assert harness.cluster.status()["progress"] == {"rows": 40}
 
 
-@in_leaping_time
-async def test_a_job_ends_without_its_report_when_nobody_answers_for_a_minute() -> None:
-    world = World()
-    async with world.operated():
-        kuberay = await world.a_job_runs()
+@in_virtual_time
+async def test_job_ends_after_a_minute_without_a_report() -> None:
+    harness = Harness()
+    async with harness.operator():
+        ray_job = await harness.run_job()
         end = {"endTime": "2026-03-01T12:00:30Z"}
         began = clock()
-        await kuberay.step(jobStatus="SUCCEEDED", jobDeploymentStatus="Complete", **end)
-        assert world.phase() == "Finalizing"
-        await until(world.over)
+        await ray_job.step(jobStatus="SUCCEEDED", jobDeploymentStatus="Complete", **end)
+        assert harness.phase() == "Finalizing"
+        await until(harness.is_finished)
         assert 60 <= clock() - began <= 90
-    assert world.phase() == "Succeeded"
-    assert "could not be read" in world.cluster.status()["conditions"][0]["message"]
+    assert harness.phase() == "Succeeded"
+    assert "could not be read" in harness.cluster.status()["conditions"][0]["message"]

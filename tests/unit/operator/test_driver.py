@@ -18,8 +18,8 @@ from batchinference.spec.report import REPORT_FILE, JobState
 from batchinference_operator.runtime import driver as driver_module
 from batchinference_operator.runtime.driver import MAX_BYTES, Answer, Dashboard
 from batchinference_operator.status.observations import DASHBOARD_PORT, RayJobView
-from support.http_servers import Serve, Server, answering
-from support.operator_objects import NAMESPACE, RUNNING, ray_job_body, report
+from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report
+from support.servers.scripted_http import Serve, Server, answering
 
 SEEN = RayJobView.of(ray_job_body(**RUNNING))
 TOKEN = "a-token"

@@ -1,9 +1,9 @@
-"""What happens to a job is told once, whatever the number of looks."""
+"""What happens to a job is told once, whatever the number of loop."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
@@ -11,13 +11,14 @@ from batchinference.spec.status import Counts
 from batchinference_operator.reconcile.model import Actions
 from batchinference_operator.status.events import Event, events_between
 from batchinference_operator.status.pods import PodView
-from support.looks import Looks
-from support.operator_objects import INITIALIZING, RUNNING, pod_body, waiting
+from support.operator.objects import INITIALIZING, RUNNING, pod_body, waiting
+from support.operator.reconcile_loop import ReconcileLoop
+from support.tiers import examples
 
 IMAGE = "Back-off pulling image registry/pipeline:1"
 
 
-class Told(Looks):
+class Told(ReconcileLoop):
     """A job, and the Events on it."""
 
     def __init__(self, **spec: object) -> None:
@@ -45,8 +46,8 @@ def test_a_job_that_goes_well_has_a_beginning_and_an_end() -> None:
     job = Told()
     job.run()
     counts = Counts(read=100, written=98, failed=2, skipped=0)
-    job.tell(JobState.SUCCEEDED, counts=counts, output="s3://out/")
-    job.look()
+    job.set_report(JobState.SUCCEEDED, counts=counts, output="s3://out/")
+    job.reconcile()
     assert job.reasons == ["AttemptStarted", "Succeeded"]
     assert job.events[0].note == "attempt 1 begins as RayJob job-1"
     words = "100 rows read: 98 written, 2 failed, 0 skipped; output in s3://out/"
@@ -56,8 +57,8 @@ def test_a_job_that_goes_well_has_a_beginning_and_an_end() -> None:
 def test_without_counts_the_end_is_told_in_the_words_of_the_status() -> None:
     job = Told()
     job.run()
-    job.tell(JobState.SUCCEEDED, message="an output was there")
-    job.look()
+    job.set_report(JobState.SUCCEEDED, message="an output was there")
+    job.reconcile()
     assert job.last("Succeeded").note == "an output was there"
 
 
@@ -65,8 +66,8 @@ def test_looks_at_which_nothing_happens_tell_nothing() -> None:
     job = Told()
     job.run(rows=10)
     for rows in range(11, 40):
-        job.tell(JobState.RUNNING, rows=rows)
-        job.look(seconds=2)
+        job.set_report(JobState.RUNNING, rows=rows)
+        job.reconcile(seconds=2)
     assert job.reasons == ["AttemptStarted"]
 
 
@@ -80,10 +81,10 @@ def test_an_attempt_that_fails_and_the_next_one() -> None:
     assert failed.note == "attempt 1 failed: NodeLost: node a-1 was drained"
     assert retrying.type == "Normal"
     assert retrying.note == f"attempt 2 begins at {job.status['nextAttemptTime']}"
-    job.let_go()
+    job.finalize_deletions()
     for _ in range(4):
-        job.look(seconds=20)
-        job.let_go()
+        job.reconcile(seconds=20)
+        job.finalize_deletions()
     assert job.last("AttemptStarted").note == "attempt 2 begins as RayJob job-2"
 
 
@@ -100,7 +101,7 @@ def test_the_failure_that_ends_the_job_is_told_once() -> None:
 def test_a_deadline_that_passes() -> None:
     job = Told(deadlines={"total": "1h"})
     job.run()
-    job.look(seconds=3700)
+    job.reconcile(seconds=3700)
     assert job.last("Failed").note == (
         "attempt 1: DeadlineExceeded: the job has not ended within deadlines.total 1h"
     )
@@ -108,7 +109,7 @@ def test_a_deadline_that_passes() -> None:
 
 def test_a_job_that_cannot_be_rendered() -> None:
     job = Told(steps=[{"name": "odd"}])
-    job.look()
+    job.reconcile()
     assert job.reasons == ["Failed"]
     assert job.events[0].note.startswith("InvalidSpec: ")
 
@@ -119,19 +120,19 @@ def test_suspending_and_resuming() -> None:
     for suspend in (True, False):
         job.spec["suspend"] = suspend
         for _ in range(4):
-            job.look(seconds=5)
-            job.let_go()
+            job.reconcile(seconds=5)
+            job.finalize_deletions()
     assert job.reasons == ["AttemptStarted", "Suspended", "Resumed", "AttemptStarted"]
 
 
-def test_trouble_below_is_told_in_the_objects_own_words_when_it_begins() -> None:
+def test_new_trouble_posts_an_event_with_its_message() -> None:
     job = Told()
     job.start()
     job.pods = stuck()
-    job.look()
+    job.reconcile()
     job.pods = stuck("ErrImagePull", "not found")
     for _ in range(5):
-        job.look(seconds=30)
+        job.reconcile(seconds=30)
     assert job.reasons == ["AttemptStarted", "ImagePull"]
     assert job.events[-1] == Event("ImagePull", "Wait", f"pod job-1-head: {IMAGE}", "Warning")
 
@@ -141,7 +142,7 @@ def test_trouble_that_has_healed_and_returns_is_told_again() -> None:
     job.start()
     for pods in (stuck(), (), stuck()):
         job.pods = pods
-        job.look()
+        job.reconcile()
     assert job.reasons.count("ImagePull") == 2
 
 
@@ -149,17 +150,17 @@ def test_waiting_for_kueue_is_no_warning() -> None:
     job = Told()
     job.plan()
     job.ray_job["spec"]["suspend"] = True
-    job.look()
+    job.reconcile()
     assert (job.events[-1].reason, job.events[-1].type) == ("Queued", "Normal")
 
 
 def test_another_word_of_kuberay_is_no_news() -> None:
     job = Told()
     job.plan()
-    job.play(**INITIALIZING)
-    job.look()
-    job.play(**RUNNING)
-    job.look()
+    job.set_kuberay_status(**INITIALIZING)
+    job.reconcile()
+    job.set_kuberay_status(**RUNNING)
+    job.reconcile()
     assert job.reasons == ["AttemptStarted"]
 
 
@@ -167,11 +168,12 @@ STEPS = st.sampled_from(["look", "stuck", "healed", "rows", "fail", "suspend", "
 
 
 @given(steps=st.lists(STEPS, max_size=30))
-def test_whatever_happens_a_look_at_the_same_things_tells_nothing_new(steps: list[str]) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_reconcile_without_changes_posts_no_event(steps: list[str]) -> None:
     job = Told(retry={"maxAttempts": 10, "backoff": {"initial": "0s"}})
     for step in steps:
         _do(job, step)
-        job.look(seconds=1)
+        job.reconcile(seconds=1)
         assert events_between(job.status, job.status) == []
         told = [(event.reason, event.note) for event in job.events]
         numbered = [one for one in told if "attempt " in one[1]]
@@ -185,19 +187,19 @@ def _do(job: Told, step: str) -> None:
     elif step in ("stuck", "healed"):
         job.pods = stuck() if step == "stuck" else ()
     elif step == "gone":
-        job.let_go()
-        job.said = None
+        job.finalize_deletions()
+        job.report = None
     elif job.ray_jobs.get(job.status.get("rayJobName", "")):
-        job.play(**RUNNING)
+        job.set_kuberay_status(**RUNNING)
         if step == "rows":
-            job.tell(JobState.RUNNING, rows=5)
+            job.set_report(JobState.RUNNING, rows=5)
         elif step == "fail":
-            job.tell(JobState.FAILED, reason="NodeLost", message="in its words")
+            job.set_report(JobState.FAILED, reason="NodeLost", message="in its words")
 
 
 @pytest.mark.parametrize("limit", ["deadlines.active", "deadlines.stall"])
 def test_a_limit_of_an_attempt_is_named(limit: str) -> None:
     job = Told(deadlines={limit.partition(".")[2]: "1m"}, retry={"maxAttempts": 1})
     job.run()
-    job.look(seconds=90)
+    job.reconcile(seconds=90)
     assert limit in job.last("Failed").note

@@ -15,8 +15,9 @@ from batchinference_operator.runtime.handlers import configure, register
 from batchinference_operator.runtime.metrics import Metrics
 from batchinference_operator.runtime.watches import Login, Watches
 from batchinference_operator.status.observations import Object
-from support.fake_cluster import FakeCluster, FakeDriver, MemoryGateway
-from support.operator_objects import (
+from support.operator.fake_cluster import FakeCluster, FakeGateway
+from support.operator.fake_kuberay import FakeDriver
+from support.operator.objects import (
     NAMESPACE,
     SETTINGS,
     job_body,
@@ -24,7 +25,7 @@ from support.operator_objects import (
     ray_job_body,
     waiting,
 )
-from support.virtual_time import in_leaping_time
+from support.operator.virtual_time import in_virtual_time
 
 Handlers = dict[str, Any]
 STUCK = pod_body(**waiting("ImagePullBackOff"))
@@ -33,7 +34,7 @@ BODIES = {"jobs": job_body(), "ray-jobs": ray_job_body(), "pods": STUCK}
 
 def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     """kopf's handlers by their ids."""
-    controller = Controller(MemoryGateway(FakeCluster()), FakeDriver(), SETTINGS)
+    controller = Controller(FakeGateway(FakeCluster()), FakeDriver(), SETTINGS)
     registry = kopf.OperatorRegistry()
     register(registry, controller, Login(Watches([], 60), Metrics()))
     handlers = {str(found.id): found for found in registry._watching.get_all_handlers()}
@@ -76,7 +77,7 @@ async def take(handler: Any, kind: str | None, body: Object) -> None:
 
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED", "DELETED"])
 @pytest.mark.parametrize("watch", ["jobs", "ray-jobs", "pods"])
-@in_leaping_time
+@in_virtual_time
 async def test_every_event_puts_the_jobs_key_on_the_queue(watch: str, kind: str | None) -> None:
     handlers, controller, _ = registered()
     await take(handlers[watch], kind, BODIES[watch])
@@ -84,7 +85,7 @@ async def test_every_event_puts_the_jobs_key_on_the_queue(watch: str, kind: str 
     assert await controller.queue.get() == (NAMESPACE, "job")
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_events_keep_the_cache_true() -> None:
     handlers, controller, _ = registered()
     for watch, body in BODIES.items():
@@ -106,7 +107,7 @@ async def test_events_keep_the_cache_true() -> None:
 
 
 @pytest.mark.parametrize("clusterwide", [True, False])
-def test_crds_are_looked_out_for_only_with_rights_in_the_whole_cluster(clusterwide: bool) -> None:
+def test_crds_are_scanned_only_cluster_wide(clusterwide: bool) -> None:
     settings = kopf.OperatorSettings()
     configure(settings, clusterwide=clusterwide)
     assert settings.scanning.disabled is not clusterwide

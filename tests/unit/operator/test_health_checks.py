@@ -12,8 +12,8 @@ from lupa.lua51 import LuaRuntime
 from batchinference.spec.phases import Phase
 from batchinference_operator.status.conditions import Verdict
 from batchinference_operator.status.status import Finding, build_status
-from support.documentation import ROOT, blocks
-from support.kstatus import kstatus
+from support.documents.pages import ROOT, blocks
+from support.operator.kstatus import kstatus
 
 Object = dict[str, Any]
 NOON = "2026-03-01T12:00:00Z"

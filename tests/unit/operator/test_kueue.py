@@ -9,35 +9,35 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.looks import QUEUED_SECONDS
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.standing import stand_of
-from support.looks import Looks
-from support.operator_objects import RUNNING, SETTINGS, job_body
+from support.operator.objects import RUNNING, SETTINGS, job_body
+from support.operator.reconcile_loop import ReconcileLoop
 
 
-def hold(looks: Looks, seconds: float = 0.0) -> None:
+def hold(loop: ReconcileLoop, seconds: float = 0.0) -> None:
     """Kueue suspends the RayJob, and KubeRay stops it."""
-    looks.ray_job["spec"]["suspend"] = True
-    looks.ray_job["status"] = {"jobDeploymentStatus": "Suspended"}
-    looks.look(seconds)
+    loop.ray_job["spec"]["suspend"] = True
+    loop.ray_job["status"] = {"jobDeploymentStatus": "Suspended"}
+    loop.reconcile(seconds)
 
 
-def admit(looks: Looks, seconds: float = 0.0) -> None:
-    looks.ray_job["spec"]["suspend"] = False
-    looks.ray_job["status"] = {"jobDeploymentStatus": "Initializing"}
-    looks.said = None
-    looks.look(seconds)
+def admit(loop: ReconcileLoop, seconds: float = 0.0) -> None:
+    loop.ray_job["spec"]["suspend"] = False
+    loop.ray_job["status"] = {"jobDeploymentStatus": "Initializing"}
+    loop.report = None
+    loop.reconcile(seconds)
 
 
-def queued(**spec: object) -> Looks:
-    looks = Looks(cluster={"queue": "gpu"}, **spec)
-    looks.plan()
-    looks.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
-    hold(looks)
-    return looks
+def queued(**spec: object) -> ReconcileLoop:
+    loop = ReconcileLoop(cluster={"queue": "gpu"}, **spec)
+    loop.plan()
+    loop.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
+    hold(loop)
+    return loop
 
 
 def test_the_ray_job_is_created_for_kueue_to_admit() -> None:
-    looks = Looks(cluster={"queue": "gpu", "queuePriorityClass": "nightly"})
-    made = looks.look().create[-1]
+    loop = ReconcileLoop(cluster={"queue": "gpu", "queuePriorityClass": "nightly"})
+    made = loop.reconcile().create[-1]
     assert made["spec"]["suspend"] is True
     assert made["metadata"]["labels"][QUEUE_LABEL] == "gpu"
     assert made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "nightly"
@@ -45,97 +45,95 @@ def test_the_ray_job_is_created_for_kueue_to_admit() -> None:
 
 
 def test_while_it_is_held_back_the_job_is_queued() -> None:
-    looks = queued()
-    assert (looks.phase, looks.reason) == ("Pending", "Queued")
-    assert looks.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
-    assert looks.look().again_after == QUEUED_SECONDS
+    loop = queued()
+    assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
+    assert loop.reconcile().again_after == QUEUED_SECONDS
 
 
 def test_kueues_own_words_say_why() -> None:
-    looks = queued()
-    looks.words = {"job-1": "couldn't assign flavors to pod set head: insufficient quota"}
-    looks.look()
-    assert looks.message.endswith(
-        "gpu: couldn't assign flavors to pod set head: insufficient quota"
-    )
+    loop = queued()
+    loop.words = {"job-1": "couldn't assign flavors to pod set head: insufficient quota"}
+    loop.reconcile()
+    assert loop.message.endswith("gpu: couldn't assign flavors to pod set head: insufficient quota")
 
 
-def test_nothing_that_kueue_writes_is_undone() -> None:
-    looks = queued()
+def test_fields_written_by_kueue_are_kept() -> None:
+    loop = queued()
     for _ in range(3):
-        actions = looks.look(1000)
+        actions = loop.reconcile(1000)
         assert (actions.create, actions.remove, actions.release) == ((), (), ())
-    admit(looks)
-    assert [body["kind"] for body in looks.look().create] == []
+    admit(loop)
+    assert [body["kind"] for body in loop.reconcile().create] == []
 
 
 @pytest.mark.parametrize("deadline", ["pending", "active"])
 def test_its_deadlines_begin_when_it_is_admitted(deadline: str) -> None:
-    looks = queued(deadlines={deadline: "10m"})
-    looks.look(86_400)
-    assert looks.phase == "Pending"
-    admit(looks)
-    looks.look(599)
-    assert looks.phase == "Starting"
-    looks.look(1)
-    assert (looks.phase, looks.reason) == ("Failed", "DeadlineExceeded")
+    loop = queued(deadlines={deadline: "10m"})
+    loop.reconcile(86_400)
+    assert loop.phase == "Pending"
+    admit(loop)
+    loop.reconcile(599)
+    assert loop.phase == "Starting"
+    loop.reconcile(1)
+    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
 
 
 def test_its_total_time_counts_in_the_queue_as_well() -> None:
-    looks = queued(deadlines={"total": "1h"})
-    looks.look(3600)
-    assert (looks.phase, looks.reason) == ("Failed", "DeadlineExceeded")
+    loop = queued(deadlines={"total": "1h"})
+    loop.reconcile(3600)
+    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
 
 
-def running(**spec: object) -> Looks:
-    looks = queued(**spec)
-    admit(looks)
-    looks.play(**RUNNING)
-    looks.tell(JobState.RUNNING, rows=10)
-    looks.look()
-    assert looks.phase == "Running"
-    return looks
+def running(**spec: object) -> ReconcileLoop:
+    loop = queued(**spec)
+    admit(loop)
+    loop.set_kuberay_status(**RUNNING)
+    loop.set_report(JobState.RUNNING, rows=10)
+    loop.reconcile()
+    assert loop.phase == "Running"
+    return loop
 
 
-def test_a_job_that_loses_its_place_is_queued_again_in_the_same_attempt() -> None:
-    looks = running()
-    hold(looks)
-    assert (looks.phase, looks.reason) == ("Pending", "Queued")
-    admit(looks, 3600)
-    assert (looks.phase, looks.status["attempt"]) == ("Starting", 1)
-    assert "outcome" not in looks.attempt
+def test_preempted_job_is_queued_in_the_same_attempt() -> None:
+    loop = running()
+    hold(loop)
+    assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    admit(loop, 3600)
+    assert (loop.phase, loop.status["attempt"]) == ("Starting", 1)
+    assert "outcome" not in loop.attempt
 
 
 @pytest.mark.parametrize("cause", ["Interrupted", "Application", "NodeLost"])
 def test_what_its_driver_says_when_its_pods_are_taken_is_no_failure(cause: str) -> None:
-    looks = running()
-    looks.tell(JobState.FAILED, reason=cause, message="SIGTERM")
-    hold(looks)
-    assert (looks.phase, looks.reason) == ("Pending", "Queued")
-    assert looks.status.get("failedAttempts", 0) == 0
+    loop = running()
+    loop.set_report(JobState.FAILED, reason=cause, message="SIGTERM")
+    hold(loop)
+    assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    assert loop.status.get("failedAttempts", 0) == 0
 
 
-def test_success_stands_whatever_kueue_does_afterwards() -> None:
-    looks = running()
-    looks.tell(JobState.SUCCEEDED)
-    hold(looks)
-    assert looks.phase == "Succeeded"
+def test_success_is_final_despite_kueue() -> None:
+    loop = running()
+    loop.set_report(JobState.SUCCEEDED)
+    hold(loop)
+    assert loop.phase == "Succeeded"
 
 
 @pytest.mark.parametrize("deadlines", [{"stall": "5m"}, {"pending": "5m"}], ids=str)
 def test_a_job_that_was_taken_back_has_its_time_anew(deadlines: dict[str, str]) -> None:
-    looks = running(deadlines=deadlines)
-    hold(looks)
-    looks.look(3600)
-    admit(looks)
-    looks.look(290)
-    assert looks.phase == "Starting"
+    loop = running(deadlines=deadlines)
+    hold(loop)
+    loop.reconcile(3600)
+    admit(loop)
+    loop.reconcile(290)
+    assert loop.phase == "Starting"
 
 
 def test_progress_does_not_go_back() -> None:
-    looks = running()
-    hold(looks)
-    assert looks.status["progress"]["rows"] == 10
+    loop = running()
+    hold(loop)
+    assert loop.status["progress"]["rows"] == 10
 
 
 @pytest.mark.parametrize("by", ["the job", "the platform"])

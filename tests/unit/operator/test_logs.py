@@ -11,9 +11,9 @@ import kopf
 import pytest
 
 from batchinference_operator.runtime.logs import about, configure
-from support.operator_objects import SETTINGS
-from support.virtual_time import in_leaping_time
-from support.world import World
+from support.operator.harness import Harness
+from support.operator.objects import SETTINGS
+from support.operator.virtual_time import in_virtual_time
 
 OF_OPERATOR = logging.getLogger("batchinference.operator")
 
@@ -116,12 +116,12 @@ def test_every_line_of_a_job_names_it_and_no_line_its_token(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configure("json", "DEBUG")
-    world = World()
+    harness = Harness()
 
-    @in_leaping_time
+    @in_virtual_time
     async def run() -> None:
-        async with world.recorded():
-            await world.a_job_ends()
+        async with harness.recorded_operator():
+            await harness.finish_job()
 
     run()
     text = capsys.readouterr().err
@@ -130,5 +130,5 @@ def test_every_line_of_a_job_names_it_and_no_line_its_token(
     assert len(ours) > 5
     assert {line["job"] for line in ours} == {"team/job"}
     assert {line.get("attempt") for line in ours} == {None, 1}
-    uid = world.cluster.objects["BatchInference", "job"]["metadata"]["uid"]
+    uid = harness.cluster.objects["BatchInference", "job"]["metadata"]["uid"]
     assert SETTINGS.token(uid) not in text

@@ -10,8 +10,8 @@ import pytest
 from batchinference.spec.report import JobState
 from batchinference_operator.runtime.gateway import Conflict, Unreachable
 from batchinference_operator.runtime.metrics import Metrics
-from support.virtual_time import in_leaping_time, until
-from support.world import LAGS, World
+from support.operator.harness import LAGS, Harness
+from support.operator.virtual_time import in_virtual_time, until
 
 LOST = {
     "no answer": lambda: Unreachable("no answer"),
@@ -19,9 +19,9 @@ LOST = {
 }
 
 
-def told(world: World) -> dict[str, int]:
+def told(harness: Harness) -> dict[str, int]:
     """The reasons of Events, and how often each was counted."""
-    return {event["reason"]: event["count"] for event in world.cluster.events.values()}
+    return {event["reason"]: event["count"] for event in harness.cluster.events.values()}
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -30,11 +30,11 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 @pytest.mark.parametrize("lag", LAGS, ids=str)
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
-@in_leaping_time
-async def test_each_event_is_posted_once_though_every_second_answer_is_lost(
+@in_virtual_time
+async def test_events_are_posted_once_despite_lost_answers(
     lost: Callable[[], Exception], lag: dict[str, float]
 ) -> None:
-    world = World()
+    harness = Harness()
     writes = 0
 
     def lose(call: str) -> None:
@@ -44,33 +44,33 @@ async def test_each_event_is_posted_once_though_every_second_answer_is_lost(
             if writes % 2:
                 raise lost()
 
-    world.gateway.after = lose
-    async with world.recorded(lag=lag) as metrics:
-        world.cluster.apply(
+    harness.gateway.after = lose
+    async with harness.recorded_operator(lag=lag) as metrics:
+        harness.cluster.apply(
             retry={"backoff": {"initial": "1s"}, "onCause": {"Application": "retry"}}
         )
-        await world.kuberay().run(JobState.FAILED)
-        kuberay = world.kuberay()
-        kuberay.attempt = 2
-        await kuberay.run()
-        await until(world.over)
+        await harness.ray_job().run(JobState.FAILED)
+        ray_job = harness.ray_job()
+        ray_job.attempt = 2
+        await ray_job.run()
+        await until(harness.is_finished)
         await asyncio.sleep(5)
     assert writes > 5
-    assert told(world) == {"AttemptStarted": 1, "AttemptFailed": 1, "Retrying": 1, "Succeeded": 1}
+    assert told(harness) == {"AttemptStarted": 1, "AttemptFailed": 1, "Retrying": 1, "Succeeded": 1}
     assert value(metrics, "attempts_total", outcome="Failed", cause="Application") == 1
     assert value(metrics, "attempts_total", outcome="Succeeded", cause="") == 1
     assert value(metrics, "rows_finished_total") == 100
 
 
-@in_leaping_time
-async def test_what_the_operator_finds_when_it_starts_is_told_by_nobody_anew() -> None:
-    world = World()
-    async with world.recorded():
-        await world.a_job_ends()
-    before = told(world)
-    async with world.recorded() as metrics:
+@in_virtual_time
+async def test_restart_posts_no_event_again() -> None:
+    harness = Harness()
+    async with harness.recorded_operator():
+        await harness.finish_job()
+    before = told(harness)
+    async with harness.recorded_operator() as metrics:
         await asyncio.sleep(60)
-        world.cluster.change("BatchInference", "job", {"metadata": {"generation": 2}})
+        harness.cluster.patch("BatchInference", "job", {"metadata": {"generation": 2}})
         await asyncio.sleep(60)
-    assert told(world) == before
+    assert told(harness) == before
     assert value(metrics, "rows_finished_total") == 0

@@ -1,4 +1,4 @@
-"""The operator as a process, at an API server that a test plays over real HTTP."""
+"""The operator as a process, with a scripted API server over real HTTP."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,21 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from kubernetes.aio.config import kube_config
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchinference.rendering import NAME_LABEL
-from support.fake_cluster import merged
-from support.http_servers import Request, Serve, Server
-from support.operator_objects import NAMESPACE, job_body, pod_body
+from batchinference_operator.runtime.main import main, operate
+from batchinference_operator.runtime.preflight import NotReady
+from batchinference_operator.runtime.settings import OperatorSettings
+from support.operator.fake_cluster import apply_merge_patch
+from support.operator.objects import NAMESPACE, job_body, pod_body
+from support.servers.scripted_http import Request, Serve, Server
 
 KINDS = {
     "/apis/batchinference.dev/v1alpha1": {"batchinferences": "BatchInference"},
     "/apis/ray.io/v1": {"rayjobs": "RayJob"},
-    # kopf does not begin before it has found the kinds that it might need
+    # kopf waits until it has found the kinds that it may need
     "/apis/apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
     "/api/v1": {"pods": "Pod", "namespaces": "Namespace", "events": "Event"},
 }
@@ -44,7 +49,7 @@ def _group(root: str) -> dict[str, Any]:
 
 
 def _discovery() -> dict[str, Any]:
-    """What an API server tells of its kinds."""
+    """The discovery documents of an API server."""
     found: dict[str, Any] = {
         "/version": {"major": "1", "minor": "35"},
         "/api": {"versions": ["v1"]},
@@ -61,38 +66,73 @@ def _resource(plural: str, kind: str) -> dict[str, Any]:
     return {**names, "namespaced": namespaced, "verbs": ["list", "watch", "patch"]}
 
 
-def api_server(*missing: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """An API server with one BatchInference, whose watches stay silent. `missing` kinds are
-    unknown to it."""
-    discovery = _discovery()
+@dataclass
+class ScriptedApiServer:
+    """An API server with one BatchInference, whose watches send no events by themselves."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    missing: str = ""
+    """A plural that the server does not know."""
+    pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The list of pods waits for it."""
+    pods_flood: asyncio.Event = field(default_factory=asyncio.Event)
+    """From then on the watch of pods sends events without end."""
+    ray_jobs_fail: bool = False
+    unauthorized: bool = False
+    created: dict[str, Any] = field(default_factory=dict)
+    """Created objects by path."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
         plural = request.path.rsplit("/", 1)[-1]
-        if plural in missing:
+        discovery = _discovery()
+        if plural == self.missing:
             return web.Response(status=404, text="404 page not found\n")
         if request.path in discovery:
             return web.json_response(discovery[request.path])
         if "watch" in request.query:
-            response = web.StreamResponse(headers={"Content-Type": "application/json"})
-            await response.prepare(request)
-            await asyncio.sleep(float(request.query["timeoutSeconds"]))
-            return response
+            return await self._watch(request, plural)
+        if request.path in self.created:
+            return web.json_response(self.created[request.path])
         if request.method == "GET":
+            if plural == "pods":
+                await self.pods_listed.wait()
             items = [job_body()] if plural == "batchinferences" else []
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
         if request.method == "POST":
-            made = await request.json()
-            metadata = {**made["metadata"], "uid": "uid", "resourceVersion": "2"}
-            return web.json_response({**made, "metadata": metadata}, status=201)
+            body = await request.json()
+            metadata = {**body["metadata"], "uid": "uid", "resourceVersion": "2"}
+            created = {**body, "metadata": metadata}
+            self.created[f"{request.path}/{metadata['name']}"] = created
+            return web.json_response(created, status=201)
         written = (await request.json()).get("status", {})
         return web.json_response(job_body(resourceVersion="2", status=written))
 
-    return answer
+    async def _watch(self, request: web.Request, plural: str) -> web.StreamResponse:
+        if self.unauthorized:
+            return web.json_response({"kind": "Status", "code": 401}, status=401)
+        if self.ray_jobs_fail and plural == "rayjobs":
+            raise ConnectionResetError
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+                await self.pods_flood.wait()
+                for number in itertools.count(2) if plural == "pods" else ():
+                    await response.write(json.dumps(_pod_event(number)).encode() + b"\n")
+                await asyncio.Event().wait()
+        return response
+
+
+def _pod_event(number: int) -> dict[str, Any]:
+    """An event of one of many pods whose job is gone."""
+    labels = {NAME_LABEL: "gone"}
+    metadata = {"uid": f"uid-{number}", "resourceVersion": str(number), "labels": labels}
+    body = apply_merge_patch(pod_body(f"job-1-{number}"), {"metadata": metadata})
+    return {"type": "ADDED", "object": body}
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """A whole environment; the test adds the API server."""
+    """The environment of the operator, with a kubeconfig to be written by `point_to`."""
     (tmp_path / "key").write_text("a key of at least sixteen bytes")
     (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -122,7 +162,7 @@ def point_to(server: Server, environment: dict[str, str]) -> None:
 
 @asynccontextmanager
 async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The operator's process; it is killed if it outlives the block."""
+    """Run the operator as a process; kill it if it outlives the block."""
     command = "from batchinference_operator.runtime.main import main; main()"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", command, env=environment, stderr=asyncio.subprocess.PIPE
@@ -135,30 +175,22 @@ async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subproc
             await process.wait()
 
 
-async def said(environment: dict[str, str]) -> str:
-    """The last words of an operator that ends by itself, badly."""
-    async with operator(environment) as process:
-        _, words = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 1
-    return words.decode()
-
-
 async def served(server: Server, wanted: Callable[[Request], bool], times: int = 1) -> None:
-    """Wait until the operator has asked for something so many times."""
+    """Wait until the server has got so many such requests."""
     async with asyncio.timeout(30):
         while sum(map(wanted, server.requests)) < times:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.02)
 
 
 async def asked(environment: dict[str, str], path: str) -> tuple[int, str]:
-    """The operator's own answer, and its status."""
+    """The status and the text of one of the operator's endpoints."""
     url = f"http://127.0.0.1:{environment[PREFIX + 'HEALTH_PORT']}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status, await answer.text()
 
 
 async def answered(environment: dict[str, str], path: str, status: int) -> str:
-    """The operator's own answer, as soon as it has this status."""
+    """The text of an endpoint as soon as it has this status."""
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectorError):
@@ -169,7 +201,7 @@ async def answered(environment: dict[str, str], path: str, status: int) -> str:
 
 
 async def unhealthy(environment: dict[str, str]) -> bool:
-    """Whether the operator says so itself."""
+    """Whether /healthz fails."""
     with contextlib.suppress(aiohttp.ClientConnectionError):
         return (await asked(environment, "/healthz"))[0] == 503
     return False
@@ -184,13 +216,48 @@ def samples(text: str) -> dict[tuple[str, frozenset[str]], float]:
     }
 
 
-async def test_prometheus_finds_what_it_has_done(serve: Serve, settings: dict[str, str]) -> None:
-    server = await serve(api_server())
+async def test_operator_from_start_to_sigterm(serve: Serve, settings: dict[str, str]) -> None:
+    api = ScriptedApiServer()
+    server = await serve(api)
     point_to(server, settings)
-    async with operator(settings):
+    async with operator(settings) as process:
+        await check_readiness(settings, api)
+        await served(server, lambda asked: "watch" in asked.query, times=3)
         await served(server, lambda asked: asked.path.endswith("/events"))
-        await answered(settings, "/readyz", 200)
-        _, text = await asked(settings, "/metrics")
+        await served(server, lambda asked: asked.path.endswith("/job/status"))
+        check_metrics((await asked(settings, "/metrics"))[1])
+        api.pods_flood.set()
+        process.send_signal(signal.SIGTERM)
+        _, log = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    check_selectors(server)
+    created = [asked.body["kind"] for asked in server.requests if asked.method == "POST"]
+    assert created == ["ConfigMap", "RayJob", "Secret", "Event"]
+    assert [line for line in log.decode().splitlines() if json.loads(line)["level"] != "info"] == []
+
+
+async def check_readiness(environment: dict[str, str], api: ScriptedApiServer) -> None:
+    """The operator is ready when all first lists are complete, and healthy before that."""
+    words = await answered(environment, "/readyz", 503)
+    while words.count("\n") > 1:
+        words = await answered(environment, "/readyz", 503)
+    assert words.rstrip().endswith(f"/api/v1/namespaces/{NAMESPACE}/pods")
+    assert (await asked(environment, "/healthz"))[0] == 200
+    api.pods_listed.set()
+    await answered(environment, "/readyz", 200)
+
+
+def check_selectors(server: Server) -> None:
+    """The operator watches its own objects only."""
+    selectors = {
+        asked.path.rsplit("/", 1)[-1]: asked.query.get("labelSelector")
+        for asked in server.requests
+        if "watch" in asked.query
+    }
+    assert selectors == {"batchinferences": None, "rayjobs": NAME_LABEL, "pods": NAME_LABEL}
+
+
+def check_metrics(text: str) -> None:
     found = samples(text)
 
     def value(name: str, *labels: str) -> float | None:
@@ -206,159 +273,81 @@ async def test_prometheus_finds_what_it_has_done(serve: Serve, settings: dict[st
     assert found["process_resident_memory_bytes", frozenset()] > 0
 
 
-async def test_it_is_ready_once_all_first_lists_are_complete(
+async def test_health_follows_watches_and_refused_credentials_end_it(
     serve: Serve, settings: dict[str, str]
 ) -> None:
-    answer, held = api_server(), asyncio.Event()
-
-    async def late(request: web.Request) -> web.StreamResponse:
-        if request.path.endswith("/pods"):
-            await held.wait()
-        return await answer(request)
-
-    point_to(await serve(late), settings)
-    async with operator(settings):
-        words = await answered(settings, "/readyz", 503)
-        while words.count("\n") > 1:
-            words = await answered(settings, "/readyz", 503)
-        assert words.rstrip().endswith(f"/api/v1/namespaces/{NAMESPACE}/pods")
-        assert (await asked(settings, "/healthz"))[0] == 200
-        held.set()
-        await answered(settings, "/readyz", 200)
-
-
-async def test_it_is_unhealthy_while_a_watch_is_dead_and_healthy_when_it_lives_again(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    answer, dead = api_server(), asyncio.Event()
-
-    async def silent(request: web.Request) -> web.StreamResponse:
-        if dead.is_set() and "watch" in request.query and request.path.endswith("/rayjobs"):
-            raise ConnectionResetError
-        return await answer(request)
-
+    api = ScriptedApiServer()
+    api.pods_listed.set()
     settings[f"{PREFIX}WATCH_SECONDS"] = "1"
-    point_to(await serve(silent), settings)
-    async with operator(settings):
+    server = await serve(api)
+    point_to(server, settings)
+    async with operator(settings) as process:
         await answered(settings, "/readyz", 200)
-        dead.set()
+        api.ray_jobs_fail = True
         assert "/rayjobs" in await answered(settings, "/healthz", 503)
         assert "/pods" not in (await asked(settings, "/healthz"))[1]
-        dead.clear()
+        api.ray_jobs_fail = False
         await answered(settings, "/healthz", 200)
+        api.unauthorized = True
+        before = len(server.requests)
+        async with asyncio.timeout(60):
+            while process.returncode is None and not await unhealthy(settings):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # it is another process
+        assert process.returncode in (None, 1), "kopf decides whether it ends by itself"
+    watches = [asked for asked in server.requests[before:] if "watch" in asked.query]
+    assert len(watches) < 20, "the same credentials are not tried again and again"
 
 
-async def test_kubernetes_starts_it_anew_when_its_credentials_are_refused(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    """It is unhealthy until it ends by itself, which kopf decides."""
-    answer = api_server()
-
-    async def refused(request: web.Request) -> web.StreamResponse:
-        if "watch" in request.query:
-            return web.json_response({"kind": "Status", "code": 401}, status=401)
-        return await answer(request)
-
-    settings[f"{PREFIX}WATCH_SECONDS"] = "1"
-    server = await serve(refused)
-    point_to(server, settings)
-    async with operator(settings) as process, asyncio.timeout(60):
-        while process.returncode is None and not await unhealthy(settings):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # it is another process
-        assert process.returncode in (None, 1)
-    asked_to_watch = [asked for asked in server.requests if "watch" in asked.query]
-    assert len(asked_to_watch) < 20, "the same credentials are not tried again and again"
+# --- an operator that cannot start ------------------------------------------------------
 
 
-async def test_it_starts_jobs_and_ends_at_once_when_it_is_told_to(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    server = await serve(api_server())
-    point_to(server, settings)
-    async with operator(settings) as process:
-        await served(server, lambda asked: asked.path.endswith("/job/status"))
-        assert (await asked(settings, "/healthz"))[0] == 200
-        told = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 0
-    assert time.monotonic() - told < 4, "Kubernetes waits for it, and so does the next operator"
-    created = [asked.body["kind"] for asked in server.requests if asked.method == "POST"]
-    assert created == ["ConfigMap", "RayJob", "Secret", "Event"]
-    for line in log.decode().splitlines():
-        assert json.loads(line)["level"] == "info", line
-
-
-async def test_it_ends_without_a_word_while_watches_tell_of_much(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    answer = api_server()
-
-    async def busy(request: web.Request) -> web.StreamResponse:
-        if request.path.endswith("/batchinferences") and "watch" not in request.query:
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
-        if not (request.path.endswith("/pods") and "watch" in request.query):
-            return await answer(request)
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
-            for number in itertools.count(2):
-                await response.write(json.dumps(news(number)).encode() + b"\n")
-        return response
-
-    point_to(await serve(busy), settings)
-    async with operator(settings) as process:
-        await answered(settings, "/readyz", 200)
-        process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 0
-    assert [line for line in log.decode().splitlines() if json.loads(line)["level"] != "info"] == []
-
-
-def news(number: int) -> dict[str, Any]:
-    """One of very many pods, of a job that is gone."""
-    labels = {NAME_LABEL: "gone"}
-    metadata = {"uid": f"uid-{number}", "resourceVersion": str(number), "labels": labels}
-    return {"type": "ADDED", "object": merged(pod_body(f"job-1-{number}"), {"metadata": metadata})}
-
-
-async def test_it_asks_the_api_server_for_its_own_objects_only(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    server = await serve(api_server())
-    point_to(server, settings)
-    async with operator(settings):
-        await served(server, lambda asked: "watch" in asked.query, times=3)
-    selectors = {
-        asked.path.rsplit("/", 1)[-1]: asked.query.get("labelSelector")
-        for asked in server.requests
-        if "watch" in asked.query
-    }
-    assert selectors == {"batchinferences": None, "rayjobs": NAME_LABEL, "pods": NAME_LABEL}
+@pytest.fixture
+def environment(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, str]]:
+    """The environment of this process; its root logger is restored afterwards."""
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    # the client reads the variable once, when it is imported
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", settings["KUBECONFIG"])
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield settings
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 @pytest.mark.parametrize("namespaces", [NAMESPACE, ""], ids=["one-namespace", "everywhere"])
-async def test_without_kuberay_it_says_so_and_ends(
-    serve: Serve, settings: dict[str, str], namespaces: str
+async def test_operator_does_not_start_without_kuberay(
+    serve: Serve, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, namespaces: str
 ) -> None:
-    point_to(await serve(api_server("rayjobs")), settings)
-    words = await said({**settings, f"{PREFIX}NAMESPACES": namespaces})
-    assert "rayjobs.ray.io" in words
-    assert "install KubeRay" in words
-    assert "Traceback" not in words
+    point_to(await serve(ScriptedApiServer(missing="rayjobs")), environment)
+    monkeypatch.setenv(f"{PREFIX}NAMESPACES", namespaces)
+    with pytest.raises(NotReady, match=r"(?s)rayjobs\.ray\.io.*install KubeRay"):
+        await operate(OperatorSettings())
 
 
-async def test_bad_defaults_end_it_with_field_and_value(
-    settings: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("variable", "content", "words"),
+    [
+        ("DEFAULTS_FILE", "imagePullPolicy: Sometimes\n", ["imagePullPolicy", "Sometimes"]),
+        ("TOKEN_KEY_FILE", None, ["/key"]),
+    ],
+)
+def test_operator_with_bad_files_exits_and_names_the_problem(
+    environment: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    content: str | None,
+    words: list[str],
 ) -> None:
-    (tmp_path / "defaults.yaml").write_text("imagePullPolicy: Sometimes\n")
-    words = await said(settings)
-    assert "imagePullPolicy" in words
-    assert "Sometimes" in words
-    assert "Traceback" not in words
-
-
-async def test_a_missing_key_ends_it_with_the_files_name(settings: dict[str, str]) -> None:
-    words = await said({**settings, f"{PREFIX}TOKEN_KEY_FILE": "/nowhere/key"})
-    assert "/nowhere/key" in words
-    assert "Traceback" not in words
+    path = Path(environment[PREFIX + variable])
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    log = capsys.readouterr().err
+    assert [
+        word for word in [str(path) if content is None else "", *words] if word not in log
+    ] == []
+    assert "Traceback" not in log

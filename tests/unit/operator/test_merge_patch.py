@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference_operator.status.status import merge_patch
-from support.fake_cluster import merged
+from support.operator.fake_cluster import apply_merge_patch
+from support.tiers import examples
 
 KEYS = st.sampled_from("abcd")
 LEAVES = st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=3)
@@ -18,13 +19,13 @@ OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
 
 
 @given(old=OBJECTS, new=OBJECTS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500, 60), deadline=None)
 def test_the_patch_turns_the_old_into_the_new(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert merged(old, merge_patch(old, new)) == new
+    assert apply_merge_patch(old, merge_patch(old, new)) == new
 
 
 @given(old=OBJECTS, new=OBJECTS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500, 60), deadline=None)
 def test_the_patch_is_empty_only_between_equals(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert (merge_patch(old, new) == {}) == (old == new)
 
@@ -46,14 +47,14 @@ def test_the_patch_is_empty_only_between_equals(old: dict[str, Any], new: dict[s
     ],
     ids=["added", "removed", "changed", "nested", "list-as-a-whole", "to-an-object", "emptied"],
 )
-def test_the_patch_holds_what_differs_and_nothing_else(
+def test_patch_contains_only_differences(
     old: dict[str, Any], new: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     assert merge_patch(old, new) == patch
 
 
 @given(old=OBJECTS, new=OBJECTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100, 20), deadline=None)
 def test_neither_status_is_changed_by_the_comparison(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:

@@ -13,9 +13,9 @@ from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.gateway import Conflict
 from batchinference_operator.runtime.metrics import Metrics, described
 from batchinference_operator.runtime.queue import KeyedQueue
-from support.operator_objects import job_body
-from support.virtual_time import in_leaping_time
-from support.world import World
+from support.operator.harness import Harness
+from support.operator.objects import job_body
+from support.operator.virtual_time import in_virtual_time
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
@@ -67,44 +67,44 @@ def test_every_cause_is_at_nought_before_its_first_attempt(cause: Cause) -> None
     assert registry.get_sample_value("batchinference_attempts_total", labels) == 0
 
 
-@in_leaping_time
-async def test_a_job_that_goes_well() -> None:
-    world = World()
-    async with world.recorded() as metrics:
-        await world.a_job_ends()
+@in_virtual_time
+async def test_metrics_of_a_successful_job() -> None:
+    harness = Harness()
+    async with harness.recorded_operator() as metrics:
+        await harness.finish_job()
     assert value(metrics, "attempts_total", outcome="Succeeded", cause="") == 1
     assert value(metrics, "rows_finished_total") == 100
     written = value(metrics, "status_writes_total", result="written")
-    assert written == world.count("patch status")
+    assert written == harness.count("patch status")
     assert value(metrics, "reconcile_seconds_count") >= written
     assert value(metrics, "events_total", result="posted") == 2
 
 
-@in_leaping_time
-async def test_a_job_that_fails() -> None:
-    world = World()
-    async with world.recorded() as metrics:
-        await world.a_job_ends(JobState.FAILED)
+@in_virtual_time
+async def test_metrics_of_a_failed_job() -> None:
+    harness = Harness()
+    async with harness.recorded_operator() as metrics:
+        await harness.finish_job(JobState.FAILED)
     assert value(metrics, "attempts_total", outcome="Failed", cause="Application") == 1
 
 
-@in_leaping_time
-async def test_looks_that_are_broken_off() -> None:
-    world = World()
+@in_virtual_time
+async def test_conflicts_are_counted() -> None:
+    harness = Harness()
     conflicts = [Conflict("the object has been modified")]
 
     def stumble(call: str) -> None:
         if call == "patch status" and conflicts:
             raise conflicts.pop()
 
-    world.gateway.before = stumble
-    async with world.recorded() as metrics:
-        await world.a_job_starts()
+    harness.gateway.before = stumble
+    async with harness.recorded_operator() as metrics:
+        await harness.start_job()
     assert value(metrics, "reconcile_errors_total", kind="conflict") == 1
     assert value(metrics, "status_writes_total", result="conflict") == 1
 
 
-def test_what_was_used_is_counted_from_status_to_status() -> None:
+def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
     metrics = Metrics()
     metrics.happened({}, {"gpuSeconds": 10, "cpuSeconds": 40, "progress": {"rows": 7}})
     metrics.happened(
@@ -134,7 +134,7 @@ def test_jobs_are_counted_by_phase_and_those_at_rest_too() -> None:
     }  # fmt: skip
 
 
-def test_names_are_as_prometheus_asks() -> None:
+def test_metric_names_follow_prometheus_conventions() -> None:
     for family in Metrics().registry.collect():
         assert re.fullmatch(r"batchinference_[a-z_]+", family.name)
         assert family.documentation.endswith(".")
@@ -142,14 +142,14 @@ def test_names_are_as_prometheus_asks() -> None:
             assert family.name.endswith("_seconds")
 
 
-@in_leaping_time
-async def test_no_job_is_named_however_many_there_are() -> None:
+@in_virtual_time
+async def test_metrics_have_no_label_per_job() -> None:
     """Each name would be a time series for ever."""
-    world = World()
-    async with world.recorded() as metrics:
+    harness = Harness()
+    async with harness.recorded_operator() as metrics:
         for number in range(20):
-            world.cluster.apply(f"unmistakable-{number}")
-        await world.a_job_starts()
+            harness.cluster.apply(f"unmistakable-{number}")
+        await harness.start_job()
     exposed = str([list(family.samples) for family in metrics.registry.collect()])
     assert "unmistakable" not in exposed
     assert "team" not in exposed

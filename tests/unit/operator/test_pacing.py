@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.pacing import WRITE_SECONDS, hold
 from batchinference_operator.runtime.driver import Answer
-from support.operator_objects import placed, pod_body, report
-from support.virtual_time import in_leaping_time
-from support.world import World
+from support.operator.harness import Harness
+from support.operator.objects import placed, pod_body, report
+from support.operator.virtual_time import in_virtual_time
+from support.tiers import examples
 
 CONDITION = {"type": "Ready", "status": "False", "reason": "Running", "message": "going on"}
 ATTEMPT = {"number": 1, "rayJobName": "job-1", "startTime": "2026-03-01T12:00:00Z", "rows": 5}
@@ -45,7 +46,7 @@ STATUS: dict[str, Any] = {
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_has_happened_is_written_at_once(changes: dict[str, Any]) -> None:
+def test_changes_of_state_are_written_at_once(changes: dict[str, Any]) -> None:
     assert hold(STATUS, {**STATUS, **changes}, since=0) == 0
 
 
@@ -61,10 +62,8 @@ FIGURES = [
 
 @pytest.mark.parametrize("changes", FIGURES, ids=lambda changes: next(iter(changes)))
 @given(since=st.floats(-1e6, 1e6))
-@settings(max_examples=30, deadline=None)
-def test_figures_wait_until_the_last_write_is_long_enough_ago(
-    changes: dict[str, Any], since: float
-) -> None:
+@settings(max_examples=examples(30), deadline=None)
+def test_progress_figures_are_written_with_a_pause(changes: dict[str, Any], since: float) -> None:
     """Also when the clock was set back in between: never longer than the whole time."""
     wait = hold(STATUS, {**STATUS, **changes}, since)
     assert 0 <= wait <= WRITE_SECONDS
@@ -77,43 +76,43 @@ def test_what_keeps_a_job_from_its_first_row_is_written_at_once() -> None:
     assert hold(before, after, since=0) == 0
 
 
-@in_leaping_time
-async def test_workers_that_come_one_after_the_other_are_no_flood_of_writes() -> None:
-    world = World()
+@in_virtual_time
+async def test_workers_starting_one_by_one_cause_few_writes() -> None:
+    harness = Harness()
     unplaced = [{"type": "PodScheduled", "status": "False", "message": "0/5 nodes"}]
-    async with world.operated():
-        kuberay = await world.a_job_runs()
-        await kuberay.tell(Answer(reached=True, report=report(JobState.RUNNING, rows=5)))
-        before = world.count("patch status")
+    async with harness.operator():
+        ray_job = await harness.run_job()
+        await ray_job.answer(Answer(reached=True, report=report(JobState.RUNNING, rows=5)))
+        before = harness.count("patch status")
         for number in range(60):
             name = f"job-1-worker-{number}"
-            world.cluster.put(pod_body(name, conditions=unplaced))
+            harness.cluster.put(pod_body(name, conditions=unplaced))
             await asyncio.sleep(0.5)
-            world.cluster.put(pod_body(name, **placed()))
+            harness.cluster.put(pod_body(name, **placed()))
             await asyncio.sleep(0.5)
-        assert world.count("patch status") - before <= 60 / WRITE_SECONDS + 1
+        assert harness.count("patch status") - before <= 60 / WRITE_SECONDS + 1
 
 
-@in_leaping_time
-async def test_a_job_that_runs_is_written_every_five_seconds_and_its_end_at_once() -> None:
-    world = World()
-    async with world.operated():
-        await world.a_job_runs()
-        before = world.count("patch status")
+@in_virtual_time
+async def test_running_job_is_written_every_five_seconds_its_end_at_once() -> None:
+    harness = Harness()
+    async with harness.operator():
+        await harness.run_job()
+        before = harness.count("patch status")
         for rows in range(60):
             running = report(JobState.RUNNING, rows=rows, total=100)
-            world.driver.answers["job-1"] = Answer(reached=True, report=running)
+            harness.driver.answers["job-1"] = Answer(reached=True, report=running)
             await asyncio.sleep(1)
-        assert 9 <= world.count("patch status") - before <= 13
-        assert world.cluster.status()["progress"]["rows"] >= 52
+        assert 9 <= harness.count("patch status") - before <= 13
+        assert harness.cluster.status()["progress"]["rows"] >= 52
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_job_of_which_nothing_changes_is_not_written() -> None:
-    world = World()
-    async with world.operated():
-        await world.a_job_runs()
+    harness = Harness()
+    async with harness.operator():
+        await harness.run_job()
         await asyncio.sleep(20)
-        before = world.count("patch status")
+        before = harness.count("patch status")
         await asyncio.sleep(600)
-        assert world.count("patch status") == before
+        assert harness.count("patch status") == before

@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.status.pods import Trouble, trouble_of
-from support.operator_objects import pod_body, waiting
+from support.operator.objects import pod_body, waiting
 
 UNSCHEDULABLE = {
     "type": "PodScheduled",
@@ -31,9 +31,7 @@ UNSCHEDULABLE = {
         ("CrashLoopBackOff", Cause.CRASH_LOOP),
     ],
 )
-def test_a_container_that_waits_for_what_time_does_not_heal_is_trouble(
-    reason: str, cause: Cause
-) -> None:
+def test_container_waiting_for_a_permanent_error_is_trouble(reason: str, cause: Cause) -> None:
     pod = pod_body(**waiting(reason, "in its own words"))
     assert trouble_of(pod) == Trouble(cause, "in its own words")
     assert trouble_of(pod_body(**waiting(reason))) == Trouble(cause, reason)

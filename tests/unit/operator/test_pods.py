@@ -11,8 +11,8 @@ from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.beginning import render
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.status.pods import Loss, PodView, loss_of, seconds_of
-from support.documents import model_step
-from support.operator_objects import SETTINGS, UID, asking, job_body, placed, pod_body, waiting
+from support.documents.minimal import model_step
+from support.operator.objects import SETTINGS, UID, asking, job_body, placed, pod_body, waiting
 
 NOON = 1772366400.0
 
@@ -29,7 +29,7 @@ def ended(reason: str, at: str | None = None) -> dict[str, Any]:
 # --- whose it is ------------------------------------------------------------------------
 
 
-def test_a_pod_is_of_the_job_that_our_label_names_and_of_the_cluster_that_kuberays_names() -> None:
+def test_pod_labels_name_its_job_and_its_cluster() -> None:
     pod = PodView.of(pod_body("worker-x", job="doggos", attempt=3))
     assert (pod.name, pod.job, pod.cluster) == ("worker-x", "doggos", "doggos-3-cluster")
 
@@ -58,7 +58,7 @@ def test_a_pod_asks_for_the_cpus_that_its_containers_ask_for(
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g"])
-def test_a_rendered_pod_has_the_gpus_that_its_group_has_whatever_they_are_called(
+def test_rendered_pod_has_the_gpus_of_its_group(
     resource: str,
 ) -> None:
     body = job_body()
@@ -81,7 +81,7 @@ def test_who_labels_a_pod_with_no_number_harms_nobody() -> None:
 # --- its times --------------------------------------------------------------------------
 
 
-def test_a_pod_holds_its_nodes_resources_from_the_time_it_has_the_node() -> None:
+def test_pod_holds_resources_from_scheduling_on() -> None:
     pod = seen(**placed("2026-03-01T12:00:00Z"))
     assert (pod.started, pod.ended) == (NOON, None)
 
@@ -93,7 +93,7 @@ def test_a_pod_without_a_node_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_holds_nothing_from_its_last_containers_end(phase: str) -> None:
+def test_ended_pod_holds_nothing_after_its_last_container(phase: str) -> None:
     both = [ended("Error", "2026-03-01T12:00:00Z"), ended("Completed", "2026-03-01T12:05:00Z")]
     assert seen(phase=phase, containerStatuses=both).ended == NOON + 300
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
 from batchinference_operator.runtime.preflight import NotReady, check_api
-from support.http_servers import Answer, Serve, Server, answering
+from support.servers.scripted_http import Answer, Serve, Server, answering
 
 JOBS = "batchinferences.batchinference.dev"
 RAY_JOBS = "rayjobs.ray.io"

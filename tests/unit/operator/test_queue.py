@@ -15,7 +15,8 @@ from batchinference_operator.runtime.queue import (
     MAX_RETRY_SECONDS,
     KeyedQueue,
 )
-from support.virtual_time import clock, in_leaping_time, run
+from support.operator.virtual_time import clock, in_virtual_time, run
+from support.tiers import examples
 
 
 async def handed_out(queue: KeyedQueue[str], seconds: float) -> list[tuple[float, str]]:
@@ -30,7 +31,7 @@ async def handed_out(queue: KeyedQueue[str], seconds: float) -> list[tuple[float
     return found
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_keys_come_out_in_the_order_in_which_they_went_in() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     for key in "cab":
@@ -38,7 +39,7 @@ async def test_keys_come_out_in_the_order_in_which_they_went_in() -> None:
     assert [key for _, key in await handed_out(queue, 1)] == ["c", "a", "b"]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_key_is_in_the_queue_once() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     for _ in range(5):
@@ -47,7 +48,7 @@ async def test_a_key_is_in_the_queue_once() -> None:
     assert await handed_out(queue, 1) == [(0, "a")]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_key_that_is_added_during_the_work_comes_again_after_it() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     queue.add("a")
@@ -59,7 +60,7 @@ async def test_a_key_that_is_added_during_the_work_comes_again_after_it() -> Non
     assert await handed_out(queue, 1) == [(0, "a")]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_worker_that_waits_is_woken_by_the_next_key() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     waiting = asyncio.create_task(queue.get())
@@ -69,7 +70,7 @@ async def test_a_worker_that_waits_is_woken_by_the_next_key() -> None:
     assert clock() == 3600
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_worker_that_is_cancelled_takes_no_key_with_it() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     first, second = (asyncio.create_task(queue.get()) for _ in range(2))
@@ -81,7 +82,7 @@ async def test_a_worker_that_is_cancelled_takes_no_key_with_it() -> None:
         await first
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_key_comes_back_after_its_delay() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     queue.add_after("a", 30)
@@ -93,7 +94,7 @@ async def test_a_key_comes_back_after_its_delay() -> None:
     [((30, 2), 2), ((2, 30), 2), ((5, 5), 5), ((30, 10, 20), 10)],
     ids=["sooner-later", "later-sooner", "same", "three"],
 )
-@in_leaping_time
+@in_virtual_time
 async def test_of_several_delays_the_soonest_counts(
     delays: tuple[float, ...], expected: float
 ) -> None:
@@ -103,8 +104,8 @@ async def test_of_several_delays_the_soonest_counts(
     assert await handed_out(queue, 100) == [(expected, "a")]
 
 
-@in_leaping_time
-async def test_a_key_that_is_added_meanwhile_does_not_come_back_for_the_delay() -> None:
+@in_virtual_time
+async def test_add_cancels_the_delayed_add() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     queue.add_after("a", 30)
     await asyncio.sleep(1)
@@ -112,7 +113,7 @@ async def test_a_key_that_is_added_meanwhile_does_not_come_back_for_the_delay() 
     assert await handed_out(queue, 100) == [(1, "a")]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_key_that_waits_already_needs_no_delay() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     queue.add("a")
@@ -120,7 +121,7 @@ async def test_a_key_that_waits_already_needs_no_delay() -> None:
     assert await handed_out(queue, 100) == [(0, "a")]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_delay_that_ends_during_the_work_counts_after_it() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     queue.add("a")
@@ -132,7 +133,7 @@ async def test_a_delay_that_ends_during_the_work_counts_after_it() -> None:
     assert await handed_out(queue, 100) == [(20, "a")]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_each_failure_doubles_the_delay_up_to_a_cap() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     delays = [queue.retry("a") for _ in range(2000)]
@@ -141,7 +142,7 @@ async def test_each_failure_doubles_the_delay_up_to_a_cap() -> None:
     assert delays[0] == FIRST_RETRY_SECONDS
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_failed_key_comes_back_after_its_delay() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     times = []
@@ -154,7 +155,7 @@ async def test_a_failed_key_comes_back_after_its_delay() -> None:
     assert times == [0, 0.5, 1.5, 3.5]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_look_that_goes_well_makes_the_next_failure_the_first() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     for _ in range(5):
@@ -163,7 +164,7 @@ async def test_a_look_that_goes_well_makes_the_next_failure_the_first() -> None:
     assert queue.retry("a") == FIRST_RETRY_SECONDS
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_failures_of_one_key_do_not_slow_another() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     for _ in range(9):
@@ -171,8 +172,8 @@ async def test_failures_of_one_key_do_not_slow_another() -> None:
     assert queue.retry("b") == FIRST_RETRY_SECONDS
 
 
-@in_leaping_time
-async def test_a_key_that_is_forgotten_does_not_come_back_and_leaves_nothing() -> None:
+@in_virtual_time
+async def test_forgotten_key_leaves_no_timer() -> None:
     queue: KeyedQueue[str] = KeyedQueue()
     queue.retry("a")
     queue.add_after("b", 5)
@@ -183,7 +184,7 @@ async def test_a_key_that_is_forgotten_does_not_come_back_and_leaves_nothing() -
     assert [len(value) for value in kept] == [0] * len(kept)
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_lanes_have_their_turns() -> None:
     queue: KeyedQueue[str] = KeyedQueue(lane=lambda key: key[0])
     for key in ("a1", "a2", "a3", "b1", "c1", "b2"):
@@ -195,7 +196,7 @@ async def test_lanes_have_their_turns() -> None:
 @given(
     steps=st.lists(st.none() | st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=120)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_lane_that_waits_is_never_passed_over_twice(
     steps: list[tuple[str, int] | None],
 ) -> None:
@@ -230,8 +231,8 @@ def test_a_lane_that_waits_is_never_passed_over_twice(
     workers=st.integers(1, 4),
     slowness=st.floats(0, 3),
 )
-@settings(max_examples=100, deadline=None)
-def test_whatever_is_added_while_workers_work_is_looked_at_afterwards(
+@settings(max_examples=examples(100), deadline=None)
+def test_keys_added_during_work_are_processed_afterwards(
     added: list[tuple[str, float]], workers: int, slowness: float
 ) -> None:
     """Each addition is followed by the beginning of a look, and no key has two looks at a time."""

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from batchinference_operator.runtime.queue import MAX_RETRY_SECONDS, KeyedQueue
-from support.virtual_time import LeapingLoop, clock
+from support.operator.virtual_time import VirtualTimeLoop, clock
+from support.tiers import examples
 
 KEYS = st.sampled_from("abc")
 SECONDS = st.integers(0, 50).map(float)
@@ -20,7 +21,7 @@ class Queue(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner(loop_factory=LeapingLoop)
+        self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
         self.queue: KeyedQueue[str] = KeyedQueue()
         self.due: dict[str, float] = {}
         self.active: set[str] = set()
@@ -101,4 +102,4 @@ class Queue(RuleBasedStateMachine):
 
 
 TestQueue = Queue.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQueue.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference_operator.runtime.rate import Rate
-from support.virtual_time import clock, in_leaping_time, run
+from support.operator.virtual_time import clock, in_virtual_time, run
+from support.tiers import examples
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     rate, times = Rate(qps=2, burst=3), []
     for _ in range(6):
@@ -20,7 +21,7 @@ async def test_a_burst_goes_at_once_and_the_rest_at_the_rate() -> None:
     assert times == [0, 0, 0, 0.5, 1.0, 1.5]
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_after_a_rest_there_is_a_burst_again() -> None:
     rate = Rate(qps=2, burst=3)
     for _ in range(3):
@@ -31,7 +32,7 @@ async def test_after_a_rest_there_is_a_burst_again() -> None:
     assert clock() == 100
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_server_that_is_busy_is_left_alone() -> None:
     rate = Rate(qps=100, burst=100)
     rate.pause(7)
@@ -39,7 +40,7 @@ async def test_a_server_that_is_busy_is_left_alone() -> None:
     assert 7 <= clock() < 7.1
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_who_waits_is_served_in_turn() -> None:
     rate, order = Rate(qps=1, burst=1), []
 
@@ -56,7 +57,7 @@ async def test_who_waits_is_served_in_turn() -> None:
     qps=st.integers(1, 50),
     burst=st.integers(1, 20),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_span_of_time_has_more_than_the_burst_and_the_rate(
     pauses: list[float], qps: int, burst: int
 ) -> None:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.observations import RayJobView, owner_uid
-from support.operator_objects import OTHER_UID, SUCCEEDED, UID, owner, ray_job_body
+from support.operator.objects import OTHER_UID, SUCCEEDED, UID, owner, ray_job_body
 
-JOB_STATUSES = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
-DEPLOYMENT_STATUSES = [
-    "",
-    "Initializing",
-    "Waiting",
-    "Running",
-    "Complete",
-    "Failed",
-    "ValidationFailed",
-    "Suspending",
-    "Suspended",
-    "Retrying",
+RAY_STATES = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
+KUBERAY_STATES = [
+    *("", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed"),
+    *("Suspending", "Suspended", "Retrying"),
 ]
-EACH = list(itertools.product(JOB_STATUSES, DEPLOYMENT_STATUSES))
+TRUTH: dict[str, Callable[[str, str], bool]] = {
+    "ended": lambda ray, kuberay: kuberay in {"Complete", "Failed", "ValidationFailed"},
+    "succeeded": lambda ray, kuberay: (ray, kuberay) == ("SUCCEEDED", "Complete"),
+    "driver_started": lambda ray, kuberay: ray not in {"", "PENDING"},
+}
+"""The expected value of each property, by the states of Ray and of KubeRay."""
 
 
 def view(**status: Any) -> RayJobView:
     return RayJobView.of(ray_job_body(**status))
 
 
-def test_a_ray_job_that_kuberay_has_not_looked_at_has_empty_fields() -> None:
+def test_ray_job_without_status_has_empty_fields() -> None:
     seen = RayJobView.of({"metadata": {"name": "job-1"}})
     assert seen.name == "job-1"
     assert seen.owner_uid is None
@@ -79,7 +77,7 @@ def test_a_ray_job_with_a_deletion_timestamp_is_deleting() -> None:
     assert RayJobView.of(body).deleting
 
 
-def test_the_log_in_a_ray_jobs_message_is_kept_as_far_as_a_condition_can_hold_it() -> None:
+def test_long_message_is_cut_to_the_limit_of_conditions() -> None:
     assert len(view(message="x" * 20_000).message) == MAX_MESSAGE
 
 
@@ -111,24 +109,15 @@ def test_the_owner_is_the_batch_inference_that_controls(
     assert owner_uid(body, "BatchInference") == uid
 
 
-@pytest.mark.parametrize(("ray", "kuberay"), EACH)
-def test_complete_failed_and_validation_failed_are_the_ends(ray: str, kuberay: str) -> None:
-    seen = view(jobStatus=ray, jobDeploymentStatus=kuberay)
-    assert seen.ended == (kuberay in {"Complete", "Failed", "ValidationFailed"})
-
-
-@pytest.mark.parametrize(("ray", "kuberay"), EACH)
-def test_only_a_complete_ray_job_whose_driver_succeeded_has_succeeded(
-    ray: str, kuberay: str
-) -> None:
-    seen = view(jobStatus=ray, jobDeploymentStatus=kuberay)
-    assert seen.succeeded == ((ray, kuberay) == ("SUCCEEDED", "Complete"))
-
-
-@pytest.mark.parametrize(("ray", "kuberay"), EACH)
-def test_the_driver_has_started_when_ray_has_left_pending(ray: str, kuberay: str) -> None:
-    seen = view(jobStatus=ray, jobDeploymentStatus=kuberay)
-    assert seen.driver_started == (ray not in {"", "PENDING"})
+@pytest.mark.parametrize("name", TRUTH)
+def test_properties_follow_from_both_states(name: str) -> None:
+    wrong = [
+        (ray, kuberay)
+        for ray, kuberay in itertools.product(RAY_STATES, KUBERAY_STATES)
+        if getattr(view(jobStatus=ray, jobDeploymentStatus=kuberay), name)
+        != TRUTH[name](ray, kuberay)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

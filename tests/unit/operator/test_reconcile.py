@@ -26,8 +26,8 @@ from batchinference_operator.reconcile.reconcile import finished, reconcile, set
 from batchinference_operator.reconcile.settings import Settings
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import PodView
-from support.documents import model_step
-from support.operator_objects import (
+from support.documents.minimal import model_step
+from support.operator.objects import (
     FAILED,
     INITIALIZING,
     NAMESPACE,
@@ -131,7 +131,7 @@ def test_a_job_whose_ray_job_was_never_seen_is_started_again() -> None:
     assert actions.status is None
 
 
-def test_a_job_that_was_stopped_before_its_status_was_written_comes_to_the_same() -> None:
+def test_suspension_continues_after_a_lost_status_write() -> None:
     """By now a quota may refuse to take its RayJob again."""
     first = done(Observed(begun(), {"job-1": view(**INITIALIZING)}))
     again = done(Observed(job(), {"job-1": view(**INITIALIZING)}))
@@ -150,7 +150,7 @@ def test_its_ray_job_gets_the_token_as_soon_as_it_is_seen() -> None:
     assert actions.status["rayJobName"] == seen.name
 
 
-def test_the_token_is_made_under_the_name_that_the_ray_job_asks_for() -> None:
+def test_token_secret_has_the_name_in_the_ray_job() -> None:
     (secret,) = done(Observed(begun(), {"job-1": view(**INITIALIZING)})).create
     *_, ray_job = done(Observed(job())).create
     asked = ray_job["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
@@ -179,7 +179,7 @@ def test_it_is_made_again_while_a_pod_misses_a_secret() -> None:
     ],
     ids=["empty", "no-paths", "no-kind-of-step", "lost-output", "unknown-field"],
 )
-def test_an_invalid_spec_creates_nothing_and_fails_in_the_parsers_words(
+def test_invalid_spec_creates_nothing_and_fails(
     spec: dict[str, Any],
 ) -> None:
     body = job_body()
@@ -209,7 +209,7 @@ def token_in(job: JobView, settings: Settings = SETTINGS) -> str:
     return str(token)
 
 
-def test_the_token_is_the_same_for_the_same_job_whenever_it_is_asked_for() -> None:
+def test_token_of_a_job_is_stable() -> None:
     assert token_in(begun()) == token_in(begun(resourceVersion="99")) == SETTINGS.token(UID)
 
 
@@ -242,7 +242,7 @@ def test_a_ray_job_that_waits_for_kuberay_is_looked_at_seldom() -> None:
     assert done(seen).again_after == REST_SECONDS
 
 
-def test_a_ray_job_whose_cluster_has_no_pods_is_looked_at_until_it_is_known_why() -> None:
+def test_ray_job_without_pods_is_requeued_until_the_reason_is_known() -> None:
     seen = replace(followed(view(**INITIALIZING)), watched=True)
     assert done(seen).again_after == NO_PODS_SECONDS
     with_pod = replace(seen, pods=(PodView.of(pod_body()),))
@@ -265,7 +265,7 @@ def test_a_driver_that_answers_is_asked_often(told: Report | None, expected: str
     assert actions.again_after == POLL_SECONDS
 
 
-def test_a_driver_that_does_not_answer_is_asked_less_often_and_its_job_goes_on() -> None:
+def test_silent_driver_is_asked_less_often_and_job_continues() -> None:
     running = followed(view(**RUNNING), report=report(rows=3), driver_reached=True)
     actions = done(looked_at(running, view(**RUNNING)))
     assert (phase(actions), reason(actions)) == ("Running", "DriverSilent")
@@ -364,7 +364,7 @@ def test_there_is_no_grace_where_nothing_can_be_waited_for(
 # --- a RayJob that is gone, or somebody else's ------------------------------------------
 
 
-def test_a_ray_job_that_was_deleted_fails_the_job_and_is_not_made_again() -> None:
+def test_deleted_ray_job_fails_the_job() -> None:
     running = followed(view(**RUNNING), report=report(rows=3), driver_reached=True)
     actions = done(looked_at(running, None))
     assert actions.create == ()
@@ -399,7 +399,7 @@ def test_the_job_starts_when_the_foreign_ray_job_is_gone() -> None:
 # --- a job at its end -------------------------------------------------------------------
 
 
-def test_nothing_is_done_for_a_job_that_is_being_deleted() -> None:
+def test_deleting_job_gets_no_actions() -> None:
     going = job(deletionTimestamp="2026-03-01T12:30:00Z")
     for ray_job in (view(**RUNNING), view(OTHER_UID), view(**SUCCEEDED)):
         observed = Observed(going, {"job-1": ray_job})

@@ -1,11 +1,14 @@
-"""Rules that hold for whatever is seen of a job."""
+"""Rules of `reconcile` that hold for any observation of a job."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +19,7 @@ from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.following import wants_report
-from batchinference_operator.reconcile.model import JobView, Observed
+from batchinference_operator.reconcile.model import Actions, JobView, Observed
 from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.reconcile import finished, reconcile
 from batchinference_operator.status.attempts import closed, current, is_open, number_of, opened
@@ -25,7 +28,7 @@ from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.status import Finding, Status, build_status, merge_patch
 from batchinference_operator.status.verdict import judge
-from support.operator_objects import (
+from support.operator.objects import (
     OTHER_UID,
     SETTINGS,
     UID,
@@ -36,8 +39,10 @@ from support.operator_objects import (
     report,
     waiting,
 )
+from support.tiers import examples
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+NOON_STAMP = "2026-03-01T12:00:00Z"
 
 NAMES = ("job-1", "job-2", "job-3")
 RAY_JOBS = st.builds(
@@ -49,7 +54,7 @@ RAY_JOBS = st.builds(
     st.sampled_from([UID, UID, UID, OTHER_UID, None]),
     st.sampled_from(["", "PENDING", *["RUNNING"] * 4, "STOPPED", "SUCCEEDED", "FAILED"]),
     st.sampled_from(["", "Initializing", "Running", "Complete", "Failed", "ValidationFailed"]),
-    st.sampled_from([None, "2026-03-01T12:00:00Z"]),
+    st.sampled_from([None, NOON_STAMP]),
     st.booleans(),
     st.booleans(),
 )  # fmt: skip
@@ -78,8 +83,12 @@ def _ray_job(
     body = ray_job_body(name, owner_uid=owner_uid, **status)
     body["spec"]["ttlSecondsAfterFinished"] = 600 if kept else 0
     if deleting:
-        body["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+        body["metadata"]["deletionTimestamp"] = NOON_STAMP
     return RayJobView.of(body)
+
+
+def _is_finished(status: Status) -> bool:
+    return holds(status, "Complete") or holds(status, "Failed")
 
 
 POLICIES = st.fixed_dictionaries(
@@ -95,12 +104,12 @@ POLICIES = st.fixed_dictionaries(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> JobView:
-    """A job with any status that the operator may have written."""
+    """A job with any status that the operator can write."""
     body = job_body()
     if draw(st.integers(0, 4)):
         body["status"] = draw(statuses())
     if draw(st.integers(0, 9)) == 0:
-        body["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
+        body["metadata"]["deletionTimestamp"] = NOON_STAMP
     if draw(st.integers(0, 9)) == 0:
         body["spec"]["read"] = {"format": "text", "paths": []}
     body["spec"] |= draw(POLICIES)
@@ -109,9 +118,9 @@ def jobs(draw: st.DrawFn) -> JobView:
 
 @st.composite
 def statuses(draw: st.DrawFn) -> Status:
-    """After up to three attempts, the last of which may go on."""
+    """A status after up to three attempts; the last may still run."""
     status: Status = {}
-    stamp = "2026-03-01T12:00:00Z"
+    stamp = NOON_STAMP
     for number in range(1, draw(st.sampled_from([0, 1, 1, 1, 2, 3])) + 1):
         outcome = draw(st.sampled_from(["Failed", "Suspended"]))
         status = closed(status, outcome, stamp, Cause.NODE_LOST)
@@ -130,8 +139,8 @@ def statuses(draw: st.DrawFn) -> Status:
 
 @st.composite
 def observations(draw: st.DrawFn) -> Observed:
-    """A job with RayJobs, more often than not that of its last attempt among them. Its driver has
-    something to say only where it is asked."""
+    """A job with RayJobs, mostly including that of its last attempt. Its driver reports only where
+    the operator asks for a report."""
     job, some = draw(jobs()), draw(st.lists(RAY_JOBS, max_size=2))
     last = replace(draw(RAY_JOBS), name=f"job-{number_of(job.status)}", owner_uid=UID)
     mine = [last] if number_of(job.status) and draw(st.integers(0, 3)) else []
@@ -141,144 +150,139 @@ def observations(draw: st.DrawFn) -> Observed:
     return replace(observed, report=draw(REPORTS), driver_reached=True)
 
 
-OBSERVED = observations()
-RULE = settings(max_examples=150, deadline=None)
+# --- the rules --------------------------------------------------------------------------
 
 
-def _over(status: Status) -> bool:
-    return holds(status, "Complete") or holds(status, "Failed")
-
-
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_the_same_seen_at_the_same_time_gives_the_same_actions(
-    observed: Observed, now: datetime
-) -> None:
+def is_deterministic(observed: Observed, actions: Actions, now: datetime) -> None:
     before = copy.deepcopy(observed)
-    assert reconcile(observed, SETTINGS, now) == reconcile(before, SETTINGS, now)
-    assert observed == before
+    assert reconcile(observed, SETTINGS, now) == actions
+    assert observed == before, "reconcile changes none of its arguments"
 
 
-@given(observed=OBSERVED, end=st.sampled_from(["Complete", "Failed"]), now=MOMENTS)
-@RULE
-def test_a_finished_job_gets_no_objects_and_no_other_status_but_for_its_generation(
-    observed: Observed, end: str, now: datetime
-) -> None:
-    over = {"type": end, "status": "True", "lastTransitionTime": "2026-03-01T12:00:00Z"}
-    status = {**observed.job.status, "conditions": [over]}
-    ended = replace(observed, job=replace(observed.job, status=status))
-    actions = reconcile(ended, SETTINGS, now)
-    assert actions.create == ()
-    at_rest = observed.job.deleting or status.get("observedGeneration") == observed.job.generation
-    generation = {"observedGeneration": observed.job.generation}
-    now_observed = {**status, **generation, "conditions": [{**over, **generation}]}
-    assert actions.status == (None if at_rest else now_observed)
+def leaves_a_finished_job_alone(observed: Observed, _: Actions, now: datetime) -> None:
+    """Only observedGeneration follows the spec."""
+    for end in ("Complete", "Failed"):
+        over = {"type": end, "status": "True", "lastTransitionTime": NOON_STAMP}
+        status = {**observed.job.status, "conditions": [over]}
+        ended = replace(observed, job=replace(observed.job, status=status))
+        actions = reconcile(ended, SETTINGS, now)
+        assert actions.create == ()
+        generation = {"observedGeneration": observed.job.generation}
+        is_current = status.get("observedGeneration") == observed.job.generation
+        expected = {**status, **generation, "conditions": [{**over, **generation}]}
+        assert actions.status == (None if observed.job.deleting or is_current else expected)
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_a_ray_job_is_made_only_where_its_attempt_begins_and_no_other_goes_on(
-    observed: Observed, now: datetime
-) -> None:
-    actions = reconcile(observed, SETTINGS, now)
-    made = [body["metadata"]["name"] for body in actions.create if body["kind"] == "RayJob"]
-    if not made:
+def creates_one_ray_job_at_a_time(observed: Observed, actions: Actions, _: datetime) -> None:
+    """A RayJob is created only where its attempt begins and no other attempt runs."""
+    created = [body["metadata"]["name"] for body in actions.create if body["kind"] == "RayJob"]
+    if not created:
         return
     status, ray_jobs = observed.job.status, observed.ray_jobs
     opening = number_of(status) + (not is_open(status))
-    assert made == [f"job-{opening}"]
+    assert created == [f"job-{opening}"]
     assert not Policies.of(observed.job.spec, Limits()).suspend
     for number in range(1, opening) if not is_open(status) else ():
         seen = ray_jobs.get(f"job-{number}")
         assert seen is None or seen.ended or seen.owner_uid != UID
-    seen = ray_jobs.get(made[0])
+    seen = ray_jobs.get(created[0])
     assert seen is None or (seen.owner_uid == UID and not seen.deleting)
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_only_the_jobs_own_ray_jobs_are_released_or_removed(
-    observed: Observed, now: datetime
-) -> None:
-    actions = reconcile(observed, SETTINGS, now)
+def removes_only_its_own_ray_jobs(observed: Observed, actions: Actions, _: datetime) -> None:
     for seen in actions.remove:
         assert seen == observed.ray_jobs[seen.name]
     for seen in [*actions.remove, *actions.release]:
         assert seen.owner_uid == UID
-        holds = {pod.cluster for pod in observed.pods if pod.ended is None}
-        assert not seen.deleting or seen.cluster in holds, "it is done with"
+        clusters_with_pods = {pod.cluster for pod in observed.pods if pod.ended is None}
+        assert not seen.deleting or seen.cluster in clusters_with_pods
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_what_goes_on_is_removed_only_once_the_status_says_so(
-    observed: Observed, now: datetime
+def removes_nothing_before_the_status_says_so(
+    observed: Observed, actions: Actions, _: datetime
 ) -> None:
     if is_open(observed.job.status) and not finished(observed.job):
-        assert reconcile(observed, SETTINGS, now).remove == ()
+        assert actions.remove == ()
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_a_job_that_goes_on_is_looked_at_again(observed: Observed, now: datetime) -> None:
-    """Any event may be lost: nothing that is under way depends on one."""
-    job, actions = observed.job, reconcile(observed, SETTINGS, now)
-    if job.deleting or finished(job):
+def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime) -> None:
+    """Any event may be lost, so progress must not depend on one."""
+    if observed.job.deleting or finished(observed.job):
         return
     if actions.again_after is None:
         assert actions.status is not None
-        assert _over(actions.status) or holds(actions.status, "Suspended")
+        assert _is_finished(actions.status) or holds(actions.status, "Suspended")
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_an_end_waits_for_nothing_that_may_be_refused(observed: Observed, now: datetime) -> None:
-    actions = reconcile(observed, SETTINGS, now)
+def writes_an_end_without_creating_objects(
+    observed: Observed, actions: Actions, _: datetime
+) -> None:
+    """The API server may refuse objects, which must not delay the end."""
     if actions.status is not None and not is_open(actions.status):
         assert actions.create == ()
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_a_status_is_one_that_the_specification_knows(observed: Observed, now: datetime) -> None:
-    status = reconcile(observed, SETTINGS, now).status
-    if status is not None:
-        BatchInferenceStatus.model_validate(status, strict=False)
+def writes_a_valid_status(observed: Observed, actions: Actions, _: datetime) -> None:
+    if actions.status is not None:
+        BatchInferenceStatus.model_validate(actions.status, strict=False)
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_a_second_look_at_the_same_writes_nothing(observed: Observed, now: datetime) -> None:
+def writes_nothing_the_second_time(observed: Observed, _: Actions, now: datetime) -> None:
     first = reconcile(replace(observed, pods=()), SETTINGS, now).status
-    if first is None or _over(first) or "startTime" not in (current(first) or {}):
+    if first is None or _is_finished(first) or "startTime" not in (current(first) or {}):
         return
     again = replace(observed, pods=(), job=replace(observed.job, status=first))
     second = reconcile(again, SETTINGS, now + timedelta(seconds=1)).status
-    if second is None or not is_open(second):  # it may be in the second of a deadline
+    if second is None or not is_open(second):  # a deadline may have passed in that second
         return
-    if number_of(first) == number_of(second):  # the next RayJob may be there
+    if number_of(first) == number_of(second):  # otherwise the next RayJob exists
         assert merge_patch(first, second) == {}
 
 
-@given(observed=OBSERVED, now=MOMENTS)
-@RULE
-def test_a_time_of_transition_changes_only_with_a_transition(
-    observed: Observed, now: datetime
-) -> None:
-    status = reconcile(observed, SETTINGS, now).status
+def keeps_transition_times(observed: Observed, actions: Actions, _: datetime) -> None:
+    """lastTransitionTime changes only when the status of the condition does."""
     before = {c["type"]: c for c in observed.job.status.get("conditions", [])}
-    for condition in (status or {}).get("conditions", []):
+    for condition in (actions.status or {}).get("conditions", []):
         old = before.get(condition["type"])
         if old is not None and old["status"] == condition["status"]:
             assert condition["lastTransitionTime"] == old["lastTransitionTime"]
 
 
-def test_the_strategies_reach_every_kind_of_verdict() -> None:
-    """The rules above would hold for nothing if nothing were generated."""
+RULES: list[Callable[[Observed, Actions, datetime], None]] = [
+    is_deterministic,
+    leaves_a_finished_job_alone,
+    creates_one_ray_job_at_a_time,
+    removes_only_its_own_ray_jobs,
+    removes_nothing_before_the_status_says_so,
+    requeues_an_unfinished_job,
+    writes_an_end_without_creating_objects,
+    writes_a_valid_status,
+    writes_nothing_the_second_time,
+    keeps_transition_times,
+]
+
+
+@given(observed=observations(), now=MOMENTS)
+@settings(max_examples=examples(1000, 300), deadline=None)
+def test_reconcile_follows_all_rules(observed: Observed, now: datetime) -> None:
+    actions = reconcile(observed, SETTINGS, now)
+    for rule in RULES:
+        rule(observed, actions, now)
+
+
+@pytest.mark.long("properties")
+def test_strategies_generate_every_kind_of_verdict() -> None:
+    """Otherwise the rules would hold for want of cases."""
     found: set[str] = set()
 
-    @given(observed=OBSERVED, now=MOMENTS)
-    @settings(max_examples=1000, deadline=None, database=None, derandomize=True)
+    @given(observed=observations(), now=MOMENTS)
+    @settings(
+        max_examples=1000,
+        phases=[HypothesisPhase.generate],
+        deadline=None,
+        database=None,
+        derandomize=True,
+    )
     def collect(observed: Observed, now: datetime) -> None:
         actions = reconcile(observed, SETTINGS, now)
         found.update(["released"] * bool(actions.release) + ["removed"] * bool(actions.remove))
@@ -287,6 +291,5 @@ def test_the_strategies_reach_every_kind_of_verdict() -> None:
             found.update(condition["reason"] for condition in actions.status["conditions"])
 
     collect()
-    wanted = {"released", "removed", "None", *Phase} | {"NameTaken", "RayJobDeleted", "InvalidSpec"}
-    wanted |= {"ImagePull", "DeadlineExceeded"}
-    assert wanted <= found
+    expected = {"released", "removed", "None", *Phase, "NameTaken", "RayJobDeleted", "InvalidSpec"}
+    assert expected | {"ImagePull", "DeadlineExceeded"} <= found

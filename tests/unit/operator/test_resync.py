@@ -11,60 +11,60 @@ import pytest
 from batchinference_operator.runtime.controller import Controller
 from batchinference_operator.runtime.gateway import Refused, Unreachable
 from batchinference_operator.runtime.resync import RESYNC_SECONDS, resync
-from support.operator_objects import NAMESPACE
-from support.virtual_time import in_leaping_time, until
-from support.world import World
+from support.operator.harness import Harness
+from support.operator.objects import NAMESPACE
+from support.operator.virtual_time import in_virtual_time, until
 
 KEY = (NAMESPACE, "job")
 
 
 @asynccontextmanager
-async def resynced(world: World) -> AsyncIterator[Controller]:
-    async with world.operated() as controller:
+async def resynced(harness: Harness) -> AsyncIterator[Controller]:
+    async with harness.operator() as controller:
         task = asyncio.create_task(resync(controller, []))
         yield controller
         task.cancel()
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_job_that_was_deleted_unseen_is_forgotten() -> None:
-    world = World()
-    async with resynced(world) as controller:
-        await world.a_job_ends()
-        world.cluster.delete("BatchInference", "job", unseen=True)
+    harness = Harness()
+    async with resynced(harness) as controller:
+        await harness.finish_job()
+        harness.cluster.delete("BatchInference", "job", unseen=True)
         await asyncio.sleep(RESYNC_SECONDS + 1)
         assert controller.cache.observe(KEY) is None
         assert controller.written == {}
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_jobs_that_are_there_stay_known() -> None:
-    world = World()
-    async with resynced(world) as controller:
-        await world.a_job_ends()
-        world.cluster.apply("other")
+    harness = Harness()
+    async with resynced(harness) as controller:
+        await harness.finish_job()
+        harness.cluster.apply("other")
         await asyncio.sleep(3 * RESYNC_SECONDS)
         assert set(controller.cache.uids()) == {KEY, (NAMESPACE, "other")}
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_one_that_was_created_anew_under_the_name_stays() -> None:
-    world = World()
-    async with resynced(world) as controller:
-        await world.a_job_ends()
-        world.cluster.delete("BatchInference", "job", unseen=True)
-        world.cluster.delete("RayJob", "job-1")
-        world.cluster.apply()
+    harness = Harness()
+    async with resynced(harness) as controller:
+        await harness.finish_job()
+        harness.cluster.delete("BatchInference", "job", unseen=True)
+        harness.cluster.delete("RayJob", "job-1")
+        harness.cluster.apply()
         await asyncio.sleep(RESYNC_SECONDS + 1)
         assert controller.cache.observe(KEY) is not None
 
 
-@in_leaping_time
-async def test_each_job_is_looked_at_once_in_a_while_though_nothing_is_heard_of_it() -> None:
-    world = World()
-    world.cluster.apply(suspend=True)
-    async with resynced(world) as controller:
-        await until(lambda: world.phase() == "Suspended")
+@in_virtual_time
+async def test_jobs_without_events_are_requeued_by_resync() -> None:
+    harness = Harness()
+    harness.cluster.apply(suspend=True)
+    async with resynced(harness) as controller:
+        await until(lambda: harness.phase() == "Suspended")
         looks = controller.signals.metrics.registry
         before = looks.get_sample_value("batchinference_reconcile_seconds_count")
         await asyncio.sleep(2 * RESYNC_SECONDS + 1)
@@ -74,18 +74,18 @@ async def test_each_job_is_looked_at_once_in_a_while_though_nothing_is_heard_of_
 
 
 @pytest.mark.parametrize("fault", [Refused("403: forbidden"), Unreachable("reset")], ids=repr)
-@in_leaping_time
+@in_virtual_time
 async def test_a_list_that_fails_is_asked_for_again(fault: Exception) -> None:
-    world = World()
+    harness = Harness()
     faults = [fault]
 
     def fail(call: str) -> None:
         if call == "list BatchInference" and faults:
             raise faults.pop()
 
-    world.gateway.before = fail
-    async with resynced(world) as controller:
-        await world.a_job_ends()
-        world.cluster.delete("BatchInference", "job", unseen=True)
+    harness.gateway.before = fail
+    async with resynced(harness) as controller:
+        await harness.finish_job()
+        harness.cluster.delete("BatchInference", "job", unseen=True)
         await asyncio.sleep(2 * RESYNC_SECONDS + 1)
         assert controller.cache.observe(KEY) is None

@@ -13,9 +13,9 @@ from batchinference_operator.reconcile.ending import POLL_SECONDS
 from batchinference_operator.runtime.asking import FORGET_SECONDS, MAX_PAUSE, SLOTS, Asking
 from batchinference_operator.runtime.driver import Answer
 from batchinference_operator.status.observations import RayJobView
-from support.operator_objects import NAMESPACE, RUNNING, SUCCEEDED, job_body, ray_job_body
-from support.virtual_time import clock, in_leaping_time, until
-from support.world import World
+from support.operator.harness import Harness
+from support.operator.objects import NAMESPACE, RUNNING, SUCCEEDED, job_body, ray_job_body
+from support.operator.virtual_time import clock, in_virtual_time, until
 
 HEARD, UNHEARD = Answer(reached=True), Answer(reached=False)
 
@@ -48,7 +48,7 @@ async def ask(asking: Asking, ray_job: RayJobView) -> Answer:
     return await asking.ask(NAMESPACE, ray_job, "a-token")
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_a_driver_that_answers_is_asked_each_time() -> None:
     head = Head(up=True)
     asking = Asking(head, clock)
@@ -56,8 +56,8 @@ async def test_a_driver_that_answers_is_asked_each_time() -> None:
     assert len(head.asked) == 5
 
 
-@in_leaping_time
-async def test_one_that_stays_silent_is_asked_ever_less_often() -> None:
+@in_virtual_time
+async def test_silent_driver_is_asked_with_backoff() -> None:
     head = Head()
     asking = Asking(head, clock)
     for _ in range(3600):
@@ -69,7 +69,7 @@ async def test_one_that_stays_silent_is_asked_ever_less_often() -> None:
     assert MAX_PAUSE <= pauses[-1] <= MAX_PAUSE + 10
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_one_that_answers_again_is_asked_as_before() -> None:
     head = Head()
     asking = Asking(head, clock)
@@ -79,7 +79,7 @@ async def test_one_that_answers_again_is_asked_as_before() -> None:
     assert [await ask(asking, seen()) for _ in range(3)] == [HEARD] * 3
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_at_the_end_of_its_ray_job_it_is_asked_at_once() -> None:
     head = Head()
     asking = Asking(head, clock)
@@ -88,8 +88,8 @@ async def test_at_the_end_of_its_ray_job_it_is_asked_at_once() -> None:
     assert await ask(asking, seen(**SUCCEEDED)) == HEARD
 
 
-@in_leaping_time
-async def test_only_so_many_silent_ones_are_asked_at_a_time() -> None:
+@in_virtual_time
+async def test_silent_drivers_share_limited_slots() -> None:
     head = Head()
     asking = Asking(head, clock)
     many = [seen(uid=f"uid-{number}") for number in range(50)]
@@ -102,7 +102,7 @@ async def test_only_so_many_silent_ones_are_asked_at_a_time() -> None:
     assert head.most_at_once == SLOTS
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_those_that_are_gone_are_forgotten() -> None:
     asking = Asking(Head(), clock)
     for number in range(20):
@@ -111,28 +111,28 @@ async def test_those_that_are_gone_are_forgotten() -> None:
     assert len(asking.silent) <= 5
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_silent_drivers_do_not_delay_a_new_job() -> None:
-    world = World()
+    harness = Harness()
     head: Any = Head()
-    world.driver = Asking(head, clock)  # type: ignore[assignment]
+    harness.driver = Asking(head, clock)  # type: ignore[assignment]
     names = [f"job-{number}" for number in range(60)]
-    async with world.operated(workers=16):
+    async with harness.operator(workers=16):
         for name in names:
-            world.cluster.put(job_body(name, uid=f"uid-of-{name}"))
-        await until(lambda: all(world.cluster.get("RayJob", f"{name}-1") for name in names))
+            harness.cluster.put(job_body(name, uid=f"uid-of-{name}"))
+        await until(lambda: all(harness.cluster.get("RayJob", f"{name}-1") for name in names))
         for name in names:
-            world.cluster.change("RayJob", f"{name}-1", {"status": RUNNING})
+            harness.cluster.patch("RayJob", f"{name}-1", {"status": RUNNING})
         await asyncio.sleep(120)
         for number in range(10):
             begun = clock()
-            world.cluster.put(job_body(f"fresh-{number}", uid=f"uid-fresh-{number}"))
-            await until(lambda: world.cluster.get("RayJob", f"fresh-{number}-1"))  # noqa: B023
+            harness.cluster.put(job_body(f"fresh-{number}", uid=f"uid-fresh-{number}"))
+            await until(lambda: harness.cluster.get("RayJob", f"fresh-{number}-1"))  # noqa: B023
             assert clock() - begun <= 1
             await asyncio.sleep(7)
 
 
-@in_leaping_time
+@in_virtual_time
 async def test_the_more_jobs_run_the_less_often_each_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -141,18 +141,18 @@ async def test_the_more_jobs_run_the_less_often_each_is_asked(
     few, many = 10, 40
     rates = []
     for count in (few, many):
-        world = World()
-        async with world.operated(workers=16):
+        harness = Harness()
+        async with harness.operator(workers=16):
             for number in range(count):
                 name = f"job-{number}"
-                world.cluster.put(job_body(name, uid=f"uid-of-{name}"))
-                world.driver.answers[f"{name}-1"] = HEARD
-            await until(lambda: world.cluster.get("RayJob", f"job-{count - 1}-1"))  # noqa: B023
+                harness.cluster.put(job_body(name, uid=f"uid-of-{name}"))
+                harness.driver.answers[f"{name}-1"] = HEARD
+            await until(lambda: harness.cluster.get("RayJob", f"job-{count - 1}-1"))  # noqa: B023
             for number in range(count):
-                world.cluster.change("RayJob", f"job-{number}-1", {"status": RUNNING})
+                harness.cluster.patch("RayJob", f"job-{number}-1", {"status": RUNNING})
             await asyncio.sleep(60)
-            before = len(world.driver.asked)
+            before = len(harness.driver.asked)
             await asyncio.sleep(20)
-            rates.append((len(world.driver.asked) - before) / 20)
+            rates.append((len(harness.driver.asked) - before) / 20)
     assert rates[0] == pytest.approx(few / POLL_SECONDS, rel=0.3)
     assert rates[1] <= limit * 1.2

@@ -15,325 +15,325 @@ from batchinference_operator.reconcile.ending import POLL_SECONDS
 from batchinference_operator.reconcile.suspension import LOOK_SECONDS, STOP_LOOK_SECONDS
 from batchinference_operator.status.conditions import holds
 from batchinference_operator.status.pods import PodView
-from support.looks import Looks
-from support.operator_objects import RUNNING, SUCCEEDED, placed, pod_body
+from support.operator.objects import RUNNING, SUCCEEDED, placed, pod_body
+from support.operator.reconcile_loop import ReconcileLoop
 
-PHASES: dict[str, Callable[[Looks], None]] = {
-    "Pending": Looks.queue,
-    "Planning": Looks.plan,
-    "Starting": Looks.start,
-    "Running": Looks.run,
-    "Finalizing": Looks.finalize,
-    "Retrying": Looks.lose,
+PHASES: dict[str, Callable[[ReconcileLoop], None]] = {
+    "Pending": ReconcileLoop.queue,
+    "Planning": ReconcileLoop.plan,
+    "Starting": ReconcileLoop.start,
+    "Running": ReconcileLoop.run,
+    "Finalizing": ReconcileLoop.finalize,
+    "Retrying": ReconcileLoop.lose,
 }
 DRIVEN = ("Running", "Finalizing")
 
 
-def suspended(phase: str = "Running", **spec: object) -> Looks:
+def suspended(phase: str = "Running", **spec: object) -> ReconcileLoop:
     """A job that was suspended in this phase, as far as the status says; its driver has ended."""
-    looks = Looks(**spec)
-    PHASES[phase](looks)
-    assert looks.phase == phase
-    looks.spec["suspend"] = True
-    looks.said = None
-    looks.look()
+    loop = ReconcileLoop(**spec)
+    PHASES[phase](loop)
+    assert loop.phase == phase
+    loop.spec["suspend"] = True
+    loop.report = None
+    loop.reconcile()
     if phase in DRIVEN:
-        assert [seen.name for seen in looks.look().stop] == ["job-1"]
-    return looks
+        assert [seen.name for seen in loop.reconcile().stop] == ["job-1"]
+    return loop
 
 
-def resume(looks: Looks, seconds: float = 0.0) -> None:
-    looks.spec["suspend"] = False
-    looks.look(seconds)
+def resume(loop: ReconcileLoop, seconds: float = 0.0) -> None:
+    loop.spec["suspend"] = False
+    loop.reconcile(seconds)
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_job_that_is_suspended_in_any_phase_comes_to_hold_nothing(phase: str) -> None:
-    looks = suspended(phase)
-    looks.look()
-    assert (looks.phase, looks.reason) == ("Suspending", "Suspending")
-    assert "deletionTimestamp" in looks.ray_jobs["job-1"]["metadata"]
-    looks.let_go()
-    assert looks.look(LOOK_SECONDS).again_after is None
-    assert (looks.phase, looks.reason) == ("Suspended", "Suspended")
-    assert holds(looks.status, "Suspended")
-    assert holds(looks.status, "Ready"), "nobody need wait for it"
+def test_suspension_in_any_phase_frees_everything(phase: str) -> None:
+    loop = suspended(phase)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Suspending", "Suspending")
+    assert "deletionTimestamp" in loop.ray_jobs["job-1"]["metadata"]
+    loop.finalize_deletions()
+    assert loop.reconcile(LOOK_SECONDS).again_after is None
+    assert (loop.phase, loop.reason) == ("Suspended", "Suspended")
+    assert holds(loop.status, "Suspended")
+    assert holds(loop.status, "Ready"), "nobody need wait for it"
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_and_goes_on_from_there(phase: str) -> None:
-    looks = suspended(phase)
-    looks.look()
-    looks.let_go()
-    looks.look()
-    resume(looks, 3600)
-    assert (looks.phase, looks.status["attempt"]) == ("Planning", 2)
-    assert not holds(looks.status, "Suspended")
-    looks.run()
-    looks.tell(JobState.SUCCEEDED)
-    looks.look()
-    assert looks.phase == "Succeeded"
+    loop = suspended(phase)
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile()
+    resume(loop, 3600)
+    assert (loop.phase, loop.status["attempt"]) == ("Planning", 2)
+    assert not holds(loop.status, "Suspended")
+    loop.run()
+    loop.set_report(JobState.SUCCEEDED)
+    loop.reconcile()
+    assert loop.phase == "Succeeded"
 
 
 def test_the_status_says_so_before_anything_is_taken_away() -> None:
-    looks = Looks(suspend=False)
-    looks.run()
-    looks.spec["suspend"] = True
-    actions = looks.look()
+    loop = ReconcileLoop(suspend=False)
+    loop.run()
+    loop.spec["suspend"] = True
+    actions = loop.reconcile()
     assert (actions.remove, actions.again_after) == ((), 0)
-    assert looks.attempt["outcome"] == "Suspended"
+    assert loop.attempt["outcome"] == "Suspended"
 
 
-def test_a_driver_commits_what_is_under_way_before_its_ray_job_is_taken_away() -> None:
-    looks = suspended("Starting")
-    assert looks.look().remove, "there is no driver yet"
-    looks = Looks()
-    looks.run()
-    looks.spec["suspend"], looks.said = True, None
-    looks.look()
-    actions = looks.look(1)
+def test_driver_is_stopped_before_its_ray_job_is_removed() -> None:
+    loop = suspended("Starting")
+    assert loop.reconcile().remove, "there is no driver yet"
+    loop = ReconcileLoop()
+    loop.run()
+    loop.spec["suspend"], loop.report = True, None
+    loop.reconcile()
+    actions = loop.reconcile(1)
     assert [seen.name for seen in actions.stop] == ["job-1"]
     assert (actions.remove, actions.again_after) == ((), STOP_LOOK_SECONDS)
-    actions = looks.look(1)
+    actions = loop.reconcile(1)
     assert (actions.stop, [seen.name for seen in actions.remove]) == ((), ["job-1"])
 
 
 def test_a_driver_that_does_not_end_is_not_waited_for_for_ever() -> None:
-    looks = Looks()
-    looks.run()
-    looks.spec["suspend"], looks.said = True, None
-    looks.look()
+    loop = ReconcileLoop()
+    loop.run()
+    loop.spec["suspend"], loop.report = True, None
+    loop.reconcile()
     for _ in range(2):
-        looks.look(STOP_SECONDS / 2 - 1)
-        looks.ray_jobs["job-1"]["status"]["jobStatus"] = "RUNNING"
-    actions = looks.look(2)
+        loop.reconcile(STOP_SECONDS / 2 - 1)
+        loop.ray_jobs["job-1"]["status"]["jobStatus"] = "RUNNING"
+    actions = loop.reconcile(2)
     assert (actions.stop, [seen.name for seen in actions.remove]) == ((), ["job-1"])
 
 
-def test_a_job_that_has_succeeded_is_not_suspended_though_its_report_was_not_heard_yet() -> None:
-    looks = Looks()
-    looks.run()
-    looks.said = None
-    looks.play(**{**SUCCEEDED, "endTime": stamp(looks.now)})
-    looks.spec["suspend"] = True
-    looks.look()
-    assert looks.phase == "Finalizing"
-    looks.tell(JobState.SUCCEEDED, rows=10)
-    looks.look(2)
-    assert looks.phase == "Succeeded"
+def test_succeeded_job_is_not_suspended_before_its_report() -> None:
+    loop = ReconcileLoop()
+    loop.run()
+    loop.report = None
+    loop.set_kuberay_status(**{**SUCCEEDED, "endTime": stamp(loop.now)})
+    loop.spec["suspend"] = True
+    loop.reconcile()
+    assert loop.phase == "Finalizing"
+    loop.set_report(JobState.SUCCEEDED, rows=10)
+    loop.reconcile(2)
+    assert loop.phase == "Succeeded"
 
 
 def test_a_suspended_attempt_is_no_failure() -> None:
-    looks = suspended()
-    assert "cause" not in looks.attempt
-    assert looks.status["failedAttempts"] == 0
+    loop = suspended()
+    assert "cause" not in loop.attempt
+    assert loop.status["failedAttempts"] == 0
 
 
 def test_a_job_that_is_created_suspended_makes_nothing() -> None:
-    looks = Looks(suspend=True)
-    actions = looks.look()
-    assert (actions.create, looks.phase) == ((), "Suspended")
-    assert "attempts" not in looks.status
-    resume(looks)
-    assert (looks.phase, looks.status["attempt"]) == ("Planning", 1)
+    loop = ReconcileLoop(suspend=True)
+    actions = loop.reconcile()
+    assert (actions.create, loop.phase) == ((), "Suspended")
+    assert "attempts" not in loop.status
+    resume(loop)
+    assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
 
 
-def test_a_ray_job_that_was_made_before_the_status_said_so_goes_too() -> None:
-    looks = Looks()
-    looks.plan()
-    looks.status, looks.spec["suspend"] = {}, True
-    assert looks.look().remove == (), "it is taken away once the status says that it was there"
-    assert (looks.phase, looks.attempt["outcome"]) == ("Suspending", "Suspended")
-    assert [seen.name for seen in looks.look().remove] == ["job-1"]
+def test_unrecorded_ray_job_is_removed_too() -> None:
+    loop = ReconcileLoop()
+    loop.plan()
+    loop.status, loop.spec["suspend"] = {}, True
+    assert loop.reconcile().remove == (), "it is taken away once the status says that it was there"
+    assert (loop.phase, loop.attempt["outcome"]) == ("Suspending", "Suspended")
+    assert [seen.name for seen in loop.reconcile().remove] == ["job-1"]
 
 
-def test_a_ray_job_that_goes_by_a_suspension_taken_back_was_deleted_by_nobody_else() -> None:
-    looks = Looks()
-    looks.plan()
-    looks.status, looks.spec["suspend"] = {}, True
-    looks.look()
-    assert [seen.name for seen in looks.look().remove] == ["job-1"]
+def test_withdrawn_suspension_is_not_a_deleted_ray_job() -> None:
+    loop = ReconcileLoop()
+    loop.plan()
+    loop.status, loop.spec["suspend"] = {}, True
+    loop.reconcile()
+    assert [seen.name for seen in loop.reconcile().remove] == ["job-1"]
     # and of the deletion nothing is heard yet
-    looks.ray_jobs["job-1"]["metadata"].pop("deletionTimestamp")
-    looks.spec["suspend"] = False
-    looks.look()
-    looks.ray_jobs.clear()
-    looks.look(10)
-    assert (looks.phase, looks.status["failedAttempts"]) == ("Planning", 0)
+    loop.ray_jobs["job-1"]["metadata"].pop("deletionTimestamp")
+    loop.spec["suspend"] = False
+    loop.reconcile()
+    loop.ray_jobs.clear()
+    loop.reconcile(10)
+    assert (loop.phase, loop.status["failedAttempts"]) == ("Planning", 0)
 
 
 def test_while_kuberay_is_away_the_job_is_suspending() -> None:
-    looks = suspended()
-    looks.look()
+    loop = suspended()
+    loop.reconcile()
     for _ in range(3):
-        assert looks.look(1000).again_after == LOOK_SECONDS
-        assert looks.phase == "Suspending"
+        assert loop.reconcile(1000).again_after == LOOK_SECONDS
+        assert loop.phase == "Suspending"
 
 
 def test_it_is_suspending_as_long_as_a_pod_is_there() -> None:
-    looks = suspended()
-    looks.look()
-    looks.let_go()
-    looks.pods = (PodView.of(pod_body(**placed())),)
-    looks.look()
-    assert looks.phase == "Suspending"
-    looks.pods = (PodView.of(pod_body(phase="Failed")),)
-    looks.look()
-    assert looks.phase == "Suspended"
+    loop = suspended()
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.pods = (PodView.of(pod_body(**placed())),)
+    loop.reconcile()
+    assert loop.phase == "Suspending"
+    loop.pods = (PodView.of(pod_body(phase="Failed")),)
+    loop.reconcile()
+    assert loop.phase == "Suspended"
 
 
-def test_a_removal_that_broke_off_is_completed_though_kuberay_is_away() -> None:
+def test_interrupted_removal_is_completed_without_kuberay() -> None:
     """Its RayJob is marked as deleted, and its cluster is not."""
-    looks = suspended()
-    looks.look()
-    looks.ray_jobs["job-1"]["status"]["rayClusterName"] = "job-1-cluster"
+    loop = suspended()
+    loop.reconcile()
+    loop.ray_jobs["job-1"]["status"]["rayClusterName"] = "job-1-cluster"
     held = pod_body(**placed())
     held["metadata"]["labels"]["ray.io/cluster"] = "job-1-cluster"
-    looks.pods = (PodView.of(held),)
-    assert [seen.name for seen in looks.look(5).remove] == ["job-1"]
-    looks.pods = ()
-    assert looks.look(5).remove == ()
+    loop.pods = (PodView.of(held),)
+    assert [seen.name for seen in loop.reconcile(5).remove] == ["job-1"]
+    loop.pods = ()
+    assert loop.reconcile(5).remove == ()
 
 
-def test_a_job_that_kueue_takes_back_is_suspended_though_its_driver_says_that_it_failed() -> None:
-    looks = Looks(cluster={"queue": "gpu"})
-    looks.run()
-    looks.ray_jobs["job-1"]["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
-    looks.ray_jobs["job-1"]["spec"]["suspend"] = True
-    looks.tell(JobState.FAILED, reason="Interrupted")
-    looks.look()
-    looks.spec["suspend"] = True
-    looks.look()
-    assert looks.phase == "Suspending"
+def test_eviction_by_kueue_wins_over_a_failed_report() -> None:
+    loop = ReconcileLoop(cluster={"queue": "gpu"})
+    loop.run()
+    loop.ray_jobs["job-1"]["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
+    loop.ray_jobs["job-1"]["spec"]["suspend"] = True
+    loop.set_report(JobState.FAILED, reason="Interrupted")
+    loop.reconcile()
+    loop.spec["suspend"] = True
+    loop.reconcile()
+    assert loop.phase == "Suspending"
 
 
 def test_pods_of_which_no_watch_has_told_yet_are_held() -> None:
-    looks = suspended()
-    looks.look()
-    looks.let_go()
-    looks.unheard_pods = True
-    looks.look()
-    assert looks.phase == "Suspending"
-    looks.unheard_pods = False
-    looks.look()
-    assert looks.phase == "Suspended"
+    loop = suspended()
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.unheard_pods = True
+    loop.reconcile()
+    assert loop.phase == "Suspending"
+    loop.unheard_pods = False
+    loop.reconcile()
+    assert loop.phase == "Suspended"
 
 
-def test_the_next_attempt_waits_for_pods_of_the_one_before_but_not_for_ever() -> None:
-    looks = suspended()
-    looks.look()
-    looks.let_go()
-    looks.pods = (PodView.of(pod_body(**placed())),)
-    resume(looks)
-    assert looks.look(5).create == ()
-    assert looks.look(LINGER_SECONDS).create != ()
+def test_retry_waits_for_old_pods_for_a_limited_time() -> None:
+    loop = suspended()
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.pods = (PodView.of(pod_body(**placed())),)
+    resume(loop)
+    assert loop.reconcile(5).create == ()
+    assert loop.reconcile(LINGER_SECONDS).create != ()
 
 
-def test_resumed_too_early_it_waits_until_nothing_is_left_of_the_attempt() -> None:
-    looks = suspended()
-    looks.look()
-    resume(looks)
-    actions = looks.look()
+def test_early_resume_waits_for_the_old_attempt_to_go() -> None:
+    loop = suspended()
+    loop.reconcile()
+    resume(loop)
+    actions = loop.reconcile()
     assert (actions.create, actions.again_after) == ((), POLL_SECONDS)
-    looks.let_go()
-    looks.look()
-    assert (looks.phase, looks.status["attempt"]) == ("Planning", 2)
+    loop.finalize_deletions()
+    loop.reconcile()
+    assert (loop.phase, loop.status["attempt"]) == ("Planning", 2)
 
 
 def test_the_drivers_last_word_stands_before_the_suspension() -> None:
-    looks = Looks()
-    looks.run()
-    looks.spec["suspend"] = True
-    looks.tell(JobState.SUCCEEDED)
-    looks.look()
-    assert looks.phase == "Succeeded"
+    loop = ReconcileLoop()
+    loop.run()
+    loop.spec["suspend"] = True
+    loop.set_report(JobState.SUCCEEDED)
+    loop.reconcile()
+    assert loop.phase == "Succeeded"
 
 
-def test_a_failure_that_is_known_is_a_failure_and_the_next_attempt_waits_for_resume() -> None:
-    looks = Looks(suspend=False, retry={"backoff": {"initial": "0s"}})
-    looks.run()
-    looks.spec["suspend"] = True
-    looks.fail()
-    assert (looks.phase, looks.attempt["outcome"]) == ("Retrying", "Failed")
-    looks.look()
-    looks.let_go()
-    looks.look()
-    assert (looks.phase, looks.status["failedAttempts"]) == ("Suspended", 1)
+def test_failure_before_suspension_counts_and_waits_for_resume() -> None:
+    loop = ReconcileLoop(suspend=False, retry={"backoff": {"initial": "0s"}})
+    loop.run()
+    loop.spec["suspend"] = True
+    loop.fail()
+    assert (loop.phase, loop.attempt["outcome"]) == ("Retrying", "Failed")
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile()
+    assert (loop.phase, loop.status["failedAttempts"]) == ("Suspended", 1)
 
 
 def test_a_resumed_job_waits_for_no_backoff() -> None:
-    looks = Looks(suspend=False, retry={"backoff": {"initial": "10m"}})
-    looks.run()
-    looks.fail()
-    looks.spec["suspend"] = True
-    looks.look()
-    looks.let_go()
-    looks.look()
-    looks.spec["suspend"] = False
-    looks.look(1)
-    assert (looks.phase, looks.attempt["number"]) == ("Planning", 2)
+    loop = ReconcileLoop(suspend=False, retry={"backoff": {"initial": "10m"}})
+    loop.run()
+    loop.fail()
+    loop.spec["suspend"] = True
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile()
+    loop.spec["suspend"] = False
+    loop.reconcile(1)
+    assert (loop.phase, loop.attempt["number"]) == ("Planning", 2)
 
 
 def test_a_cluster_that_is_kept_for_its_report_is_released() -> None:
-    looks = Looks()
-    looks.run()
-    looks.spec["suspend"], looks.said = True, None
-    looks.play(**{**RUNNING, "jobStatus": "FAILED", "jobDeploymentStatus": "Failed"})
-    looks.look()
-    assert [seen.name for seen in looks.look().release] == ["job-1"]
-    assert looks.phase == "Suspended"
+    loop = ReconcileLoop()
+    loop.run()
+    loop.spec["suspend"], loop.report = True, None
+    loop.set_kuberay_status(**{**RUNNING, "jobStatus": "FAILED", "jobDeploymentStatus": "Failed"})
+    loop.reconcile()
+    assert [seen.name for seen in loop.reconcile().release] == ["job-1"]
+    assert loop.phase == "Suspended"
 
 
-def test_a_ray_job_that_ends_meanwhile_holds_nothing_though_kuberay_is_away() -> None:
+def test_ended_ray_job_frees_its_turn_while_kuberay_is_away() -> None:
     """Nobody but the operator ends its cluster then."""
-    looks = suspended()
-    looks.play(**{**RUNNING, "jobStatus": "FAILED", "jobDeploymentStatus": "Failed"})
-    looks.play(rayClusterName="job-1-cluster")
+    loop = suspended()
+    loop.set_kuberay_status(**{**RUNNING, "jobStatus": "FAILED", "jobDeploymentStatus": "Failed"})
+    loop.set_kuberay_status(rayClusterName="job-1-cluster")
     held = pod_body(**placed())
     held["metadata"]["labels"]["ray.io/cluster"] = "job-1-cluster"
-    looks.pods = (PodView.of(held),)
-    actions = looks.look()
+    loop.pods = (PodView.of(held),)
+    actions = loop.reconcile()
     assert [seen.cluster for seen in actions.release] == ["job-1-cluster"]
-    assert (looks.phase, actions.again_after) == ("Suspending", LOOK_SECONDS)
-    looks.pods = ()
-    assert looks.look(LOOK_SECONDS).release == (), "once"
-    assert looks.phase == "Suspended"
+    assert (loop.phase, actions.again_after) == ("Suspending", LOOK_SECONDS)
+    loop.pods = ()
+    assert loop.reconcile(LOOK_SECONDS).release == (), "once"
+    assert loop.phase == "Suspended"
 
 
 def test_a_finished_job_is_not_suspended() -> None:
-    looks = Looks()
-    looks.run()
-    looks.tell(JobState.SUCCEEDED)
-    looks.look()
-    looks.spec["suspend"] = True
-    assert looks.look().status is None
+    loop = ReconcileLoop()
+    loop.run()
+    loop.set_report(JobState.SUCCEEDED)
+    loop.reconcile()
+    loop.spec["suspend"] = True
+    assert loop.reconcile().status is None
 
 
 # --- the time ---------------------------------------------------------------------------
 
 
 def test_the_time_of_all_suspensions_is_counted() -> None:
-    looks = Looks(suspend=True)
-    looks.look()
-    resume(looks, 100)
-    assert looks.status["suspendedSeconds"] == 100
-    looks.start()
-    looks.spec["suspend"] = True
-    looks.look(50)
-    looks.look()
-    looks.let_go()
-    looks.look()
-    resume(looks, 200)
-    assert looks.status["suspendedSeconds"] == 300
+    loop = ReconcileLoop(suspend=True)
+    loop.reconcile()
+    resume(loop, 100)
+    assert loop.status["suspendedSeconds"] == 100
+    loop.start()
+    loop.spec["suspend"] = True
+    loop.reconcile(50)
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile()
+    resume(loop, 200)
+    assert loop.status["suspendedSeconds"] == 300
 
 
 def test_time_before_something_came_to_light_is_counted_too() -> None:
-    looks = Looks(suspend=True)
-    looks.look()
-    looks.pods = (PodView.of(pod_body(**placed())),)
-    looks.look(100)
-    assert looks.phase == "Suspending"
-    looks.pods = ()
-    looks.look()
-    resume(looks, 10)
-    assert looks.status["suspendedSeconds"] == 110
+    loop = ReconcileLoop(suspend=True)
+    loop.reconcile()
+    loop.pods = (PodView.of(pod_body(**placed())),)
+    loop.reconcile(100)
+    assert loop.phase == "Suspending"
+    loop.pods = ()
+    loop.reconcile()
+    resume(loop, 10)
+    assert loop.status["suspendedSeconds"] == 110

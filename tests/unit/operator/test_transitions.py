@@ -13,8 +13,7 @@ from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.report import JobState
 from batchinference_operator.status.attempts import is_open
 from batchinference_operator.status.pods import PodView
-from support.looks import Looks
-from support.operator_objects import (
+from support.operator.objects import (
     INITIALIZING,
     OTHER_UID,
     RUNNING,
@@ -23,8 +22,10 @@ from support.operator_objects import (
     pod_body,
     ray_job_body,
 )
+from support.operator.reconcile_loop import ReconcileLoop
+from support.tiers import examples
 
-Life = Callable[[Looks], None]
+Life = Callable[[ReconcileLoop], None]
 PAIRS = [(before, after) for before, following in TRANSITIONS.items() for after in following]
 UNMADE = {Phase.PLANNING, Phase.SUSPENDED}
 """What follows on Pending only where nothing was made yet."""
@@ -33,114 +34,114 @@ UNMADE = {Phase.PLANNING, Phase.SUSPENDED}
 # --- how a job comes to a phase ---------------------------------------------------------
 
 
-def nowhere(looks: Looks) -> None:
+def nowhere(loop: ReconcileLoop) -> None:
     pass
 
 
-def unmade(looks: Looks) -> None:
-    take_name(looks, "job-1")
-    looks.look()
+def unmade(loop: ReconcileLoop) -> None:
+    take_name(loop, "job-1")
+    loop.reconcile()
 
 
-def suspending(looks: Looks) -> None:
-    looks.run()
-    looks.spec["suspend"], looks.said = True, None
-    looks.look()
+def suspending(loop: ReconcileLoop) -> None:
+    loop.run()
+    loop.spec["suspend"], loop.report = True, None
+    loop.reconcile()
 
 
-def suspended(looks: Looks) -> None:
-    looks.spec["suspend"] = True
-    looks.look()
+def suspended(loop: ReconcileLoop) -> None:
+    loop.spec["suspend"] = True
+    loop.reconcile()
 
 
 BEFORE: dict[Phase | None, Life] = {
     None: nowhere,
-    Phase.PENDING: Looks.queue,
-    Phase.PLANNING: Looks.plan,
-    Phase.STARTING: Looks.start,
-    Phase.RUNNING: Looks.run,
-    Phase.FINALIZING: Looks.finalize,
-    Phase.RETRYING: Looks.lose,
+    Phase.PENDING: ReconcileLoop.queue,
+    Phase.PLANNING: ReconcileLoop.plan,
+    Phase.STARTING: ReconcileLoop.start,
+    Phase.RUNNING: ReconcileLoop.run,
+    Phase.FINALIZING: ReconcileLoop.finalize,
+    Phase.RETRYING: ReconcileLoop.lose,
     Phase.SUSPENDING: suspending,
     Phase.SUSPENDED: suspended,
 }
 
 
-def take_name(looks: Looks, name: str) -> None:
+def take_name(loop: ReconcileLoop, name: str) -> None:
     """Another's RayJob has this name."""
-    looks.ray_jobs[name] = ray_job_body(name, owner_uid=OTHER_UID)
+    loop.ray_jobs[name] = ray_job_body(name, owner_uid=OTHER_UID)
 
 
 # --- what leads on from there -----------------------------------------------------------
 
 
-def clear(looks: Looks) -> None:
+def clear(loop: ReconcileLoop) -> None:
     """Nothing is in the way of an attempt that follows."""
-    looks.spec["suspend"] = False
-    for name, body in list(looks.ray_jobs.items()):
-        if not is_open(looks.status) or body["metadata"]["ownerReferences"] != [owner()]:
-            del looks.ray_jobs[name]
+    loop.spec["suspend"] = False
+    for name, body in list(loop.ray_jobs.items()):
+        if not is_open(loop.status) or body["metadata"]["ownerReferences"] != [owner()]:
+            del loop.ray_jobs[name]
 
 
-def to_pending(looks: Looks) -> None:
-    if is_open(looks.status):
-        looks.ray_job["spec"]["suspend"] = True
+def to_pending(loop: ReconcileLoop) -> None:
+    if is_open(loop.status):
+        loop.ray_job["spec"]["suspend"] = True
     else:
-        clear(looks)
-        take_name(looks, f"job-{looks.status.get('attempt', 0) + 1}")
-    looks.look(10)
+        clear(loop)
+        take_name(loop, f"job-{loop.status.get('attempt', 0) + 1}")
+    loop.reconcile(10)
 
 
-def to_planning(looks: Looks) -> None:
-    clear(looks)
-    looks.look(10)
+def to_planning(loop: ReconcileLoop) -> None:
+    clear(loop)
+    loop.reconcile(10)
 
 
-def to_failed(looks: Looks) -> None:
-    if is_open(looks.status):
-        looks.fail("BadInput")
+def to_failed(loop: ReconcileLoop) -> None:
+    if is_open(loop.status):
+        loop.fail("BadInput")
         return
-    clear(looks)
-    looks.spec["read"] = {"format": "text"}
-    looks.look(10)
+    clear(loop)
+    loop.spec["read"] = {"format": "text"}
+    loop.reconcile(10)
 
 
-def to_starting(looks: Looks) -> None:
-    if not is_open(looks.status):
-        clear(looks)
-        looks.begin(10)
+def to_starting(loop: ReconcileLoop) -> None:
+    if not is_open(loop.status):
+        clear(loop)
+        loop.begin(10)
         return
-    looks.ray_job["spec"]["suspend"], looks.said = False, None
-    looks.play(**{**INITIALIZING, "jobStatus": ""})
-    looks.look(10)
+    loop.ray_job["spec"]["suspend"], loop.report = False, None
+    loop.set_kuberay_status(**{**INITIALIZING, "jobStatus": ""})
+    loop.reconcile(10)
 
 
 def driven(state: JobState) -> Life:
-    def lead(looks: Looks) -> None:
-        looks.ray_job["spec"]["suspend"] = False
-        looks.play(**RUNNING)
-        looks.tell(state, rows=20)
-        looks.look(10)
+    def lead(loop: ReconcileLoop) -> None:
+        loop.ray_job["spec"]["suspend"] = False
+        loop.set_kuberay_status(**RUNNING)
+        loop.set_report(state, rows=20)
+        loop.reconcile(10)
 
     return lead
 
 
-def to_suspending(looks: Looks) -> None:
-    if not looks.status:
-        looks.plan()
-        looks.status = {}
-        looks.phases.clear()
-    elif looks.phase == Phase.SUSPENDED:
-        looks.pods = (PodView.of(pod_body(**placed())),)
-    looks.spec["suspend"], looks.said = True, None
-    looks.look(10)
+def to_suspending(loop: ReconcileLoop) -> None:
+    if not loop.status:
+        loop.plan()
+        loop.status = {}
+        loop.phases.clear()
+    elif loop.phase == Phase.SUSPENDED:
+        loop.pods = (PodView.of(pod_body(**placed())),)
+    loop.spec["suspend"], loop.report = True, None
+    loop.reconcile(10)
 
 
-def to_suspended(looks: Looks) -> None:
-    if looks.status and not is_open(looks.status):
-        looks.ray_jobs.clear()
-    looks.spec["suspend"], looks.said = True, None
-    looks.look(10)
+def to_suspended(loop: ReconcileLoop) -> None:
+    if loop.status and not is_open(loop.status):
+        loop.ray_jobs.clear()
+    loop.spec["suspend"], loop.report = True, None
+    loop.reconcile(10)
 
 
 AFTER: dict[Phase, Life] = {
@@ -151,7 +152,7 @@ AFTER: dict[Phase, Life] = {
     Phase.FINALIZING: driven(JobState.FINALIZING),
     Phase.SUCCEEDED: driven(JobState.SUCCEEDED),
     Phase.FAILED: to_failed,
-    Phase.RETRYING: lambda looks: looks.fail("NodeLost") and None,
+    Phase.RETRYING: lambda loop: loop.fail("NodeLost") and None,
     Phase.SUSPENDING: to_suspending,
     Phase.SUSPENDED: to_suspended,
 }
@@ -159,13 +160,13 @@ AFTER: dict[Phase, Life] = {
 
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=lambda phase: phase or "new")
 def test_each_transition_of_the_diagram_is_made(before: Phase | None, after: Phase) -> None:
-    looks = Looks()
+    loop = ReconcileLoop()
     lead = unmade if before == Phase.PENDING and after in UNMADE else BEFORE[before]
-    lead(looks)
-    assert (looks.phases[-1] if looks.phases else None) == before
-    seen = len(looks.phases)
-    AFTER[after](looks)
-    assert looks.phases[seen:] == [after]
+    lead(loop)
+    assert (loop.phases[-1] if loop.phases else None) == before
+    seen = len(loop.phases)
+    AFTER[after](loop)
+    assert loop.phases[seen:] == [after]
 
 
 # --- and no other -----------------------------------------------------------------------
@@ -177,32 +178,34 @@ MANY = st.lists(
 
 
 @given(events=MANY)
-@settings(max_examples=200, deadline=None)
-def test_whatever_happens_a_phase_follows_that_may_follow(events: list[str]) -> None:
-    looks = Looks(deadlines={"total": "2h"})
-    looks.look()
+@settings(max_examples=examples(200), deadline=None)
+def test_phase_transitions_are_always_allowed_ones(events: list[str]) -> None:
+    loop = ReconcileLoop(deadlines={"total": "2h"})
+    loop.reconcile()
     for event in events:
-        happen(looks, event)
-    path = [None, *looks.phases]
+        happen(loop, event)
+    path = [None, *loop.phases]
     for before, after in itertools.pairwise(path):
         last = None if before is None else Phase(before)
         assert before == after or Phase(str(after)) in TRANSITIONS[last]
 
 
-def happen(looks: Looks, event: str) -> None:
-    """One thing, and two looks."""
-    there = "rayJobName" in looks.status and looks.status["rayJobName"] in looks.ray_jobs
+def happen(loop: ReconcileLoop, event: str) -> None:
+    """One thing, and two loop."""
+    there = "rayJobName" in loop.status and loop.status["rayJobName"] in loop.ray_jobs
     if event in ("suspend", "resume"):
-        looks.spec["suspend"] = event == "suspend"
+        loop.spec["suspend"] = event == "suspend"
     elif event == "let go":
-        looks.let_go()
+        loop.finalize_deletions()
     elif there and event == "queue":
-        looks.ray_job["spec"]["suspend"] = not looks.ray_job["spec"].get("suspend", False)
+        loop.ray_job["spec"]["suspend"] = not loop.ray_job["spec"].get("suspend", False)
     elif there and event == "fail":
-        looks.play(jobStatus="FAILED", jobDeploymentStatus="Failed", reason="SubmissionFailed")
-    elif there and event in list(JobState) and "deletionTimestamp" not in looks.ray_job["metadata"]:
-        looks.play(**RUNNING)
-        looks.tell(JobState(event), rows=5, reason="NodeLost")
-    looks.look(15)
-    looks.said = None
-    looks.look(15)
+        loop.set_kuberay_status(
+            jobStatus="FAILED", jobDeploymentStatus="Failed", reason="SubmissionFailed"
+        )
+    elif there and event in list(JobState) and "deletionTimestamp" not in loop.ray_job["metadata"]:
+        loop.set_kuberay_status(**RUNNING)
+        loop.set_report(JobState(event), rows=5, reason="NodeLost")
+    loop.reconcile(15)
+    loop.report = None
+    loop.reconcile(15)

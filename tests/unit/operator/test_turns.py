@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from batchinference_operator.reconcile.turns import Concurrency, Key, Stand, Turn, Turns
+from support.tiers import examples
 
 ONE = Concurrency(in_all=1)
 
@@ -77,7 +78,7 @@ def test_priority_may_change_while_a_job_waits() -> None:
     assert jobs.woken[-1] == "b", "nothing else would tell it"
 
 
-def test_a_job_that_has_begun_keeps_the_others_waiting_before_it_is_seen_to_run() -> None:
+def test_started_job_counts_before_its_ray_job_is_seen() -> None:
     jobs = queue(1)
     jobs.come("a")
     jobs.come("b")
@@ -86,7 +87,7 @@ def test_a_job_that_has_begun_keeps_the_others_waiting_before_it_is_seen_to_run(
     assert jobs.begins("a"), "its status may not have been written"
 
 
-def test_a_turn_is_free_again_when_a_later_version_shows_that_it_did_not_begin() -> None:
+def test_turn_is_freed_when_a_newer_version_has_not_started() -> None:
     jobs = queue(1)
     jobs.come("a", created_at="1")
     jobs.come("b", created_at="2")
@@ -117,7 +118,7 @@ def test_pods_of_a_job_that_has_ended_or_is_gone_still_count() -> None:
     assert jobs.begins("b")
 
 
-def test_one_that_cannot_begin_lets_the_next_and_comes_back_to_its_place() -> None:
+def test_job_that_cannot_start_lets_the_next_start() -> None:
     jobs = queue(1)
     jobs.come("a")
     jobs.come("b")
@@ -244,10 +245,11 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 3)), min_size=1, max_size=20))
+@settings(max_examples=examples(100), deadline=None)
 def test_all_come_to_their_turn_by_priority_and_then_by_age(jobs: list[tuple[int, int]]) -> None:
     one = Queue(ONE)
     for number, (priority, age) in enumerate(jobs):

@@ -12,9 +12,10 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.beginning import LINGER_SECONDS
 from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.status.pods import PodView
-from support.looks import Looks
-from support.operator_objects import asking, placed, pod_body
-from support.virtual_time import BEGINNING
+from support.operator.objects import asking, placed, pod_body
+from support.operator.reconcile_loop import ReconcileLoop
+from support.operator.virtual_time import BEGINNING
+from support.tiers import examples
 
 
 def pod(
@@ -34,94 +35,94 @@ def at(seconds: float) -> str:
     return stamp(BEGINNING + timedelta(seconds=seconds))
 
 
-def used(looks: Looks) -> tuple[int, int]:
-    return looks.status.get("gpuSeconds", 0), looks.status.get("cpuSeconds", 0)
+def used(loop: ReconcileLoop) -> tuple[int, int]:
+    return loop.status.get("gpuSeconds", 0), loop.status.get("cpuSeconds", 0)
 
 
 def test_gpus_and_cpus_count_times_the_seconds_that_pods_had_them() -> None:
-    looks = Looks()
-    looks.run()
-    looks.pods = (pod("a", "4", 2), pod("b", "500m", 0))
-    looks.look(100)
-    assert used(looks) == (200, 450)
-    assert (looks.attempt["gpuSeconds"], looks.attempt["cpuSeconds"]) == (200, 450)
+    loop = ReconcileLoop()
+    loop.run()
+    loop.pods = (pod("a", "4", 2), pod("b", "500m", 0))
+    loop.reconcile(100)
+    assert used(loop) == (200, 450)
+    assert (loop.attempt["gpuSeconds"], loop.attempt["cpuSeconds"]) == (200, 450)
 
 
 def test_a_pod_counts_from_the_time_it_had_its_node_to_its_end() -> None:
-    looks = Looks()
-    looks.run()
-    looks.pods = (pod("a", since=30, until=50), pod("b", since=90))
-    looks.look(100)
-    assert used(looks)[0] == 20 + 10
+    loop = ReconcileLoop()
+    loop.run()
+    loop.pods = (pod("a", since=30, until=50), pod("b", since=90))
+    loop.reconcile(100)
+    assert used(loop)[0] == 20 + 10
 
 
 def test_a_pod_that_waits_for_a_node_costs_nothing() -> None:
-    looks = Looks()
-    looks.run()
-    looks.pods = (PodView.of({**pod_body(gpus=8), "spec": asking("4")}),)
-    looks.look(100)
-    assert used(looks) == (0, 0)
+    loop = ReconcileLoop()
+    loop.run()
+    loop.pods = (PodView.of({**pod_body(gpus=8), "spec": asking("4")}),)
+    loop.reconcile(100)
+    assert used(loop) == (0, 0)
 
 
 def test_a_pod_that_is_gone_still_counts() -> None:
-    looks = Looks()
-    looks.run()
-    looks.pods = (pod(),)
-    looks.look(100)
-    looks.pods = ()
-    looks.look(100)
-    assert used(looks) == (100, 200)
+    loop = ReconcileLoop()
+    loop.run()
+    loop.pods = (pod(),)
+    loop.reconcile(100)
+    loop.pods = ()
+    loop.reconcile(100)
+    assert used(loop) == (100, 200)
 
 
 def test_the_last_seconds_of_an_attempt_are_its_own() -> None:
-    looks = Looks()
-    looks.run()
-    looks.pods = (pod(),)
-    looks.tell(JobState.SUCCEEDED)
-    looks.look(100)
-    assert looks.phase == "Succeeded"
-    assert (used(looks)[0], looks.attempt["gpuSeconds"]) == (100, 100)
+    loop = ReconcileLoop()
+    loop.run()
+    loop.pods = (pod(),)
+    loop.set_report(JobState.SUCCEEDED)
+    loop.reconcile(100)
+    assert loop.phase == "Succeeded"
+    assert (used(loop)[0], loop.attempt["gpuSeconds"]) == (100, 100)
 
 
-def test_pods_that_an_attempt_leaves_behind_are_not_counted_for_the_next() -> None:
-    looks = Looks(retry={"backoff": {"initial": "0s"}})
-    looks.run()
-    looks.pods = (pod(),)
-    looks.look(100)
-    looks.fail()
-    looks.look()
-    looks.let_go()
-    looks.look(LINGER_SECONDS)
-    looks.run()
-    looks.pods = (pod(), pod("v", since=100 + LINGER_SECONDS, attempt=2))
-    looks.look(10)
-    assert [attempt["gpuSeconds"] for attempt in looks.status["attempts"]] == [100, 10]
-    assert used(looks)[0] == 110
+def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:
+    loop = ReconcileLoop(retry={"backoff": {"initial": "0s"}})
+    loop.run()
+    loop.pods = (pod(),)
+    loop.reconcile(100)
+    loop.fail()
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile(LINGER_SECONDS)
+    loop.run()
+    loop.pods = (pod(), pod("v", since=100 + LINGER_SECONDS, attempt=2))
+    loop.reconcile(10)
+    assert [attempt["gpuSeconds"] for attempt in loop.status["attempts"]] == [100, 10]
+    assert used(loop)[0] == 110
 
 
 def test_pods_of_another_job_that_bore_the_name_are_not_counted() -> None:
-    looks = Looks(cluster={"limits": {"gpuHours": 1.0}})
+    loop = ReconcileLoop(cluster={"limits": {"gpuHours": 1.0}})
     former = pod_body("former", gpus=8, **placed(at(-36_000)))
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
-    looks.pods = (PodView.of(former),)
-    looks.run()
-    looks.look(100)
-    assert (looks.phase, used(looks)) == ("Running", (0, 0))
+    loop.pods = (PodView.of(former),)
+    loop.run()
+    loop.reconcile(100)
+    assert (loop.phase, used(loop)) == ("Running", (0, 0))
 
 
 def test_the_job_has_used_what_its_attempts_have() -> None:
-    looks = Looks(retry={"maxAttempts": 5, "backoff": {"initial": "0s"}})
+    loop = ReconcileLoop(retry={"maxAttempts": 5, "backoff": {"initial": "0s"}})
     for attempt in range(1, 4):
-        looks.run()
-        began = (looks.now - BEGINNING).total_seconds()
-        looks.pods = (pod(since=began, attempt=attempt),)
-        looks.look(33.3)
-        looks.fail()
-        looks.look()
-        looks.let_go()
-        looks.pods = ()
-    attempts = looks.status["attempts"]
-    assert used(looks)[0] == sum(attempt.get("gpuSeconds", 0) for attempt in attempts) > 90
+        loop.run()
+        began = (loop.now - BEGINNING).total_seconds()
+        loop.pods = (pod(since=began, attempt=attempt),)
+        loop.reconcile(33.3)
+        loop.fail()
+        loop.reconcile()
+        loop.finalize_deletions()
+        loop.pods = ()
+    attempts = loop.status["attempts"]
+    assert used(loop)[0] == sum(attempt.get("gpuSeconds", 0) for attempt in attempts) > 90
 
 
 MOMENTS = st.lists(st.floats(0.01, 40), max_size=30)
@@ -139,23 +140,23 @@ PODS = st.lists(
 
 
 @given(moments=MOMENTS, pods=PODS)
-@settings(max_examples=100, deadline=None)
-def test_looking_often_or_seldom_gives_the_same(
+@settings(max_examples=examples(100), deadline=None)
+def test_usage_does_not_depend_on_reconcile_frequency(
     moments: list[float], pods: list[tuple[str, int, int, int | None]]
 ) -> None:
     made = tuple(
         pod(f"w-{index}", cpu, gpus, since=since, until=None if run is None else since + run)
         for index, (cpu, gpus, since, run) in enumerate(pods)
     )
-    often, seldom = Looks(), Looks()
-    for looks in (often, seldom):
-        looks.run()
-        looks.pods = made
+    often, seldom = ReconcileLoop(), ReconcileLoop()
+    for loop in (often, seldom):
+        loop.run()
+        loop.pods = made
     for seconds in moments:
-        often.look(seconds)
+        often.reconcile(seconds)
     whole = 2000 - (often.now - BEGINNING).total_seconds()
-    often.look(whole)
-    seldom.look(2000)
+    often.reconcile(whole)
+    seldom.reconcile(2000)
     assert used(often) == used(seldom)
     exact = [sum(one.gpus * _held(one) for one in made), sum(one.cpus * _held(one) for one in made)]
     assert all(abs(got - wanted) <= 0.5 for got, wanted in zip(used(seldom), exact, strict=True))

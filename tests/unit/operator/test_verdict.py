@@ -13,7 +13,7 @@ from batchinference_operator.status.conditions import Verdict
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.verdict import judge
-from support.operator_objects import (
+from support.operator.objects import (
     FAILED,
     HEAD,
     RUNNING,
@@ -83,7 +83,7 @@ def test_a_job_has_failed_when_its_driver_says_so(words: str | None, message: st
     ],
     ids=["gone", "still-running", "failed", "suspended"],
 )
-def test_what_becomes_of_the_cluster_does_not_change_the_drivers_last_word(
+def test_final_report_wins_over_the_state_of_the_cluster(
     ray_job: RayJobView | None,
 ) -> None:
     last = report(JobState.SUCCEEDED, counts=COUNTS)
@@ -150,7 +150,7 @@ def test_a_job_whose_driver_has_not_started_is_starting(status: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("state", ["Suspending", "Suspended"])
-def test_a_ray_job_that_kuberay_has_not_let_go_on_yet_waits_to_be_admitted(state: str) -> None:
+def test_suspended_ray_job_waits_for_admission(state: str) -> None:
     phase, verdict = judged(seen(jobDeploymentStatus=state, jobStatus="RUNNING"))
     assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
 
@@ -226,7 +226,7 @@ EXPECTED = Verdict("ImagePull", "pod job-1-worker: no such image")
         "silent-while-finalizing",
     ],
 )
-def test_a_pod_in_trouble_is_named_and_holds_up_what_has_not_begun(
+def test_pod_trouble_is_named_before_the_driver_starts(
     status: dict[str, Any], told: Report | None, before: str, phase: Phase
 ) -> None:
     assert judged(seen(**status), STUCK, report=told, before=before) == (phase, EXPECTED)
@@ -237,7 +237,7 @@ def test_the_first_pod_in_trouble_is_named() -> None:
     assert judged(seen(rayClusterStatus=HEAD), WELL, STUCK, other)[1] == EXPECTED
 
 
-def test_what_events_say_of_a_pod_that_does_not_start_is_its_trouble() -> None:
+def test_warning_event_of_a_pod_is_its_trouble() -> None:
     words = {"job-1-worker": 'MountVolume.SetUp failed: secret "key" not found'}
     phase, verdict = judged(seen(), QUIET, words=words)
     assert (phase, verdict.reason) == (Phase.PENDING, "ContainerConfig")
@@ -259,7 +259,7 @@ def test_a_ray_job_that_waits_for_kueue_is_queued(told: Report | None) -> None:
     assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
 
 
-def test_what_keeps_kuberay_from_making_pods_is_told_until_there_are_some() -> None:
+def test_cluster_trouble_shows_until_pods_exist() -> None:
     words = {"job-1-xyz": "ServiceAccount nobody is not found"}
     without = seen(rayClusterName="job-1-xyz")
     refused = Verdict("Refused", "ServiceAccount nobody is not found")

@@ -6,96 +6,94 @@ import pytest
 
 from batchinference_operator.reconcile.beginning import LATE_SECONDS, SOON_SECONDS
 from batchinference_operator.reconcile.turns import Turn
-from support.looks import Looks
+from support.operator.reconcile_loop import ReconcileLoop
 
 FREE = Turn(0, begins=True)
 FULL = Turn(3, begins=False, why="only 5 may run at a time")
 
 
-def waiting(**spec: object) -> Looks:
-    looks = Looks(**spec)
-    looks.turn = FULL
-    looks.look()
-    return looks
+def waiting(**spec: object) -> ReconcileLoop:
+    loop = ReconcileLoop(**spec)
+    loop.turn = FULL
+    loop.reconcile()
+    return loop
 
 
 def test_it_says_how_many_are_ahead_and_makes_nothing() -> None:
-    looks = waiting()
-    assert (looks.phase, looks.reason) == ("Pending", "WaitingForTurn")
-    assert looks.message == "3 jobs are ahead: only 5 may run at a time"
-    assert looks.ray_jobs == {}
-    assert "attempts" not in looks.status
+    loop = waiting()
+    assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
+    assert loop.message == "3 jobs are ahead: only 5 may run at a time"
+    assert loop.ray_jobs == {}
+    assert "attempts" not in loop.status
 
 
 @pytest.mark.parametrize(("ahead", "seconds"), [(9, SOON_SECONDS), (10, LATE_SECONDS)])
-def test_its_place_is_told_anew_the_more_seldom_the_longer_it_takes(
-    ahead: int, seconds: float
-) -> None:
-    looks = Looks()
-    looks.turn = Turn(ahead, begins=False)
-    assert looks.look().again_after == seconds
+def test_position_is_updated_less_often_over_time(ahead: int, seconds: float) -> None:
+    loop = ReconcileLoop()
+    loop.turn = Turn(ahead, begins=False)
+    assert loop.reconcile().again_after == seconds
 
 
 def test_the_status_says_that_it_begins_before_anything_is_made() -> None:
-    looks = waiting()
-    looks.turn = FREE
-    actions = looks.look()
+    loop = waiting()
+    loop.turn = FREE
+    actions = loop.reconcile()
     assert (actions.create, actions.takes_turn, actions.again_after) == ((), True, 0)
-    assert (looks.phase, looks.status["attempt"]) == ("Planning", 1)
-    looks.turn = None
-    assert [body["kind"] for body in looks.look().create] == ["ConfigMap", "RayJob"]
+    assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
+    loop.turn = None
+    assert [body["kind"] for body in loop.reconcile().create] == ["ConfigMap", "RayJob"]
 
 
-def test_a_job_that_cannot_be_made_fails_at_once_and_takes_no_turn() -> None:
+def test_invalid_job_fails_at_once_without_a_turn() -> None:
     for turn in (FULL, FREE):
-        looks = Looks(read={"format": "text"})
-        looks.turn = turn
-        assert not looks.look().takes_turn
-        assert (looks.phase, looks.reason) == ("Failed", "InvalidSpec")
+        loop = ReconcileLoop(read={"format": "text"})
+        loop.turn = turn
+        assert not loop.reconcile().takes_turn
+        assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
 
 
 def test_a_job_may_wait_no_longer_than_its_total_time() -> None:
-    looks = waiting(deadlines={"total": "1m"})
-    looks.look(60)
-    assert (looks.phase, looks.reason) == ("Failed", "DeadlineExceeded")
+    loop = waiting(deadlines={"total": "1m"})
+    loop.reconcile(60)
+    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
 
 
 def test_the_pending_deadline_speaks_of_attempts_and_not_of_turns() -> None:
-    looks = waiting(deadlines={"pending": "1m"})
-    looks.look(86_400)
-    assert looks.phase == "Pending"
+    loop = waiting(deadlines={"pending": "1m"})
+    loop.reconcile(86_400)
+    assert loop.phase == "Pending"
 
 
 def test_a_waiting_job_may_be_suspended_and_resumed() -> None:
-    looks = waiting()
-    looks.spec["suspend"] = True
-    looks.look()
-    assert looks.phase == "Suspended"
-    looks.spec["suspend"] = False
-    looks.look()
-    assert looks.reason == "WaitingForTurn"
+    loop = waiting()
+    loop.spec["suspend"] = True
+    loop.reconcile()
+    assert loop.phase == "Suspended"
+    loop.spec["suspend"] = False
+    loop.reconcile()
+    assert loop.reason == "WaitingForTurn"
 
 
 def test_each_attempt_has_to_wait_for_its_turn() -> None:
-    looks = Looks(retry={"backoff": {"initial": "0s"}})
-    looks.run()
-    looks.fail()
-    looks.look()
-    looks.let_go()
-    looks.turn = FULL
-    looks.look()
-    assert (looks.phase, looks.reason) == ("Pending", "WaitingForTurn")
-    looks.turn = FREE
-    assert looks.look().takes_turn
-    assert looks.status["attempt"] == 2
+    loop = ReconcileLoop(retry={"backoff": {"initial": "0s"}})
+    loop.run()
+    loop.fail()
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.turn = FULL
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
+    loop.turn = FREE
+    assert loop.reconcile().takes_turn
+    assert loop.status["attempt"] == 2
 
 
 def test_one_that_waits_for_something_else_takes_no_turn() -> None:
-    looks = Looks(retry={"backoff": {"initial": "1m"}})
-    looks.run()
-    looks.fail()
-    looks.look()
-    looks.let_go()
-    looks.turn = FREE
-    assert not looks.look().takes_turn
-    assert looks.phase == "Retrying"
+    loop = ReconcileLoop(retry={"backoff": {"initial": "1m"}})
+    loop.run()
+    loop.fail()
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.turn = FREE
+    assert not loop.reconcile().takes_turn
+    assert loop.phase == "Retrying"

@@ -9,8 +9,15 @@ import pytest
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import check_columns, input_columns
 from batchinference.spec import SpecError
-from support.documents import Document, document, model_step, python_step
-from support.specs import drop_step, filter_step, label_step, nearest_step, select_step, spec_of
+from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.parsed import (
+    drop_step,
+    filter_step,
+    label_step,
+    nearest_step,
+    select_step,
+    spec_of,
+)
 
 IMAGES = {"format": "images", "paths": ["s3://in/"]}
 
@@ -124,11 +131,11 @@ def test_a_label_needs_the_path_that_an_earlier_step_dropped() -> None:
     ]
 
 
-def test_nothing_is_said_of_columns_after_own_code() -> None:
+def test_columns_are_unknown_after_own_code() -> None:
     assert problems(python_step(), filter_step(expression="x > 0"), columns=["text"]) == []
 
 
-def test_nothing_is_said_where_only_the_files_know_the_columns() -> None:
+def test_columns_of_self_describing_files_are_unknown() -> None:
     assert problems(filter_step(expression="x > 0"), columns=None) == []
 
 

@@ -14,7 +14,8 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Workers
 from batchinference.spec.steps import Replicas
-from support.packing import fits
+from support.operator.packing import fits
+from support.tiers import examples
 
 CPUS = st.sampled_from([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0])
 REPLICAS = st.tuples(st.integers(1, 3), st.integers(0, 3)).map(
@@ -51,9 +52,9 @@ def asked_for(error: SpecError) -> int:
     return int(found[1])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(STAGES, WORKERS, st.integers(1, 4))
-def test_what_is_accepted_can_run_and_what_is_refused_says_what_would_do(
+def test_accepted_job_can_run_and_refusal_names_enough_workers(
     stages: list[Stage], workers: Workers, most: int
 ) -> None:
     assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
@@ -66,9 +67,9 @@ def test_what_is_accepted_can_run_and_what_is_refused_says_what_would_do(
     assert fits(at_the_same_time(stages), group.cpus, group.max)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(STAGES, WORKERS, st.integers(1, 4))
-def test_hardly_any_job_that_could_run_is_refused(
+def test_runnable_job_needs_at_most_one_extra_worker(
     stages: list[Stage], workers: Workers, most: int
 ) -> None:
     """Finding the best placement is hard, so one worker more than the best may be asked for."""
@@ -78,14 +79,14 @@ def test_hardly_any_job_that_could_run_is_refused(
         cpu_group(stages, with_max(workers, most + 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STAGES)
-def test_no_job_is_refused_that_leaves_the_workers_to_the_plan(stages: list[Stage]) -> None:
+def test_planned_workers_never_deadlock(stages: list[Stage]) -> None:
     group = cpu_group(stages, Workers())
     assert fits(at_the_same_time(stages), group.cpus, group.max)
 
 
-def test_the_refusal_says_what_holds_the_cpus() -> None:
+def test_refusal_explains_which_cpus_are_held() -> None:
     pool = Stage("embed", (), 1.0, replicas=Replicas(min=4, max=4))
     with pytest.raises(SpecError) as refusal:
         cpu_group([pool], Workers(cpu=2.0, max=2))
@@ -96,11 +97,11 @@ def test_the_refusal_says_what_holds_the_cpus() -> None:
     )
 
 
-def test_replicas_that_may_come_later_are_no_reason_to_refuse() -> None:
+def test_optional_replicas_cause_no_refusal() -> None:
     pool = Stage("embed", (), 1.0, replicas=Replicas(min=1, max=100))
     assert cpu_group([pool], Workers(cpu=4.0, max=1)).max == 1
 
 
-def test_replicas_on_gpus_take_no_cpus_from_reading() -> None:
+def test_gpu_replicas_hold_no_cpus_of_readers() -> None:
     pool = Stage("embed", (), 8.0, gpus=1, replicas=Replicas(min=9, max=9))
     assert cpu_group([pool], Workers(cpu=2.0, max=1)).max == 1

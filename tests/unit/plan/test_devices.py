@@ -9,8 +9,8 @@ import pytest
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.devices import profiles_of
 from batchinference.spec.profiles import Profile
-from support.documents import Document, model_step
-from support.specs import spec_of
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import spec_of
 
 
 def plan(*steps: Document, **profiles: Document) -> Plan:

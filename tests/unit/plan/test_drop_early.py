@@ -1,7 +1,7 @@
-"""Dropping columns as early as possible changes nothing but how far they travel.
+"""Columns are dropped as early as possible, with the same result.
 
-The property tests run steps over one row with an interpreter of their own, in which each value
-says how it came about. So two pipelines are alike when their rows are.
+The property test interprets the steps over one row whose values record how they were computed.
+Two pipelines are equal when their rows are equal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from batchinference.plan.pruning import drop_early
 from batchinference.spec.steps import Step
-from support.documents import Document, model_step, python_step
-from support.specs import drop_step, filter_step, label_step, select_step, steps_of
+from support.documents.minimal import Document, model_step, python_step
+from support.documents.parsed import drop_step, filter_step, label_step, select_step, steps_of
+from support.tiers import examples
 
 Row = dict[str, Any]
 START = ("image", "path", "size", "text")
@@ -115,40 +116,18 @@ def drops_by_own_code(steps: list[Step]) -> list[list[str]]:
     return [sorted(part) for part in parts]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(pipelines())
-def test_what_comes_out_is_the_same(steps: list[Step]) -> None:
-    before, after = interpret(steps), interpret(drop_early(steps))
+def test_drops_move_as_early_as_possible_and_change_nothing_else(steps: list[Step]) -> None:
+    early = drop_early(steps)
+    before, after = interpret(steps), interpret(early)
     assert list(after.row.items()) == list(before.row.items())
     assert after.seen == before.seen
-
-
-@settings(max_examples=100, deadline=None)
-@given(pipelines())
-def test_all_other_steps_stay_as_they_are_and_in_their_order(steps: list[Step]) -> None:
-    assert without_drops(drop_early(steps)) == without_drops(steps)
-
-
-@settings(max_examples=100, deadline=None)
-@given(pipelines())
-def test_no_drop_moves_past_own_code(steps: list[Step]) -> None:
-    assert drops_by_own_code(drop_early(steps)) == drops_by_own_code(steps)
-
-
-@settings(max_examples=200, deadline=None)
-@given(pipelines())
-def test_each_column_is_dropped_right_after_the_last_step_that_needs_it(steps: list[Step]) -> None:
-    early = drop_early(steps)
-    touched = interpret(early).touched
+    assert without_drops(early) == without_drops(steps)
+    assert drops_by_own_code(early) == drops_by_own_code(steps)
     for place, step in enumerate(early):
         if step.drop_columns and place > 0:
-            assert set(step.drop_columns) <= touched[place - 1]
-
-
-@settings(max_examples=100, deadline=None)
-@given(pipelines())
-def test_what_is_dropped_early_cannot_be_dropped_earlier(steps: list[Step]) -> None:
-    early = drop_early(steps)
+            assert set(step.drop_columns) <= after.touched[place - 1]
     assert drop_early(early) == early
 
 
@@ -192,16 +171,16 @@ def test_what_is_dropped_early_cannot_be_dropped_earlier(steps: list[Step]) -> N
         ),
     ],
 )
-def test_where_a_drop_goes(steps: list[Document], expected: list[str]) -> None:
+def test_position_of_a_drop(steps: list[Document], expected: list[str]) -> None:
     assert [step.name for step in drop_early(steps_of(*steps))] == expected
 
 
-def test_columns_that_are_dropped_at_the_same_place_are_dropped_together() -> None:
+def test_drops_at_the_same_position_are_merged() -> None:
     steps = steps_of(model_step(), drop_step("text", name="a"), drop_step("embedding", name="b"))
     assert [step.drop_columns for step in drop_early(steps)] == [None, ["text", "embedding"]]
 
 
-def test_the_steps_given_are_left_alone() -> None:
+def test_drop_early_does_not_change_its_argument() -> None:
     steps = steps_of(filter_step(), drop_step("path"), drop_step("text"))
     copies = [step.model_copy(deep=True) for step in steps]
     drop_early(steps)

@@ -15,8 +15,9 @@ from batchinference.plan.stages import Stage
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Workers
 from batchinference.spec.steps import Replicas
-from support.documents import Document, model_step, python_step
-from support.specs import filter_step, spec_of
+from support.documents.minimal import Document, model_step, python_step
+from support.documents.parsed import filter_step, spec_of
+from support.tiers import examples
 
 GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 TAKEN = {"head", "headgroup"}
@@ -64,7 +65,7 @@ def test_a_pool_that_asks_for_memory_gets_pods_of_its_own() -> None:
     assert group == WorkerGroup("large", cpus=1, gpus=0, memory="32Gi", min=0, max=1)
 
 
-def test_memory_on_gpus_unless_told_otherwise() -> None:
+def test_default_memory_of_gpu_groups() -> None:
     (group,) = own_groups(on_gpu("embed"))
     assert group.memory == DEFAULT_MEMORY
 
@@ -141,24 +142,11 @@ STAGES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STAGES)
-def test_groups_have_names_that_kuberay_takes_and_that_are_unique(stages: list[Stage]) -> None:
-    names = [group.name for group in groups_of(stages, Workers())]
-    assert len(set(names)) == len(names)
-    assert names[0] == CPU_GROUP
-    for name in names:
-        assert len(name) <= MAX_GROUP_NAME
-        assert GROUP_NAME.fullmatch(name)
-        assert name not in TAKEN
-
-
-@settings(max_examples=200, deadline=None)
-@given(STAGES)
-def test_there_is_one_group_for_each_shape_and_each_stage_finds_its_own(
-    stages: list[Stage],
-) -> None:
+def test_groups_match_the_shapes_of_stages(stages: list[Stage]) -> None:
     groups = groups_of(stages, Workers())
+    assert_valid_names([group.name for group in groups])
     shapes = [(group.cpus, group.gpus, group.memory) for group in groups[1:]]
     assert len(set(shapes)) == len(shapes)
     by_name = {group.name: group for group in groups}
@@ -169,14 +157,19 @@ def test_there_is_one_group_for_each_shape_and_each_stage_finds_its_own(
         else:
             memory = stage.memory or DEFAULT_MEMORY
             assert (group.cpus, group.gpus, group.memory) == (stage.cpus, stage.gpus, memory)
-
-
-@settings(max_examples=200, deadline=None)
-@given(STAGES)
-def test_every_replica_gets_a_pod(stages: list[Stage]) -> None:
     own = [stage for stage in stages if stage.gpus or stage.memory]
     replicas = sum(stage.replicas.max for stage in own if stage.replicas)
-    assert sum(group.max for group in groups_of(stages, Workers())[1:]) == replicas
+    assert sum(group.max for group in groups[1:]) == replicas
+
+
+def assert_valid_names(names: list[str]) -> None:
+    """KubeRay accepts the names, and they are unique."""
+    assert len(set(names)) == len(names)
+    assert names[0] == CPU_GROUP
+    for name in names:
+        assert len(name) <= MAX_GROUP_NAME
+        assert GROUP_NAME.fullmatch(name)
+        assert name not in TAKEN
 
 
 @pytest.mark.parametrize(
@@ -197,12 +190,12 @@ def test_every_replica_gets_a_pod(stages: list[Stage]) -> None:
         pytest.param([on_gpu("embed", most=8)], 2, 2, id="models on GPUs take nothing here"),
     ],
 )
-def test_the_group_cpu_unless_told_otherwise(steps: list[Document], cpus: float, most: int) -> None:
+def test_default_group_cpu(steps: list[Document], cpus: float, most: int) -> None:
     expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=1, max=most)
     assert cpu_group(*steps) == expected
 
 
-def test_the_group_cpu_as_the_job_says() -> None:
+def test_group_cpu_follows_the_job() -> None:
     group = cpu_group(model_step(), cpu=4.5, memory="16Gi", min=2, max=7)
     assert group == WorkerGroup(CPU_GROUP, cpus=4.5, gpus=0, memory="16Gi", min=2, max=7)
 
@@ -222,7 +215,7 @@ def test_the_first_worker_starts_with_the_cluster_unless_told_otherwise() -> Non
     assert cpu_group(min=0).min == 0
 
 
-def test_a_minimum_above_the_maximum_is_refused_wherever_they_come_from() -> None:
+def test_min_above_max_is_refused() -> None:
     clash = Workers.model_construct(cpu=None, memory=None, min=3, max=2)
     with pytest.raises(SpecError) as refusal:
         groups_of([], clash)

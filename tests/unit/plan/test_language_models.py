@@ -8,8 +8,8 @@ import pytest
 
 from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
 from batchinference.spec import BatchInferenceSpec, SpecError
-from support.language_models import vllm_step
-from support.specs import drop_step, spec_of
+from support.documents.parsed import drop_step, spec_of
+from support.documents.vllm_models import vllm_step
 
 
 def asking(
@@ -68,7 +68,7 @@ def test_dropping_columns_joins_the_stage() -> None:
     [({}, 0.5), ({"chat": False}, 0.25), ({"task": "embed"}, 0.25)],
     ids=["chat", "text", "embed"],
 )
-def test_actors_that_prepare_prompts_have_room_beside_reading_and_writing(
+def test_prompt_actors_have_cpus_besides_reading_and_writing(
     fields: dict[str, Any], cpus: float
 ) -> None:
     on_cluster = plan_for_cluster(asking(most=4, **fields))
@@ -94,7 +94,7 @@ def test_a_machine_that_has_too_few_says_so() -> None:
     )
 
 
-def test_workers_without_room_for_the_actors_that_prepare_prompts_are_refused() -> None:
+def test_workers_too_small_for_prompt_actors_are_refused() -> None:
     tight = {"workers": {"cpu": 1.25, "max": 1}}
     assert plan_for_cluster(spec_of(cluster=tight))
     with pytest.raises(SpecError, match="this job would wait for ever"):

@@ -6,8 +6,8 @@ import pytest
 
 from batchinference.plan import Plan, cpus_needed, plan_for_machine
 from batchinference.spec import SpecError
-from support.documents import Document, model_step, python_step
-from support.specs import filter_step, spec_of
+from support.documents.minimal import Document, model_step, python_step
+from support.documents.parsed import filter_step, spec_of
 
 
 def plan(*steps: Document, gpus: int = 0, memory: float | None = None, **custom: float) -> Plan:
@@ -22,7 +22,7 @@ def test_a_machine_has_no_worker_groups() -> None:
     assert plan(model_step(), filter_step()).groups == ()
 
 
-def test_steps_that_need_no_gpu_are_planned_as_for_a_cluster() -> None:
+def test_cpu_steps_are_planned_as_for_a_cluster() -> None:
     made = plan(filter_step(), model_step(batchSize=7))
     assert [stage.name for stage in made.stages] == ["keep", "embed"]
     assert made.stages[1].batch_size == 7
@@ -36,7 +36,7 @@ def test_models_run_on_gpus_that_are_there(gpus: int) -> None:
     assert made.notes == ()
 
 
-def test_models_run_on_the_cpu_where_there_is_no_gpu_and_the_plan_says_so() -> None:
+def test_models_run_on_cpu_with_a_note_without_gpus() -> None:
     made = plan(on_gpu("embed"), model_step("score"))
     assert [stage.gpus for stage in made.stages] == [0, 0]
     assert made.notes == (
@@ -45,7 +45,7 @@ def test_models_run_on_the_cpu_where_there_is_no_gpu_and_the_plan_says_so() -> N
     )
 
 
-def test_all_models_run_on_the_cpu_where_the_gpus_do_not_suffice_for_all() -> None:
+def test_models_run_on_cpu_where_gpus_are_too_few() -> None:
     made = plan(on_gpu("one"), on_gpu("two"), gpus=1)
     assert [stage.gpus for stage in made.stages] == [0, 0]
     assert [note.split(":")[0] for note in made.notes] == [
@@ -65,7 +65,7 @@ def test_steps_run_on_devices_that_are_there() -> None:
     assert made.notes == ()
 
 
-def test_steps_run_on_the_cpu_where_their_devices_are_not_there() -> None:
+def test_steps_run_on_cpu_without_their_devices() -> None:
     made = plan(on_npu("one"), on_npu("two", 2), on_gpu("three"), gpus=1, NPU=2.0)
     assert [stage.resources for stage in made.stages] == [{}, {}, {"GPU": 1}]
     reason = "the job needs 3 NPU(s) at the same time and this machine has 2"
@@ -75,7 +75,7 @@ def test_steps_run_on_the_cpu_where_their_devices_are_not_there() -> None:
     )
 
 
-def test_what_is_no_device_is_done_without() -> None:
+def test_other_custom_resources_are_ignored() -> None:
     made = plan(on_npu("embed", licence=1), NPU=1)
     assert made.stages[0].resources == {"NPU": 1}
     assert made.notes == (
@@ -104,7 +104,7 @@ def test_memory_is_counted_where_a_replica_of_each_pool_fits(memory: float) -> N
 SIZES = {"small": "4Gi", "large": "8Gi"}
 
 
-def test_memory_is_left_out_of_account_where_there_is_too_little_and_the_plan_says_so() -> None:
+def test_memory_is_ignored_with_a_note_where_it_is_short() -> None:
     steps = [model_step(name, resources={"memory": size}) for name, size in SIZES.items()]
     made = plan(*steps, memory=11.5 * GI)
     assert [stage.memory for stage in made.stages] == [None, None]
@@ -123,7 +123,7 @@ def test_a_machine_grows_its_pools_from_one_replica(gpus: int) -> None:
     assert (stage.replicas.min, stage.replicas.max) == (1, 8)
 
 
-def test_a_step_that_reads_a_missing_column_is_refused_here_as_well() -> None:
+def test_missing_column_is_refused_on_a_machine() -> None:
     with pytest.raises(SpecError, match="reads column 'txt'"):
         plan(filter_step(expression="len(txt) > 0"))
 
@@ -145,5 +145,5 @@ def test_a_step_that_reads_a_missing_column_is_refused_here_as_well() -> None:
         ),
     ],
 )
-def test_cpus_without_which_tasks_would_starve(steps: list[Document], cpus: float) -> None:
+def test_reserved_cpus_for_tasks(steps: list[Document], cpus: float) -> None:
     assert cpus_needed(plan(*steps)) == cpus

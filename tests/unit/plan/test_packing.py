@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.plan.packing import pods_needed
-from support.packing import fewest_boxes, fits
+from support.operator.packing import fewest_boxes, fits
+from support.tiers import examples
 
 SIZE = 4.0
 FEW = st.lists(st.integers(1, 80).map(lambda n: n / 20), max_size=7)
@@ -32,37 +33,37 @@ def test_pods_that_some_demands_need(demands: list[float], size: float, pods: in
     assert pods_needed(demands, size) == pods
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(FEW)
 def test_all_demands_fit_into_the_pods(demands: list[float]) -> None:
     assert fits(demands, SIZE, pods_needed(demands, SIZE))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(FEW)
-def test_hardly_more_pods_than_the_best_placement_needs(demands: list[float]) -> None:
+def test_pods_are_within_the_bound_of_first_fit_decreasing(demands: list[float]) -> None:
     best = fewest_boxes(demands, SIZE)
     # the bound that Dosa proved for placing the largest first
     assert best <= pods_needed(demands, SIZE) <= 11 / 9 * best + 6 / 9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(MANY)
-def test_never_fewer_pods_than_the_cpus_add_up_to(demands: list[float]) -> None:
+def test_pods_hold_at_least_the_sum_of_cpus(demands: list[float]) -> None:
     pods = pods_needed(demands, SIZE)
     assert pods >= math.ceil(sum(demands) / SIZE - 1e-6)
     assert pods <= len(demands)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(MANY)
-def test_no_two_pods_could_have_been_one(demands: list[float]) -> None:
+def test_pods_are_more_than_half_full(demands: list[float]) -> None:
     pods = pods_needed(demands, SIZE)
     assert pods <= 1 or sum(demands) > SIZE * pods / 2
 
 
 @given(MANY.flatmap(lambda demands: st.tuples(st.just(demands), st.permutations(demands))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_order_of_the_demands_does_not_matter(orders: tuple[list[float], list[float]]) -> None:
     first, second = orders
     assert pods_needed(first, SIZE) == pods_needed(second, SIZE)

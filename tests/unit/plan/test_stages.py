@@ -10,10 +10,17 @@ from batchinference.plan.pruning import drop_early
 from batchinference.plan.stages import TASK_CPUS, Stage, stages_of
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 from batchinference.spec.steps import Replicas
-from support.documents import Document, model_step, python_step
-from support.endpoints import chat
-from support.specs import drop_step, filter_step, label_step, nearest_step, select_step, steps_of
-from support.variations import full_document
+from support.documents.http_models import chat
+from support.documents.minimal import Document, model_step, python_step
+from support.documents.parsed import (
+    drop_step,
+    filter_step,
+    label_step,
+    nearest_step,
+    select_step,
+    steps_of,
+)
+from support.documents.variations import full_document
 
 FUNCTION = "module:function"
 
@@ -48,7 +55,7 @@ def test_a_function_that_asks_for_other_cpus_runs_by_itself() -> None:
     assert [stage.cpus for stage in stages(filter_step("a"), wide)] == [1, 2]
 
 
-def test_a_search_runs_wherever_a_cpu_is_free() -> None:
+def test_search_shares_the_group_cpu() -> None:
     assert names(model_step(), nearest_step(), filter_step("b")) == [["embed"], ["near", "b"]]
     wide = {**nearest_step(), "resources": {"cpu": 2}}
     assert names(wide, filter_step("b")) == [["near"], ["b"]]
@@ -125,7 +132,7 @@ def test_rows_of_a_batch(step: Document, size: int | None) -> None:
     assert stages(step)[0].batch_size == size
 
 
-def test_what_a_stage_takes_unless_told_otherwise() -> None:
+def test_default_resources_of_a_stage() -> None:
     task, pool = stages(filter_step(), model_step())
     assert (task.cpus, task.gpus, task.memory, task.replicas) == (TASK_CPUS, 0, None, None)
     assert (pool.cpus, pool.gpus, pool.memory) == (1, 0, None)

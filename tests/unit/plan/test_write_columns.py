@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.plan.columns import check_columns, input_columns
 from batchinference.spec import BatchInferenceSpec
-from support.specs import spec_of
+from support.documents.parsed import spec_of
 
 
 def writing(format_: str, **fields: Any) -> BatchInferenceSpec:
@@ -39,7 +39,7 @@ def problems(spec: BatchInferenceSpec) -> list[str]:
     ],
     ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left"],
 )  # fmt: skip
-def test_a_column_that_is_not_there_is_told(
+def test_missing_write_column_is_refused(
     format_: str, fields: dict[str, Any], problem: str
 ) -> None:
     assert problems(writing(format_, **fields)) == [f"spec.write.{problem}"]
@@ -60,7 +60,7 @@ def test_columns_that_are_there_pass(format_: str, fields: dict[str, Any]) -> No
     assert problems(writing(format_, **fields)) == []
 
 
-def test_nothing_is_said_where_only_the_files_tell_the_columns() -> None:
+def test_unknown_columns_are_not_checked() -> None:
     read = {"format": "parquet", "paths": ["s3://in/"]}
     write = {"format": "images", "path": "s3://out/", "column": "photo"}
     assert problems(spec_of(read=read, write=write)) == []

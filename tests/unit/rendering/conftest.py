@@ -1,4 +1,4 @@
-"""The jobs that the suite renders: those of the folder `jobs`."""
+"""The jobs that the suite renders: the files of `jobs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchinference.spec import parse_one
-from support.rendered import Rendered, render
+from support.operator.rendered import Rendered, render
 
 HERE = Path(__file__).parent
 JOBS = sorted(file.stem for file in (HERE / "jobs").glob("*.yaml"))
@@ -17,23 +17,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-golden",
         action="store_true",
-        help="Write tests/unit/rendering/golden anew from what is rendered now.",
+        help="Write tests/unit/rendering/golden from the current rendering.",
     )
 
 
 @pytest.fixture(params=JOBS)
 def job_name(request: pytest.FixtureRequest) -> str:
-    """The name of each job in turn."""
+    """Return the name of each job."""
     return str(request.param)
 
 
 @pytest.fixture
 def rendered(job_name: str) -> Rendered:
-    """The objects of each job in turn."""
+    """Return the objects of each job."""
     return render(parse_one((HERE / "jobs" / f"{job_name}.yaml").read_text()))
 
 
 @pytest.fixture
 def golden(job_name: str) -> Path:
-    """Where the objects of that job are kept."""
+    """Return the golden file of the job."""
     return HERE / "golden" / f"{job_name}.yaml"

@@ -9,9 +9,9 @@ import pytest
 
 from batchinference.plan import Stage, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL
-from support.documents import Document, model_step
-from support.rendered import Rendered, render
-from support.specs import job
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import job
+from support.operator.rendered import Rendered, render
 
 
 def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[list[str], bool]:

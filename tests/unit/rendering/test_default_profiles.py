@@ -8,9 +8,9 @@ import pytest
 
 from batchinference.rendering import effective
 from batchinference.spec.cluster import Cluster
-from support.documents import Document, model_step
-from support.rendered import render
-from support.specs import job
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import job
+from support.operator.rendered import render
 
 PLATFORM = {
     "image": "platform:1",

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from batchinference.rendering import effective
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
-from support.documents import Document
-from support.specs import job
+from support.documents.minimal import Document
+from support.documents.parsed import job
+from support.tiers import examples
 
 Pair = tuple[Any, Any]
 """A job's value and a platform's."""
@@ -90,9 +91,9 @@ def with_lists(settings_: Document) -> Document:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(clusters(0), clusters(1))
-def test_each_setting_is_the_jobs_or_else_the_platforms(own: Document, defaults: Document) -> None:
+def test_setting_of_the_job_overrides_the_platform(own: Document, defaults: Document) -> None:
     expected = defaults | own
     for field in (BY_KEY.keys() | BY_NAME.keys()) & expected.keys():
         default, mine = defaults.get(field, {}), own.get(field, {})
@@ -103,7 +104,7 @@ def test_each_setting_is_the_jobs_or_else_the_platforms(own: Document, defaults:
 
 
 @pytest.mark.parametrize(("name", "pair"), WHOLE.items(), ids=WHOLE)
-def test_other_values_are_taken_whole(name: str, pair: Pair) -> None:
+def test_other_values_are_replaced_whole(name: str, pair: Pair) -> None:
     own, default = pair
     assert merged({name: own}, {name: default}) == Cluster.model_validate({name: own})
     assert merged({}, {name: default}) == Cluster.model_validate({name: default})

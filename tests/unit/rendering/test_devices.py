@@ -11,9 +11,9 @@ import pytest
 
 from batchinference.plan import plan_for_cluster
 from batchinference.spec import SpecError
-from support.documents import Document, model_step
-from support.rendered import Object, Rendered, render
-from support.specs import job
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import job
+from support.operator.rendered import Object, Rendered, render
 
 
 def rendered_step(resources: Document, **cluster: Any) -> Rendered:
@@ -63,7 +63,7 @@ def test_npus_need_no_profile() -> None:
     ]
 
 
-def test_a_custom_resource_without_a_resource_of_kubernetes_is_counted_by_ray_alone() -> None:
+def test_logical_custom_resource_is_known_to_ray_only() -> None:
     profiles = {"licence": {"nodeSelector": {"licensed": "yes"}}}
     made = rendered_step({"custom": {"licence": 1}}, profiles=profiles)
     pod = made.workers["embed"]["template"]["spec"]
@@ -91,7 +91,7 @@ def test_the_resource_of_gpus(profiles: Document, resource: str) -> None:
     assert group["rayStartParams"]["num-gpus"] == "3"
 
 
-def test_a_profile_adds_to_the_settings_of_the_cluster_in_pods_of_its_group_alone() -> None:
+def test_profile_applies_to_pods_of_its_group_only() -> None:
     made = rendered_step(
         {"gpu": 1, "acceleratorType": "T4"},
         nodeSelector={"pool": "batch", "zone": "a"},
@@ -127,7 +127,7 @@ def refusal(resources: Document, **cluster: Any) -> str:
     return str(refused.value)
 
 
-def test_a_type_of_accelerator_without_a_profile_is_refused_with_the_way_out() -> None:
+def test_accelerator_type_without_profile_is_refused() -> None:
     assert refusal({"gpu": 1, "acceleratorType": "T4"}) == (
         "spec.steps[0].resources.acceleratorType: no profile says what 'T4' is on this cluster: "
         "add cluster.profiles.T4 with nodeSelector, or ask who runs the operator for one in its "
@@ -135,7 +135,7 @@ def test_a_type_of_accelerator_without_a_profile_is_refused_with_the_way_out() -
     )
 
 
-def test_a_custom_resource_without_a_profile_is_refused_with_the_way_out() -> None:
+def test_custom_resource_without_profile_is_refused() -> None:
     assert refusal({"custom": {"XPU": 1}}, profiles={"XPUs": {}}) == (
         "spec.steps[0].resources.custom.XPU: no profile says what 'XPU' is on this cluster: "
         "add cluster.profiles.XPU with resource, device, or ask who runs the operator for one in "
@@ -146,11 +146,11 @@ def test_a_custom_resource_without_a_profile_is_refused_with_the_way_out() -> No
 @pytest.mark.parametrize(
     ("name", "near"), [("A100-80GB", "A100-80G"), ("Ascend910C", "Ascend910B")]
 )
-def test_a_name_like_one_of_rays_is_taken_for_a_slip(name: str, near: str) -> None:
+def test_misspelt_ray_accelerator_is_refused(name: str, near: str) -> None:
     assert refusal({"gpu": 1, "acceleratorType": name}).endswith(f"did you mean '{near}'?")
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_all_missing_profiles_are_reported() -> None:
     found = refusal({"gpu": 1, "acceleratorType": "T4", "custom": {"a": 1, "b": 1}})
     assert [line.split(": ")[0] for line in found.splitlines()] == [
         "spec.steps[0].resources.custom.a",

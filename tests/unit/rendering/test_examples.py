@@ -10,8 +10,8 @@ from batchinference.plan import plan_for_cluster
 from batchinference.rendering.objects import JOB_FILE
 from batchinference.spec import parse, parse_one
 from batchinference.spec.models import TransformersModel
-from support.documentation import ROOT
-from support.rendered import Rendered, render
+from support.documents.pages import ROOT
+from support.operator.rendered import Rendered, render
 
 
 def rendered_example(name: str) -> Rendered:

@@ -1,7 +1,7 @@
-"""What each job of the folder `jobs` becomes, as it is kept in the folder `golden`.
+"""The objects of each job in `jobs` equal its file in `golden`.
 
-A change of the rendering shows here in full. When it is meant, write the files anew with
-`python -m pytest tests/unit/rendering --write-golden`, and read what git says has changed.
+After an intended change of the rendering, run
+`python -m pytest tests/unit/rendering --write-golden` and review the difference.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from batchinference.cli.yaml_output import as_yaml
-from support.rendered import Rendered
+from support.operator.rendered import Rendered
 
 HEADER = "# Written by `python -m pytest tests/unit/rendering --write-golden`; do not edit.\n"
 
 
-def test_a_job_becomes_the_objects_that_are_kept(
+def test_rendered_objects_equal_the_golden_file(
     rendered: Rendered, golden: Path, request: pytest.FixtureRequest
 ) -> None:
     if request.config.getoption("--write-golden", default=False):
@@ -25,7 +25,7 @@ def test_a_job_becomes_the_objects_that_are_kept(
     assert list(yaml.safe_load_all(golden.read_text())) == rendered.objects
 
 
-def test_every_file_that_is_kept_belongs_to_a_job() -> None:
+def test_golden_files_and_jobs_match() -> None:
     here = Path(__file__).parent
     kept, jobs = ({file.name for file in (here / name).iterdir()} for name in ("golden", "jobs"))
     assert kept == jobs

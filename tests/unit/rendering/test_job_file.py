@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from batchinference.rendering.objects import JOB_FILE, job_file
 from batchinference.spec import BatchInference, load_documents, parse, parse_one
 from batchinference.spec.job import LIFE
-from support.documents import document, model_step, python_step
-from support.rendered import Rendered, render
-from support.specs import filter_step, job
-from support.variations import full_document
+from support.documents.minimal import document, model_step, python_step
+from support.documents.parsed import filter_step, job
+from support.documents.variations import full_document
+from support.operator.rendered import Rendered, render
+from support.tiers import examples
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -61,24 +62,24 @@ def test_the_file_in_the_config_map_is_the_same_job(rendered: Rendered) -> None:
     assert there.metadata.name == rendered.job.metadata.name
 
 
-def test_a_job_with_nearly_every_field_comes_back_as_it_was() -> None:
+def test_full_job_survives_a_round_trip() -> None:
     full = parse(full_document())
     assert work(read_back(full)) == work(full)
 
 
-def test_the_file_says_nothing_of_what_may_change_while_the_job_lives() -> None:
+def test_file_omits_mutable_fields() -> None:
     (there,) = load_documents(job_file(parse(full_document()), "uid"))
     assert set(LIFE).isdisjoint(there["spec"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(TEXTS, max_size=3), VALUES)
-def test_values_come_back_as_they_were(texts: list[str], value: Any) -> None:
+def test_values_survive_a_round_trip(texts: list[str], value: Any) -> None:
     made = with_values(texts, value)
     assert read_back(made).spec == made.spec
 
 
-def test_texts_that_yaml_could_take_for_something_else_come_back_as_they_were() -> None:
+def test_ambiguous_texts_survive_a_round_trip() -> None:
     made = with_values(list(ODD_TEXTS), {text: text for text in ODD_TEXTS})
     assert read_back(made).spec == made.spec
 
@@ -96,7 +97,7 @@ def test_the_file_holds_the_settings_that_the_platform_gave() -> None:
     assert made.job.spec.cluster.image is not None
 
 
-def test_what_the_api_server_adds_is_left_out() -> None:
+def test_fields_of_the_api_server_are_omitted() -> None:
     added = {"uid": "u", "resourceVersion": "7", "managedFields": [{}], "annotations": {"a": "b"}}
     given_ = document(steps=[filter_step(), model_step()])
     observed = given_ | {"metadata": given_["metadata"] | added, "status": {"phase": "Running"}}

@@ -6,9 +6,9 @@ from batchinference.plan import plan_for_cluster
 from batchinference.rendering import effective
 from batchinference.rendering.kueue import MAX_GROUPS, check_queue
 from batchinference.spec.cluster import Cluster
-from support.documents import python_step
-from support.rendered import render
-from support.specs import job
+from support.documents.minimal import python_step
+from support.documents.parsed import job
+from support.operator.rendered import render
 
 
 def problems(groups: int, **cluster: str) -> list[str]:

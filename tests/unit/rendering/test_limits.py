@@ -14,9 +14,9 @@ from batchinference.rendering.limits import check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.limits import Limits, lowest
-from support.documents import Document, model_step
-from support.rendered import render
-from support.specs import job
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import job
+from support.operator.rendered import render
 
 GPUS = model_step("embed", replicas={"max": 4}, resources={"gpu": 2, "cpu": 3})
 
@@ -36,7 +36,7 @@ def test_a_job_may_take_as_much_as_its_limits_say() -> None:
     assert problems([GPUS], limits={"gpu": 8, "cpu": 17.0}) == []
 
 
-def test_one_gpu_more_is_refused_in_words_that_lead_out() -> None:
+def test_one_gpu_above_the_limit_is_refused() -> None:
     assert problems([GPUS], limits={"gpu": 7}) == [
         "spec.cluster.limits.gpu: the job may grow to 8 GPUs (embed 4 x 2) and 7 are allowed: "
         "lower replicas.max, or raise the limit, in the job and where the platform's defaults "
@@ -80,9 +80,7 @@ LIMITS = st.builds(
 
 
 @given(own=LIMITS, platform=LIMITS)
-def test_a_job_may_ask_for_less_than_the_platform_allows_and_never_gets_more(
-    own: Limits, platform: Limits
-) -> None:
+def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limits) -> None:
     defaults = Cluster(limits=platform)
     given_limits = own.model_dump(by_alias=True, exclude_none=True)
     found = effective(job(cluster={"limits": given_limits}), defaults).spec.cluster.limits
@@ -95,6 +93,6 @@ def test_a_job_may_ask_for_less_than_the_platform_allows_and_never_gets_more(
 
 
 @pytest.mark.parametrize("replicas", range(1, 9))
-def test_a_job_is_refused_just_where_its_groups_exceed_the_limit(replicas: int) -> None:
+def test_job_is_refused_exactly_above_the_limit(replicas: int) -> None:
     step = model_step("embed", replicas={"max": replicas}, resources={"gpu": 1})
     assert bool(problems([step], limits={"gpu": 4})) == (replicas > 4)

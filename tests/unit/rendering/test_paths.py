@@ -8,10 +8,10 @@ import pytest
 
 from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError
-from support.documents import Document, model_step
-from support.rendered import render
-from support.runtimes import full_model
-from support.specs import job, nearest_step, spec_of
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import job, nearest_step, spec_of
+from support.documents.runtimes import full_model
+from support.operator.rendered import render
 
 WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 CLAIM = {"persistentVolumeClaim": {"claimName": "c"}}
@@ -46,7 +46,7 @@ def transformers(source: str) -> Document:
     return {"steps": [step]}
 
 
-def test_addresses_of_storage_are_fine_everywhere() -> None:
+def test_object_store_addresses_are_accepted() -> None:
     spec = {
         **reading("s3://in/a/"),
         **writing("s3://out/"),
@@ -57,7 +57,7 @@ def test_addresses_of_storage_are_fine_everywhere() -> None:
 
 
 @pytest.mark.parametrize("path", ["data", "./data", "../data/*.txt", "~/data", "file://data"])
-def test_relative_input_is_refused_and_the_way_out_is_named(path: str) -> None:
+def test_relative_input_is_refused_with_a_hint(path: str) -> None:
     assert problems(**reading("s3://in/", path)) == [
         f"spec.read.paths[1]: '{path}' is a relative path, which no pod has: {WAY_OUT}"
     ]
@@ -92,7 +92,7 @@ def test_a_source_at_a_relative_path_is_refused(read: Document, field: str, path
         {**SQL, "urlEnv": "DATABASE_URL"},
     ],
 )
-def test_a_source_that_pods_see_is_fine(read: Document) -> None:
+def test_source_on_a_shared_volume_is_accepted(read: Document) -> None:
     assert problems(read=read) == []
 
 
@@ -121,7 +121,7 @@ def test_an_output_to_search_may_be_anywhere_that_pods_see(path: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["org/model", "model", "/models/clip", "file:///models/clip"])
-def test_a_model_of_the_hub_or_in_the_image_is_fine(source: str) -> None:
+def test_model_of_the_hub_or_image_is_accepted(source: str) -> None:
     assert problems(**transformers(source)) == []
 
 
@@ -163,7 +163,7 @@ def test_output_on_the_disk_of_a_pod_is_refused(path: str) -> None:
         ),
     ],
 )
-def test_output_on_a_volume_that_can_be_written_is_fine(path: str, volumes: list[Document]) -> None:
+def test_output_on_a_writable_volume_is_accepted(path: str, volumes: list[Document]) -> None:
     assert problems(*volumes, **writing(path)) == []
 
 
@@ -186,12 +186,12 @@ def test_output_on_a_volume_that_can_be_written_is_fine(path: str, volumes: list
         ),
     ],
 )
-def test_output_where_nothing_can_be_kept_is_refused(path: str, volumes: list[Document]) -> None:
+def test_output_on_a_read_only_volume_is_refused(path: str, volumes: list[Document]) -> None:
     (problem,) = problems(*volumes, **writing(path))
     assert problem.startswith(f"spec.write.path: '{path}' is not on a mounted volume")
 
 
-def test_all_paths_that_are_wrong_are_named_at_once() -> None:
+def test_all_invalid_paths_are_reported() -> None:
     spec = {**reading("a", "b"), **writing("c"), **transformers("./d"), "errors": {"path": "e"}}
     assert [problem.split(":")[0] for problem in problems(**spec)] == [
         "spec.read.paths[0]",

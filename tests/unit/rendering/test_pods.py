@@ -12,10 +12,10 @@ from batchinference.rendering.pods import STOP_WAIT
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
-from support.documents import model_step
-from support.language_models import vllm_step
-from support.rendered import Object, Rendered, render
-from support.specs import job
+from support.documents.minimal import model_step
+from support.documents.parsed import job
+from support.documents.vllm_models import vllm_step
+from support.operator.rendered import Object, Rendered, render
 
 GPU = "nvidia.com/gpu"
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.30", kubernetes_validate.latest_version()
@@ -57,11 +57,11 @@ def test_every_container_meets_the_level_restricted(rendered: Rendered) -> None:
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_kuberay_chooses_when_pods_are_started_anew(rendered: Rendered) -> None:
+def test_restart_policy_is_left_to_kuberay(rendered: Rendered) -> None:
     assert all("restartPolicy" not in pod["spec"] for pod in rendered.pods)
 
 
-def test_workers_get_no_access_to_kubernetes_and_the_autoscaler_keeps_its_own(
+def test_only_the_head_has_a_service_account_token(
     rendered: Rendered,
 ) -> None:
     head, *workers = rendered.pods
@@ -92,7 +92,7 @@ def test_no_pod_asks_for_more_than_it_may_use(rendered: Rendered) -> None:
         assert requests.get(GPU) == limits.get(GPU)
 
 
-def test_gpus_stand_in_limits_and_requests_and_their_nodes_are_tolerated() -> None:
+def test_gpu_pods_request_and_tolerate_gpus() -> None:
     step = model_step(resources={"gpu": 2, "cpu": 3})
     made = with_cluster(step, requests={"cpu": 0.5}, tolerations=[{"key": "team"}])
     gpu, cpu = made.workers["embed"]["template"], made.workers["cpu"]["template"]
@@ -105,7 +105,7 @@ def test_gpus_stand_in_limits_and_requests_and_their_nodes_are_tolerated() -> No
         assert GPU not in repr(container(pod))
 
 
-def test_a_pod_asks_for_all_it_may_use_unless_told_otherwise() -> None:
+def test_requests_equal_limits_by_default() -> None:
     for one in with_cluster(model_step()).containers:
         assert one["resources"]["requests"] == one["resources"]["limits"]
 
@@ -119,18 +119,18 @@ def test_a_pod_asks_for_all_it_may_use_unless_told_otherwise() -> None:
         pytest.param({"cpu": 64, "memory": "1Ti"}, {"cpu": "2", "memory": "3Gi"}, id="too much"),
     ],
 )
-def test_a_pod_asks_for_less_where_the_job_says_so(requests: Any, expected: Any) -> None:
+def test_requests_follow_the_job(requests: Any, expected: Any) -> None:
     made = with_cluster(requests=requests, workers={"cpu": 2, "memory": "3Gi"})
     resources = container(made.workers["cpu"]["template"])["resources"]
     assert resources == {"limits": {"cpu": "2", "memory": "3Gi"}, "requests": expected}
 
 
-def test_the_head_is_as_large_as_the_job_says() -> None:
+def test_head_follows_the_job() -> None:
     limits = container(with_cluster(head={"cpu": 2.5, "memory": "8Gi"}).pods[0])["resources"]
     assert limits["limits"] == {"cpu": "2500m", "memory": "8Gi"}
 
 
-def test_the_head_unless_told_otherwise() -> None:
+def test_default_head() -> None:
     limits = container(with_cluster().pods[0])["resources"]
     assert limits["limits"] == {"cpu": "1", "memory": "4Gi"}
 
@@ -154,9 +154,7 @@ REFERENCE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": 
         ("imagePullSecrets", [{"name": "registry"}], "imagePullSecrets", [{"name": "registry"}]),
     ],
 )
-def test_a_setting_of_pods_stands_in_every_pod_and_only_where_it_is_asked_for(
-    setting: str, value: Any, field: str, expected: Any
-) -> None:
+def test_pod_setting_is_in_every_pod(setting: str, value: Any, field: str, expected: Any) -> None:
     for pod in with_cluster(model_step(), **{setting: value}).pods:
         assert pod["spec"][field] == expected
     for pod in with_cluster(model_step()).pods:
@@ -172,7 +170,7 @@ def test_a_setting_of_pods_stands_in_every_pod_and_only_where_it_is_asked_for(
         ("env", [REFERENCE], "env", [REFERENCE]),
     ],
 )
-def test_a_setting_of_containers_stands_in_every_container(
+def test_container_setting_is_in_every_container(
     setting: str, value: Any, field: str, expected: Any
 ) -> None:
     head, *workers = with_cluster(model_step(), **{setting: value}).containers
@@ -204,7 +202,7 @@ def test_a_volume_is_mounted_in_every_pod(source: Any, expected: Any, read_only:
         assert mount in container(pod)["volumeMounts"]
 
 
-def test_the_platform_gives_what_the_job_leaves_out() -> None:
+def test_platform_defaults_fill_missing_settings() -> None:
     platform = {"image": "platform:1", "nodeSelector": {"pool": "batch"}}
     for pod in render(job(), Cluster.model_validate(platform)).pods:
         assert container(pod)["image"] == "platform:1"
@@ -218,9 +216,7 @@ def test_the_platform_gives_what_the_job_leaves_out() -> None:
         ({"name": "own", "mountPath": "/etc/batchinference/"}, "mountPath"),
     ],
 )
-def test_a_volume_in_the_place_of_the_jobs_file_is_refused(
-    volume: dict[str, str], field: str
-) -> None:
+def test_volume_over_the_job_file_is_refused(volume: dict[str, str], field: str) -> None:
     with pytest.raises(SpecError, match=rf"spec\.cluster\.volumes\[0\]\.{field}: .*is taken"):
         with_cluster(volumes=[{**volume, "hostPath": {"path": "/data"}}])
 

@@ -41,7 +41,7 @@ def test_memory_in_bytes(quantity: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("quantity", ["", "Gi", "1Zi", "1 Gi", "-1Gi", "1gi", "many"])
-def test_what_is_no_quantity_of_memory(quantity: str) -> None:
+def test_invalid_memory_quantity_is_refused(quantity: str) -> None:
     with pytest.raises(ValueError, match="not a quantity of memory"):
         memory_bytes(quantity)
 
@@ -52,13 +52,13 @@ def test_every_quantity_that_a_job_may_hold_is_understood(quantity: str) -> None
 
 
 @given(QUANTITIES, QUANTITIES)
-def test_no_more_memory_is_asked_for_than_the_limit(wanted: str, limit: str) -> None:
+def test_memory_request_is_capped_at_the_limit(wanted: str, limit: str) -> None:
     chosen = smaller_memory(wanted, limit)
     assert memory_bytes(chosen) == min(memory_bytes(wanted), memory_bytes(limit))
     assert chosen in (wanted, limit)
 
 
-def test_all_memory_is_asked_for_unless_told_otherwise() -> None:
+def test_memory_request_equals_limit_by_default() -> None:
     assert smaller_memory(None, "8Gi") == "8Gi"
 
 

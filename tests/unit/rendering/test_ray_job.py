@@ -14,9 +14,9 @@ from batchinference.rendering.objects import JOB_FILE
 from batchinference.rendering.rayjob import entrypoint
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
-from support.documents import model_step, python_step
-from support.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
-from support.specs import job
+from support.documents.minimal import model_step, python_step
+from support.documents.parsed import job
+from support.operator.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
 
 MAX_RAY_JOB_NAME = 47
 """KubeRay takes no RayJob with a longer name."""
@@ -31,7 +31,7 @@ def test_the_driver_is_submitted_once_and_over_http(rendered: Rendered) -> None:
     assert "submitterConfig" not in spec
 
 
-def test_a_finished_cluster_goes_but_leaves_time_to_read_the_report(rendered: Rendered) -> None:
+def test_finished_cluster_has_a_ttl(rendered: Rendered) -> None:
     spec = rendered.ray_job["spec"]
     assert spec["shutdownAfterJobFinishes"] is True
     assert 60 <= spec["ttlSecondsAfterFinished"] <= 3600
@@ -39,12 +39,12 @@ def test_a_finished_cluster_goes_but_leaves_time_to_read_the_report(rendered: Re
 
 
 @pytest.mark.parametrize(("ttl", "seconds"), [("5m", 600), ("1h", 3600)])
-def test_a_cluster_may_be_asked_to_stay_longer(ttl: str, seconds: int) -> None:
+def test_ttl_of_a_cluster_can_be_extended(ttl: str, seconds: int) -> None:
     made = render(job(cluster={"image": "x"}, ttl={"cluster": ttl}))
     assert made.ray_job["spec"]["ttlSecondsAfterFinished"] == seconds
 
 
-def test_the_pods_run_the_ray_that_the_pipeline_is_tested_with(rendered: Rendered) -> None:
+def test_ray_version_equals_the_tested_one(rendered: Rendered) -> None:
     assert rendered.cluster["rayVersion"] == version("ray")
 
 
@@ -53,7 +53,7 @@ def test_rays_own_autoscaler_of_the_second_version_scales_the_cluster(rendered: 
     assert rendered.cluster["autoscalerOptions"]["version"] == "v2"
 
 
-def test_kuberay_waits_for_no_more_workers_than_start_with_the_cluster(
+def test_kuberay_waits_only_for_minimum_workers(
     rendered: Rendered,
 ) -> None:
     """It submits the job when all of `replicas` are there, and GPUs may be long in coming."""
@@ -66,7 +66,7 @@ def test_no_work_runs_on_the_head(rendered: Rendered) -> None:
     assert rendered.head["rayStartParams"]["num-cpus"] == "0"
 
 
-def test_each_worker_group_carries_its_name_for_ray_to_choose_by(rendered: Rendered) -> None:
+def test_worker_groups_have_a_ray_resource_of_their_name(rendered: Rendered) -> None:
     for name, group in rendered.workers.items():
         assert group["labels"] == {GROUP_LABEL: name}
 
@@ -76,7 +76,7 @@ def test_the_head_tells_the_driver_that_this_cluster_scales(rendered: Rendered) 
     assert HEAD_GROUP not in rendered.workers
 
 
-def test_ray_is_not_told_twice_what_a_pod_has(rendered: Rendered) -> None:
+def test_ray_resources_are_set_once(rendered: Rendered) -> None:
     """KubeRay takes either the start parameters or `resources`, and labels only as such."""
     for group in rendered.workers.values():
         assert "resources" not in group
@@ -109,7 +109,7 @@ def test_rays_processes_and_ours_need_a_token(rendered: Rendered) -> None:
     assert rendered.secret["stringData"] == {"auth_token": TOKEN}
 
 
-def test_the_token_stands_nowhere_but_in_the_secret(rendered: Rendered) -> None:
+def test_token_is_only_in_the_secret(rendered: Rendered) -> None:
     assert TOKEN not in repr([rendered.config_map, rendered.ray_job])
 
 
@@ -126,7 +126,7 @@ def test_the_driver_runs_the_file_that_is_mounted_in_the_head(rendered: Rendered
     assert JOB_FILE in rendered.config_map["data"]
 
 
-def test_the_command_line_of_the_driver_holds_nothing_of_the_job() -> None:
+def test_entrypoint_is_constant() -> None:
     odd = python_step()
     odd["python"]["constructorArgs"] = {"text": "$(reboot); `reboot` 'x\" && y"}
     assert render(job(steps=[odd])).ray_job["spec"]["entrypoint"] == entrypoint()
@@ -138,20 +138,20 @@ def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
     return {"ownerReferences": [{**reference, "controller": True}]}
 
 
-def test_the_file_and_the_ray_job_go_with_the_job(rendered: Rendered) -> None:
+def test_config_map_and_ray_job_are_owned_by_the_job(rendered: Rendered) -> None:
     name = rendered.job.metadata.name
     owned = controlled_by("batchinference.dev/v1alpha1", "BatchInference", name, UID)
     for one in (rendered.config_map, rendered.ray_job):
         assert owned.items() <= one["metadata"].items()
 
 
-def test_the_token_goes_with_the_ray_job_that_needs_it_to_the_end(rendered: Rendered) -> None:
+def test_secret_is_owned_by_the_ray_job(rendered: Rendered) -> None:
     name = rendered.ray_job["metadata"]["name"]
     owned = controlled_by("ray.io/v1", "RayJob", name, RAY_JOB_UID)
     assert owned.items() <= rendered.secret["metadata"].items()
 
 
-def test_objects_without_an_owner_live_on_their_own(rendered: Rendered) -> None:
+def test_objects_without_owner_have_no_references(rendered: Rendered) -> None:
     for one in render(rendered.job, owned=False).objects:
         assert "ownerReferences" not in one["metadata"]
 
@@ -161,7 +161,7 @@ def test_the_objects_lie_in_the_namespace_of_the_job(rendered: Rendered) -> None
         assert one["metadata"].get("namespace") == rendered.job.metadata.namespace
 
 
-def test_objects_and_pods_carry_the_labels_by_which_the_operator_finds_them(
+def test_objects_and_pods_have_the_operator_labels(
     rendered: Rendered,
 ) -> None:
     labels = {
@@ -174,7 +174,7 @@ def test_objects_and_pods_carry_the_labels_by_which_the_operator_finds_them(
         assert one["metadata"]["labels"][ATTEMPT_LABEL] == "1"
 
 
-def test_names_of_the_longest_name_are_what_kuberay_takes() -> None:
+def test_longest_job_name_gives_valid_object_names() -> None:
     assert len(LONGEST) == 40
     made = render(job(LONGEST), attempt=999_999)
     names = [one["metadata"]["name"] for one in made.objects]
@@ -183,14 +183,14 @@ def test_names_of_the_longest_name_are_what_kuberay_takes() -> None:
     assert all(len(value) <= 63 for value in made.ray_job["metadata"]["labels"].values())
 
 
-def test_each_attempt_has_a_ray_job_and_a_token_of_its_own() -> None:
+def test_each_attempt_has_its_own_ray_job_and_token() -> None:
     first, second = render(job("j"), attempt=1), render(job("j"), attempt=2)
     assert [one.ray_job["metadata"]["name"] for one in (first, second)] == ["j-1", "j-2"]
     assert first.secret["metadata"]["name"] != second.secret["metadata"]["name"]
     assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
 
 
-def test_a_job_that_is_made_anew_meets_no_objects_of_the_one_before() -> None:
+def test_recreated_job_has_other_object_names() -> None:
     made = render(job("j"))
     for one in (made.config_map, made.secret):
         assert UID[:8] in one["metadata"]["name"]
@@ -205,7 +205,7 @@ def test_no_job_is_rendered_without_an_image() -> None:
     )
 
 
-def test_no_job_is_rendered_that_would_wait_for_ever() -> None:
+def test_deadlocked_job_is_not_rendered() -> None:
     crowd = model_step(replicas={"min": 9, "max": 9})
     with pytest.raises(SpecError, match="would wait for ever"):
         render(job(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batchinference.rendering.paths import check_paths
-from support.documents import Document
-from support.specs import spec_of
+from support.documents.minimal import Document
+from support.documents.parsed import spec_of
 
 SHARED = {"volumes": [{"name": "data", "mountPath": "/data",
                        "persistentVolumeClaim": {"claimName": "c"}}]}  # fmt: skip
@@ -34,7 +34,7 @@ def iceberg(**properties: str) -> Document:
         (iceberg(warehouse="/tmp/w"), ["spec.write.catalog.properties.warehouse"]),
     ],
 )
-def test_what_lies_in_one_pod_is_refused(write: Document, fields: list[str]) -> None:
+def test_table_path_in_a_pod_is_refused(write: Document, fields: list[str]) -> None:
     assert problems(write) == fields
 
 
@@ -47,5 +47,5 @@ def test_what_lies_in_one_pod_is_refused(write: Document, fields: list[str]) -> 
         iceberg(uri="sqlite:////data/c.db", warehouse="/data/w"),
     ],
 )
-def test_what_all_pods_reach_is_fine(write: Document) -> None:
+def test_shared_table_path_is_accepted(write: Document) -> None:
     assert problems(write) == []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from support.documents import document, model_step
-from support.refusals import calling, refused, short
+from support.documents.minimal import document, model_step
+from support.documents.refusals import calling, refused, short
 
 PLACE = "spec.steps[0].python.constructorArgs"
 LOOP: list[Any] = []
@@ -34,7 +34,7 @@ LOOP.append(LOOP)
     ],
     ids=short,
 )
-def test_what_json_can_hold_is_taken_as_it_is(value: Any) -> None:
+def test_json_values_are_kept(value: Any) -> None:
     step = parse(calling(constructorArgs={"argument": value})).spec.steps[0]
     assert step.python
     assert step.python.constructor_args == {"argument": value}
@@ -56,12 +56,12 @@ def test_what_json_can_hold_is_taken_as_it_is(value: Any) -> None:
     ],
     ids=["date", "time", "bytes", "set", "tuple", "nan", "inf", "number", "boolean", "loop"],
 )
-def test_what_only_yaml_or_python_can_hold_is_refused(value: Any, message: str) -> None:
+def test_values_outside_json_are_refused(value: Any, message: str) -> None:
     found = refused(calling(constructorArgs={"argument": value}))
     assert found.startswith(f"{PLACE}.argument: {message}")
 
 
-def test_the_depth_has_a_limit() -> None:
+def test_depth_of_arguments_is_limited() -> None:
     value: Any = 1
     for _ in range(32):
         value = [value]
@@ -85,7 +85,7 @@ def test_arguments_are_a_mapping(value: Any) -> None:
     )
 
 
-def test_the_name_of_an_argument_is_a_text() -> None:
+def test_argument_names_are_strings() -> None:
     assert refused(calling(constructorArgs={1: "a"})) == (
         f"{PLACE}.1: as a key: Input should be a valid string, got a number (not shown)"
     )
@@ -102,7 +102,7 @@ def test_the_name_of_an_argument_is_a_text() -> None:
     ],
     ids=["options", "factoryArgs"],
 )
-def test_it_holds_for_the_arguments_of_models_too(model: dict[str, Any], field: str) -> None:
+def test_rules_apply_to_arguments_of_models(model: dict[str, Any], field: str) -> None:
     assert parse(document(steps=[model_step(model={**model, field: {"a": [1]}})]))
     wrong = {**model, field: {"a": dt.date(2026, 1, 2)}}
     found = refused(document(steps=[model_step(model=wrong)]))

@@ -8,9 +8,9 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
-from support.documents import Document, document
-from support.refusals import accepted_at, refused, refused_at, short
-from support.variations import REMOVED
+from support.documents.minimal import Document, document
+from support.documents.refusals import accepted_at, refused, refused_at, short
+from support.documents.variations import REMOVED
 
 NODE: Document = {"name": "v", "mountPath": "/v", "hostPath": {"path": "/var"}}
 SOURCES: dict[str, Document] = {
@@ -39,13 +39,13 @@ def test_a_cluster_is_described_by_nothing_but_its_defaults() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_volume_has_a_source(source: str) -> None:
+def test_volume_requires_a_source(source: str) -> None:
     volume = {"name": "v", "mountPath": "/v", source: SOURCES[source]}
     assert settings(volumes=[volume]).volumes[0].read_only is False
 
 
 @pytest.mark.parametrize("sources", [[], ["hostPath", "secret"], list(SOURCES)], ids=len)
-def test_a_volume_has_exactly_one_source(sources: list[str]) -> None:
+def test_volume_with_two_sources_is_refused(sources: list[str]) -> None:
     volume = {"name": "v", "mountPath": "/v", **{name: SOURCES[name] for name in sources}}
     assert refused(on(volumes=[volume])) == (
         "spec.cluster.volumes[0]: "
@@ -60,7 +60,7 @@ def test_a_volume_has_exactly_one_source(sources: list[str]) -> None:
         ({"mountPath": "/v"}, "two volumes have the mountPath '/v'"),
     ],
 )
-def test_two_volumes_differ_in_name_and_place(other: Document, message: str) -> None:
+def test_duplicate_volumes_are_refused(other: Document, message: str) -> None:
     second = {**NODE, "name": "w", "mountPath": "/w"}
     assert settings(volumes=[NODE, second])
     assert refused(on(volumes=[NODE, {**second, **other}])) == f"spec.cluster: {message}"
@@ -78,7 +78,7 @@ def test_two_volumes_differ_in_name_and_place(other: Document, message: str) -> 
     ],
     ids=short,
 )
-def test_a_toleration_that_kubernetes_takes(toleration: Document) -> None:
+def test_valid_toleration_is_accepted(toleration: Document) -> None:
     assert settings(tolerations=[toleration])
 
 
@@ -100,18 +100,18 @@ def test_a_toleration_that_kubernetes_takes(toleration: Document) -> None:
     ],
     ids=short,
 )
-def test_a_toleration_that_kubernetes_would_refuse(toleration: Document, message: str) -> None:
+def test_invalid_toleration_is_refused(toleration: Document, message: str) -> None:
     found = refused(on(tolerations=[toleration]))
     assert found == f"spec.cluster.tolerations[0]: {message}"
 
 
 @pytest.mark.parametrize("name", ["A", "_a", "a.b-c_9", "-", "A" * 128])
-def test_the_name_of_a_variable(name: str) -> None:
+def test_variable_name_is_accepted(name: str) -> None:
     assert settings(env=[{"name": name, "value": ""}]).env[0].name == name
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A B", "A=B", "É", "A\n"])
-def test_what_is_no_name_of_a_variable(name: str) -> None:
+def test_invalid_variable_name_is_refused(name: str) -> None:
     assert refused(on(env=[{"name": name, "value": "x"}])) == (
         "spec.cluster.env[0].name: expected letters, digits, '_', '-' and '.', "
         "not beginning with a digit, got a text (not shown)"
@@ -148,20 +148,20 @@ BOTH = {"secretKeyRef": KEY, "configMapKeyRef": KEY}
     ],
     ids=short,
 )
-def test_a_variable_has_one_value(fields: Document, message: str) -> None:
+def test_variable_requires_exactly_one_value(fields: Document, message: str) -> None:
     found = refused(on(env=[{"name": "A", **fields}]))
     assert found == f"spec.cluster.env[0]{message}"
 
 
 @pytest.mark.parametrize("memory", ["536870912", "512Mi", "8Gi", "1.5Gi", "2Ti", "1000000k", "1G"])
-def test_a_quantity_of_memory(memory: str) -> None:
+def test_memory_quantity_is_accepted(memory: str) -> None:
     assert settings(head={"memory": memory}).head.memory == memory
 
 
 @pytest.mark.parametrize(
     "memory", ["", "8 Gi", "8gb", "8GB", "-1Gi", "1e3", ".5Gi", "5.Gi", "8Gi\n", "٣Gi", "Gi", "1_0"]
 )
-def test_what_is_no_quantity_of_memory(memory: str) -> None:
+def test_invalid_memory_quantity_is_refused(memory: str) -> None:
     assert refused(on(head={"memory": memory})) == (
         "spec.cluster.head.memory: "
         f"expected a quantity of memory such as 512Mi or 8Gi, got {memory!r}"
@@ -256,11 +256,11 @@ def test_cpus_are_whole_or_parts(cpu: float) -> None:
     ],
     ids=short,
 )
-def test_a_setting_that_is_refused(place: str, value: Any, message: str) -> None:
+def test_invalid_cluster_setting_is_refused(place: str, value: Any, message: str) -> None:
     found = refused_at(f"spec.cluster.{place}", value)
     assert found.startswith(f"spec.cluster.{message}")
 
 
 @pytest.mark.parametrize("value", [{"min": 0}, {"max": 1}, {"min": 2, "max": 2}, {"min": 9}])
-def test_bounds_of_the_workers(value: Document) -> None:
+def test_min_workers_above_max_are_refused(value: Document) -> None:
     assert accepted_at("spec.cluster.workers", value)

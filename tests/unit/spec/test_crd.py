@@ -21,9 +21,10 @@ from batchinference.spec.generate import CRD_FILE, generated_files
 from batchinference.spec.job import MUTABLE
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
-from support.documents import Document, document
-from support.refusals import READ_OPTIONS, SOURCES, reading, valid_documents, writing
-from support.variations import changed, full_document, places
+from support.documents.minimal import Document, document
+from support.documents.refusals import READ_OPTIONS, SOURCES, reading, valid_documents, writing
+from support.documents.variations import changed, full_document, places
+from support.tiers import examples
 
 CRD = custom_resource_definition()
 VERSION = CRD["spec"]["versions"][0]
@@ -62,18 +63,18 @@ def of_type(kind: str, among: dict[str, Schema]) -> dict[str, Schema]:
     return {path: schema for path, schema in among.items() if schema.get("type") == kind}
 
 
-def test_kubernetes_own_schema_takes_it() -> None:
+def test_definition_is_valid_for_kubernetes() -> None:
     assert kubernetes_validate.validate(CRD, "1.35", strict=True)
 
 
-def test_kubernetes_own_schema_would_find_a_fault() -> None:
+def test_kubernetes_schema_detects_a_fault() -> None:
     wrong = copy.deepcopy(CRD)
     wrong["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = 7
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, "1.35", strict=True)
 
 
-def test_its_names() -> None:
+def test_names_of_the_resource() -> None:
     assert CRD["metadata"]["name"] == "batchinferences.batchinference.dev"
     assert CRD["spec"]["group"] == "batchinference.dev"
     assert CRD["spec"]["scope"] == "Namespaced"
@@ -96,7 +97,7 @@ def test_the_status_is_a_subresource() -> None:
     assert VERSION["subresources"] == {"status": {}}
 
 
-def test_kubectl_shows_how_far_a_job_is() -> None:
+def test_printer_columns() -> None:
     columns = {column["name"]: column for column in VERSION["additionalPrinterColumns"]}
     usual = [name for name, column in columns.items() if "priority" not in column]
     assert usual == ["Phase", "%", "Rows/s", "ETA", "Attempt", "Errors", "Age"]
@@ -114,7 +115,7 @@ def test_kubectl_shows_how_far_a_job_is() -> None:
 
 
 @pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda c: c["name"])
-def test_a_column_shows_a_field_that_there_is(column: dict[str, str]) -> None:
+def test_printer_columns_refer_to_existing_fields(column: dict[str, str]) -> None:
     path = re.sub(r"\[\?\(.*?\)\]", "[]", column["jsonPath"]).removeprefix(".")
     if path.startswith("metadata."):
         return
@@ -122,7 +123,7 @@ def test_a_column_shows_a_field_that_there_is(column: dict[str, str]) -> None:
     assert ALL[path]["type"] == kinds[column["type"]]
 
 
-def test_it_is_far_below_the_size_that_kubectl_can_apply() -> None:
+def test_definition_fits_into_an_annotation() -> None:
     assert len(generated_files()[CRD_FILE].encode()) < 256 * KIB
     assert len(json.dumps(CRD).encode()) < 256 * KIB
 
@@ -136,7 +137,7 @@ def test_the_schema_is_structural() -> None:
         assert ("items" in schema) == (schema.get("type") == "array"), path
 
 
-def test_an_object_says_what_is_in_it() -> None:
+def test_objects_declare_their_fields() -> None:
     inside = {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
     for path, schema in of_type("object", ALL).items():
         assert len(inside & set(schema)) == 1, path
@@ -164,7 +165,7 @@ def test_every_field_is_described() -> None:
             assert len(schema["description"]) <= 1024, path
 
 
-def test_everything_in_the_spec_is_bounded() -> None:
+def test_every_field_of_the_spec_is_bounded() -> None:
     """The API server refuses rules over what may grow without end, and etcd has its limits."""
     bounds = {"string": "maxLength", "array": "maxItems", "integer": "maximum", "number": "maximum"}
     for path, schema in IN_SPEC.items():
@@ -195,7 +196,7 @@ def test_defaults_are_shown() -> None:
     }
 
 
-def test_nothing_is_filled_into_lists() -> None:
+def test_list_items_have_no_defaults() -> None:
     """Tools that compare a list with that of a manifest compare it as a whole."""
     assert not [path for path, schema in IN_SPEC.items() if "[]" in path and "default" in schema]
 
@@ -232,7 +233,7 @@ RULES = {
 """Rules in CEL, by the path of their object and by their message."""
 
 
-def test_the_work_cannot_be_changed() -> None:
+def test_work_is_immutable() -> None:
     ((message, rule),) = RULES["spec"].items()
     fields = ", ".join(MUTABLE)
     assert message == f"only {fields} can be changed: for other work, create a new BatchInference"
@@ -242,14 +243,14 @@ def test_the_work_cannot_be_changed() -> None:
     assert compared == set(ROOT["properties"]["spec"]["properties"]) - set(MUTABLE)
 
 
-def test_the_order_of_the_steps_cannot_be_changed_either() -> None:
+def test_order_of_steps_is_immutable() -> None:
     """To CEL, lists of the type `map` are equal in any order."""
     (rule,) = RULES["spec"].values()
     names = ".steps.map(step, step.name)"
     assert rule.endswith(f"(!has(self.steps) || self{names} == oldSelf{names})")
 
 
-def test_the_name_is_checked_before_the_job_is_taken() -> None:
+def test_name_is_validated_by_a_rule() -> None:
     ((message, rule),) = RULES[""].items()
     assert "at most 40 lower-case letters" in message
     assert rule == (
@@ -340,7 +341,7 @@ def test_a_compression_stays_with_its_format() -> None:
 
 
 @pytest.mark.parametrize("path", RULES)
-def test_a_rule_speaks_of_fields_that_there_are(path: str) -> None:
+def test_rules_refer_to_existing_fields(path: str) -> None:
     for rule in RULES[path].values():
         for field in re.findall(r"self\.([\w.]+)", rule):
             place = re.sub(r"(^|[.])(matches|map|all)$", "", field)
@@ -368,7 +369,7 @@ VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SC
 
 
 @given(st.sampled_from(list(valid_documents().values())), st.data(), VALUES)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_the_schema_refuses_nothing_that_the_parser_takes(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
@@ -396,7 +397,7 @@ def test_the_schema_refuses_nothing_that_the_parser_takes(
     ],
     ids=str,
 )
-def test_the_api_server_finds_plain_faults_itself(place: tuple[Any, ...], value: Any) -> None:
+def test_schema_refuses_plain_faults(place: tuple[Any, ...], value: Any) -> None:
     assert not VALIDATOR.is_valid(changed(full_document(), place, value))
 
 
@@ -429,5 +430,5 @@ SPARSE = {
 
 
 @pytest.mark.parametrize("valid", SPARSE.values(), ids=SPARSE.keys())
-def test_the_api_servers_defaults_are_ours(valid: Document) -> None:
+def test_defaults_equal_those_of_the_parser(valid: Document) -> None:
     assert parse(with_defaults(valid, ROOT)) == parse(valid)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from support.documents import document
-from support.refusals import refused, short
+from support.documents.minimal import document
+from support.documents.refusals import refused, short
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from support.refusals import refused, short
     ],
     ids=short,
 )
-def test_bad_rows_are_set_aside_only_up_to_a_limit(errors: dict[str, Any], tolerant: bool) -> None:
+def test_error_policy_requires_a_limit(errors: dict[str, Any], tolerant: bool) -> None:
     assert parse(document(errors=errors)).spec.errors.tolerant is tolerant
 
 
@@ -59,7 +59,7 @@ def test_a_limit_out_of_its_range(errors: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("format_", ["delta", "lance"])
-def test_failed_rows_of_a_table_cannot_be_tried_again(format_: str) -> None:
+def test_retry_of_failed_rows_requires_a_file_format(format_: str) -> None:
     """They would have to come into its one commit."""
     write = {"format": format_, "path": "s3://out/table"}
     words = refused(document(write=write, errors={"retry": True}))

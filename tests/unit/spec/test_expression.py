@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.expression import FUNCTIONS, columns_of, parse_expression
+from support.tiers import examples
 
 VALID: dict[str, set[str]] = {
     "a": {"a"},
@@ -139,14 +140,14 @@ def test_the_part_that_the_language_lacks_is_named(text: str, part: str) -> None
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG.items())
-def test_what_is_wrong_is_said(text: str, message: str) -> None:
+def test_invalid_expression_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_expression(text)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
-def test_a_function_that_there_is_not(text: str, name: str) -> None:
+def test_unknown_function_is_refused(text: str, name: str) -> None:
     with pytest.raises(ValueError, match="unknown function") as caught:
         parse_expression(text)
     assert str(caught.value) == f"unknown function '{name}'; there are {', '.join(FUNCTIONS)}"
@@ -194,7 +195,7 @@ def test_a_pattern_raises_no_warning() -> None:
     ],
     ids=lambda text: ascii(text[:6]),
 )
-def test_a_hostile_text_does_no_harm(text: str) -> None:
+def test_hostile_expression_is_refused(text: str) -> None:
     _never_fails(text)
 
 
@@ -207,14 +208,14 @@ WORDS = [
 
 @given(st.text())
 @example("\ud800")
-@settings(max_examples=500, deadline=None)
-def test_any_text_is_an_expression_or_a_value_error(text: str) -> None:
+@settings(max_examples=examples(500), deadline=None)
+def test_random_text_parses_or_raises_value_error(text: str) -> None:
     _never_fails(text)
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
-@settings(max_examples=600, deadline=None)
-def test_any_words_are_an_expression_or_a_value_error(text: str) -> None:
+@settings(max_examples=examples(600), deadline=None)
+def test_random_tokens_parse_or_raise_value_error(text: str) -> None:
     _never_fails(text)
 
 

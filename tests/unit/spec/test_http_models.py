@@ -8,9 +8,9 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.models import HttpModel
-from support.documents import Document
-from support.endpoints import chat, json_endpoint
-from support.refusals import refused, running, short
+from support.documents.http_models import chat, json_endpoint
+from support.documents.minimal import Document
+from support.documents.refusals import refused, running, short
 
 MODEL = "spec.steps[0].model"
 PICTURE = {"inputs": {"text": "text", "photo": "image"}, "images": ["photo"]}
@@ -93,7 +93,7 @@ def test_an_input_without_a_place_and_a_place_without_an_input_are_refused(
 
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{question!r}", "{question:>9}", "{question[0]}"])
 @pytest.mark.parametrize("field", ["prompt", "system"])
-def test_what_is_no_template_is_refused(field: str, text: str) -> None:
+def test_invalid_template_is_refused(field: str, text: str) -> None:
     message = said(chat(**{field: text}))
     assert message.startswith(f".{field}: ")
     assert ": an input's place is written {name}, a brace of the text itself twice" in message
@@ -166,6 +166,6 @@ def test_a_key_where_its_variable_is_to_be_named_is_not_shown(fields: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "logprobs", "keyword", "token_type_ids", "signal"])
-def test_what_only_resembles_a_key_is_taken(name: str) -> None:
+def test_value_that_resembles_a_key_is_accepted(name: str) -> None:
     assert parse(running(chat(sampling={name: 1})))
     assert parse(running(json_endpoint(body={name: "{value}"})))

@@ -10,9 +10,9 @@ import pytest
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.error_policy import ErrorPolicy
-from support.documents import Document, document, model_step
-from support.refusals import refused, refused_at, short, valid_documents
-from support.variations import REMOVED, changed
+from support.documents.minimal import Document, document, model_step
+from support.documents.refusals import refused, refused_at, short, valid_documents
+from support.documents.variations import REMOVED, changed
 
 
 @pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
@@ -77,22 +77,22 @@ def test_a_job_needs_input_and_output(field: str) -> None:
     ],
     ids=short,
 )
-def test_a_part_of_the_wrong_kind_is_refused(place: str, value: Any, message: str) -> None:
+def test_section_of_wrong_type_is_refused(place: str, value: Any, message: str) -> None:
     assert refused_at(place, value) == message
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 7, True])
-def test_what_is_no_mapping_is_no_job(value: Any) -> None:
+def test_document_must_be_a_mapping(value: Any) -> None:
     assert refused(value).startswith("expected a mapping, got ")
 
 
 @pytest.mark.parametrize("name", ["a", "a1", "my-job-2", "a" * 40])
-def test_a_name_that_kubernetes_takes(name: str) -> None:
+def test_valid_name_is_accepted(name: str) -> None:
     assert parse(document(name)).metadata.name == name
 
 
 @pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a_b", "a.b", "é", "a\n", "a b"])
-def test_a_name_that_kubernetes_does_not_take(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     words = "lower-case letters, digits and '-', beginning with a letter"
     assert refused(document(name)) == f"metadata.name: expected {words}, got {name!r}"
 
@@ -107,11 +107,11 @@ def test_metadata_may_hold_what_kubernetes_puts_there() -> None:
     assert parse({**document(), "metadata": metadata}).metadata.namespace == "ml"
 
 
-def test_the_status_is_not_looked_at() -> None:
+def test_status_is_ignored() -> None:
     assert parse({**document(), "status": {"phase": "Whatever", "more": [1]}}).status
 
 
-def test_two_steps_of_one_name_are_refused() -> None:
+def test_duplicate_step_names_are_refused() -> None:
     twice = document(steps=[model_step("embed"), model_step("other"), model_step("embed")])
     assert refused(twice) == "spec: two steps are named 'embed'"
 

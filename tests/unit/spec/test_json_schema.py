@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from batchinference.spec import SpecError, parse
-from support.documents import Document, document
-from support.refusals import valid_documents
-from support.variations import REMOVED, Place, at, changed, full_document, named, places
+from support.documents.minimal import Document, document
+from support.documents.refusals import valid_documents
+from support.documents.variations import REMOVED, Place, at, changed, full_document, named, places
+from support.tiers import examples
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs/batchinference.schema.json").read_text(encoding="utf-8"))
@@ -24,24 +25,24 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
 
 
-def test_it_is_a_schema() -> None:
+def test_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_there_are_examples() -> None:
+def test_examples_are_found() -> None:
     assert EXAMPLES
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
-def test_it_takes_the_examples(file: Path) -> None:
+def test_schema_accepts_the_examples(file: Path) -> None:
     example = yaml.safe_load(file.read_text(encoding="utf-8"))
     VALIDATOR.validate(example)
     assert parse(example).metadata.name == file.parent.name
 
 
 @pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
-def test_it_takes_a_valid_job(valid: Document) -> None:
+def test_schema_accepts_valid_jobs(valid: Document) -> None:
     VALIDATOR.validate(valid)
 
 
@@ -57,7 +58,7 @@ def _objects(value: Any, place: Place = ()) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("place", list(_objects(full_document())), ids=lambda p: named(p) or "root")
-def test_it_refuses_an_unknown_field_wherever_the_parser_does(place: Place) -> None:
+def test_schema_refuses_unknown_fields(place: Place) -> None:
     wrong = changed(full_document(), (*place, "unknownField"), 1)
     assert not VALIDATOR.is_valid(wrong)
     with pytest.raises(SpecError, match=r"unknown (field|option)"):
@@ -65,7 +66,7 @@ def test_it_refuses_an_unknown_field_wherever_the_parser_does(place: Place) -> N
 
 
 @pytest.mark.parametrize("field", ["apiVersion", "kind", "metadata", "spec"])
-def test_it_refuses_a_file_without_its_parts(field: str) -> None:
+def test_schema_requires_every_section(field: str) -> None:
     assert not VALIDATOR.is_valid(changed(document(), (field,), REMOVED))
 
 
@@ -74,8 +75,8 @@ def test_it_refuses_a_file_without_its_parts(field: str) -> None:
     st.data(),
     st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=2),
 )
-@settings(max_examples=400, deadline=None)
-def test_it_refuses_nothing_that_the_parser_takes(
+@settings(max_examples=examples(400), deadline=None)
+def test_schema_accepts_what_the_parser_accepts(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
     other = changed(original, data.draw(st.sampled_from(list(places(original)))), value)

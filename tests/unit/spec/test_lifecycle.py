@@ -21,26 +21,26 @@ from batchinference.spec.phases import MEANINGS, TRANSITIONS, Phase, diagram
     ("text", "seconds"),
     [("90s", 90), ("30m", 1800), ("6h", 21_600), ("1h30m", 5400), ("1h1m1s", 3661), ("0s", 0)],
 )
-def test_a_length_of_time_is_read_as_people_write_it(text: str, seconds: int) -> None:
+def test_duration_is_parsed(text: str, seconds: int) -> None:
     assert TypeAdapter(DurationOrNone).validate_python(text) == text
     assert seconds_of(text) == seconds
 
 
 @given(st.integers(0, 99), st.integers(0, 999), st.integers(1, 999))
-def test_its_parts_add_up(hours: int, minutes: int, seconds: int) -> None:
+def test_parts_of_a_duration_are_added(hours: int, minutes: int, seconds: int) -> None:
     text = f"{hours}h{minutes}m{seconds}s"
     assert TypeAdapter(Duration).validate_python(text) == text
     assert seconds_of(text) == 3600 * hours + 60 * minutes + seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5d", "1.5h", "-1s", "5s1h", "1h 5m", "9999999s"])
-def test_anything_else_is_no_length_of_time(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(DurationOrNone).validate_python(text)
 
 
 @pytest.mark.parametrize("text", ["0s", "0h0m"])
-def test_where_none_makes_no_sense_none_is_refused(text: str) -> None:
+def test_zero_duration_is_refused_where_invalid(text: str) -> None:
     with pytest.raises(ValidationError, match="above zero, such as 90s"):
         TypeAdapter(Duration).validate_python(text)
 
@@ -48,7 +48,7 @@ def test_where_none_makes_no_sense_none_is_refused(text: str) -> None:
 # --- retry ------------------------------------------------------------------------------
 
 
-def test_without_a_word_a_job_is_tried_three_times() -> None:
+def test_default_is_three_attempts() -> None:
     retry = Retry()
     assert (retry.max_attempts, retry.backoff, retry.on_cause) == (3, Backoff(), {})
     assert [retry.allows(Cause.NODE_LOST, attempts) for attempts in (1, 2, 3)] == [
@@ -69,7 +69,7 @@ def test_each_cause_is_retried_or_not_unless_the_job_says_otherwise(cause: Cause
     assert not wanted.allows(cause, 3)
 
 
-def test_what_befell_the_machines_is_retried_and_what_the_job_asks_for_is_not() -> None:
+def test_infrastructure_causes_are_retried_by_default() -> None:
     assert {cause.value for cause in Cause if cause.retried} == {
         "NodeLost",
         "Preempted",
@@ -100,17 +100,17 @@ def test_each_cause_says_what_it_means(cause: Cause) -> None:
     ],
     ids=str,
 )
-def test_rules_that_make_no_sense(fields: dict[str, Any]) -> None:
+def test_invalid_retry_rules_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Retry.model_validate(fields)
 
 
-def test_an_unknown_cause_is_told_with_the_known_ones() -> None:
+def test_unknown_cause_lists_the_known_ones() -> None:
     with pytest.raises(ValidationError, match="no cause 'Bad luck', only NodeLost, Preempted"):
         Retry.model_validate({"onCause": {"Bad luck": "retry"}})
 
 
-def test_without_a_word_there_are_no_deadlines_and_the_ray_jobs_stay() -> None:
+def test_default_has_no_deadlines_and_no_ttl() -> None:
     assert Deadlines().model_dump(exclude_none=True) == {}
     assert (Ttl().cluster, Ttl().ray_job) == ("0s", None)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.documents import Document, document
-from support.refusals import reading, reading_source, refused, short, writing
+from support.documents.minimal import Document, document
+from support.documents.refusals import reading, reading_source, refused, short, writing
 
 NAMES = ["a", "b", "a"]
 

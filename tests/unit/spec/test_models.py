@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from support.documents import Document, document, model_step
-from support.refusals import refused, short
-from support.variations import REMOVED
+from support.documents.minimal import Document, document, model_step
+from support.documents.refusals import refused, short
+from support.documents.variations import REMOVED
 
 TRANSFORMERS = {
     "runtime": "transformers",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from support.documents import document
-from support.refusals import accepted_at, refused_at, short
-from support.specs import job
+from support.documents.minimal import document
+from support.documents.parsed import job
+from support.documents.refusals import accepted_at, refused_at, short
 
 SIDES = ["read", "write"]
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec import SpecError, load_documents, parse, parse_one
-from support.documents import document
-from support.refusals import refused_text, short
+from support.documents.minimal import document
+from support.documents.refusals import refused_text, short
+from support.tiers import examples
 
 JOB = """\
 apiVersion: batchinference.dev/v1alpha1
@@ -42,17 +43,17 @@ EXPECTED = "expected 'apiVersion: batchinference.dev/v1alpha1' and 'kind: BatchI
     ],
     ids=["plain", "mark", "crlf", "comment", "directive", "json", "empty documents", "others"],
 )
-def test_a_job_is_found_in_a_stream(text: str) -> None:
+def test_job_is_found_among_other_objects(text: str) -> None:
     assert parse_one(text).metadata.name == "job"
 
 
-def test_several_jobs_of_a_stream_come_in_their_order() -> None:
+def test_jobs_of_a_stream_keep_their_order() -> None:
     names = ["first", "second", "third"]
     text = "---\n".join(JOB.replace("name: job", f"name: {name}") for name in names)
     assert [parse(found).metadata.name for found in load_documents(text)] == names
 
 
-def test_where_one_job_is_wanted_several_are_refused() -> None:
+def test_second_job_is_refused_where_one_is_expected() -> None:
     nameless = JOB.replace("\n  name: job", " [x]")
     text = "---\n".join([JOB, JOB.replace("name: job", "name: b"), nameless])
     assert refused_text(text) == "expected one BatchInference, found 3: job, b, without a name"
@@ -120,7 +121,7 @@ def test_a_text_without_a_job(text: str, message: str) -> None:
     ],
     ids=short,
 )
-def test_what_is_no_yaml(text: str, reason: str) -> None:
+def test_invalid_yaml_is_refused(text: str, reason: str) -> None:
     found = refused_text(text)
     assert found.startswith(f"not valid YAML: {reason}")
     assert "\n" not in found
@@ -198,7 +199,7 @@ spec:
         ("name: job\n  on: x", None),
     ],
 )
-def test_what_yaml_takes_for_something_else(written: str, message: str | None) -> None:
+def test_yaml_types_are_converted_or_refused(written: str, message: str | None) -> None:
     text = JOB.replace("name: job", written)
     if message:
         assert refused_text(text).startswith(message)
@@ -213,8 +214,8 @@ def test_aliases_cannot_swell_a_message() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("ab:,-[]{}&*!|>'\"#%@`?<\n\t 0123456789._~=+xeTZ\\")))
-@settings(max_examples=600, deadline=None)
-def test_any_text_is_yaml_or_refused(text: str) -> None:
+@settings(max_examples=examples(600), deadline=None)
+def test_random_yaml_text_loads_or_raises_spec_error(text: str) -> None:
     with contextlib.suppress(SpecError):
         load_documents("kind: BatchInference\nstatus: " + text)
     with contextlib.suppress(SpecError):
@@ -222,12 +223,12 @@ def test_any_text_is_yaml_or_refused(text: str) -> None:
 
 
 @given(st.text())
-@settings(max_examples=500, deadline=None)
-def test_any_unicode_is_yaml_or_refused(text: str) -> None:
+@settings(max_examples=examples(500), deadline=None)
+def test_random_unicode_loads_or_raises_spec_error(text: str) -> None:
     with contextlib.suppress(SpecError):
         parse_one(text)
 
 
-def test_nothing_but_plain_data_comes_out() -> None:
+def test_only_plain_data_is_loaded() -> None:
     (found,) = load_documents(yaml.safe_dump(document()))
     assert found == document()

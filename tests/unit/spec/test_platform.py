@@ -40,13 +40,13 @@ def test_a_text_without_settings_has_none(text: str) -> None:
         ("image: a\n---\nimage: b", "expected one document of cluster settings, found 2"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_message_names_the_path(text: str, message: str) -> None:
     assert refused(text).startswith(message)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     assert len(refused("imge: a\nhead: {cpu: 0}").splitlines()) == 2
 
 
-def test_what_is_no_yaml_is_not_shown() -> None:
+def test_invalid_yaml_is_not_quoted() -> None:
     assert "hunter2" not in refused("env: [{name: PASSWORD, value: 'hunter2}]")

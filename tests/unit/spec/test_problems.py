@@ -12,9 +12,9 @@ from batchinference.spec import Problem, SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.problems import problems_of
 from batchinference.spec.read import ReadImages
-from support.documents import Document, document, model_step, python_step
-from support.refusals import reading, refused, refused_at, short, writing
-from support.variations import REMOVED, full_document
+from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.refusals import reading, refused, refused_at, short, writing
+from support.documents.variations import REMOVED, full_document
 
 
 def problems_with(model: type[BaseModel], value: Any) -> list[Problem]:
@@ -113,7 +113,7 @@ def test_a_long_value_is_cut() -> None:
     assert len(refused_at("spec.steps.4.name", "N" * 100_000)) < 200
 
 
-def test_a_great_structure_is_not_written_out() -> None:
+def test_large_structure_is_abbreviated() -> None:
     level: Any = "x"
     for _ in range(40):
         level = [level, level]  # 2**40 texts, were they written out
@@ -136,7 +136,7 @@ def test_a_great_structure_is_not_written_out() -> None:
         ("zzz", "there are apiVersion, kind, metadata, spec, status"),
     ],
 )
-def test_an_unknown_field_comes_with_the_right_one(place: str, message: str) -> None:
+def test_unknown_field_suggests_a_known_one(place: str, message: str) -> None:
     assert f": unknown field; {message}" in refused_at(place, "x")
 
 
@@ -170,7 +170,7 @@ def test_a_key_that_is_no_text(key: Any, shown: str, got: str) -> None:
     assert refused(wrong) == f"spec.read.{shown}: as a key: Keys should be strings, got {got}"
 
 
-def test_a_key_may_look_like_pydantics_own_mark() -> None:
+def test_key_may_be_called_key() -> None:
     found = refused_at("spec.cluster.nodeSelector", {"[key]": 7})
     assert found == "spec.cluster.nodeSelector.[key]: Input should be a valid string, got 7"
     assert refused({**document(), "[key]": 7}).startswith("[key]: unknown field; there are ")
@@ -186,7 +186,7 @@ def test_any_model_can_be_read_alone() -> None:
     assert problems_with(Cluster, [])[0].path == ""
 
 
-def test_faults_of_several_steps_are_told_together() -> None:
+def test_faults_of_several_steps_are_reported_together() -> None:
     steps: list[Document] = [
         model_step("first", batchSize=0),
         python_step("second", "nonsense"),

@@ -8,8 +8,8 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.profiles import Profile, known_profiles
-from support.documents import Document, document
-from support.refusals import refused, short
+from support.documents.minimal import Document, document
+from support.documents.refusals import refused, short
 
 
 def with_profile(profile: Any, name: str = "XPU") -> Document:
@@ -54,7 +54,7 @@ def test_a_resource_as_device_plugins_name_them(resource: str) -> None:
     ],
     ids=short,
 )
-def test_what_is_no_profile(fields: Any, message: str) -> None:
+def test_invalid_profile_is_refused(fields: Any, message: str) -> None:
     assert refused(with_profile(fields)).startswith(f"spec.cluster.profiles.XPU{message}")
 
 
@@ -71,7 +71,7 @@ def test_gpus_and_npus_are_known_already() -> None:
     }
 
 
-def test_a_profile_of_ones_own_changes_what_it_says_of_a_known_one() -> None:
+def test_own_profile_overrides_fields_of_a_known_one() -> None:
     known = known_profiles({"GPU": Profile(resource="amd.com/gpu"), "XPU": Profile(device="xpu")})
     assert (known["GPU"].resource, known["GPU"].device) == ("amd.com/gpu", "cuda")
     assert known["NPU"].resource == "huawei.com/Ascend910"

@@ -1,4 +1,4 @@
-"""docs/reference.md tells of every field."""
+"""docs/reference.md documents every field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = [line for line in TEXT.splitlines() if line.startswith(("| `", "| **`"))]
 
 
 def fields(model: type[BaseModel], path: str) -> Iterator[str]:
-    """The paths of all fields of a model and of those in it, found without the generator."""
+    """Yield the paths of all fields of a model and of its nested models."""
     for name, field in model.model_fields.items():
         full = f"{path}.{field.alias or name}"
         yield full
@@ -40,22 +40,25 @@ ALL = {*fields(BatchInferenceSpec, "spec"), *fields(BatchInferenceStatus, "statu
 
 
 def row_of(field: str) -> list[str]:
-    """The cells of a field's first row."""
+    """Return the cells of a field's first row."""
     found = next(row for row in ROWS if f"`{field}`" in row.split(" | ")[0])
     return [cell.strip() for cell in found.strip("|").split(" | ")]
 
 
-@pytest.mark.parametrize("path", sorted(ALL))
-def test_every_field_has_a_row(path: str) -> None:
-    field, kind, _, meaning = row_of(path)
-    assert path in field
-    assert kind
-    assert meaning.strip()
+def test_every_field_has_a_type_and_a_meaning() -> None:
+    first_rows: dict[str, list[str]] = {}
+    for row in ROWS:
+        first_rows.setdefault(row.split("`")[1], [cell.strip() for cell in row.split(" | ")])
+    incomplete = [
+        field
+        for field, (_, kind, _, meaning, *_) in first_rows.items()
+        if not kind or not meaning.strip(" |")
+    ]
+    assert incomplete == []
 
 
-def test_there_is_no_row_of_anything_else() -> None:
-    told = {re.sub(r"^\| \**`(.*?)`.*", r"\1", row) for row in ROWS}
-    assert told == ALL
+def test_table_has_a_row_for_each_field_and_no_others() -> None:
+    assert {re.sub(r"^\| \**`(.*?)`.*", r"\1", row) for row in ROWS} == ALL
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_there_is_no_row_of_anything_else() -> None:
         ("status.progress.percent", ["`status.progress.percent`", "integer", ""]),
     ],
 )
-def test_a_row_tells_type_and_default(field: str, cells: list[str]) -> None:
+def test_row_holds_type_and_default(field: str, cells: list[str]) -> None:
     assert row_of(field)[: len(cells)] == cells
 
 
@@ -92,19 +95,18 @@ def test_a_row_tells_type_and_default(field: str, cells: list[str]) -> None:
         "## status",
     ],
 )
-def test_every_value_of_a_tag_has_a_table_of_its_own(heading: str) -> None:
+def test_every_variant_of_a_union_has_a_table(heading: str) -> None:
     _, found, rest = TEXT.partition(f"\n{heading}\n")
     assert found
     table = rest.split("\n#")[0]
     assert "| field | type | default | meaning |\n| --- | --- | --- | --- |\n" in table
 
 
-def test_a_default_stands_with_the_value_of_the_tag_that_it_is_for() -> None:
+def test_default_is_shown_for_its_variant_only() -> None:
     defaults = [row for row in ROWS if "`spec.write.compression`" in row]
     assert ["`snappy` |" in row for row in defaults] == [True, False, False]
     assert ["| `none` |" in row for row in defaults] == [False, True, True]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("`")[1])
-def test_a_row_has_four_cells(row: str) -> None:
-    assert len(re.split(r"(?<!\\)\|", row)) == 6
+def test_every_row_has_four_cells() -> None:
+    assert [row for row in ROWS if len(re.split(r"(?<!\\)\|", row)) != 6] == []

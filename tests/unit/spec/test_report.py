@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import MAX_ROWS, Counts, Progress
+from support.tiers import examples
 
 SMALLEST: dict[str, Any] = {
     "name": "job",
@@ -84,7 +85,7 @@ def test_a_report_is_json_with_the_names_of_kubernetes() -> None:
 
 
 @given(REPORTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_report_is_read_as_it_was_written(report: Report) -> None:
     assert Report.parse(report.serialized()) == report
     assert Report.parse(report.serialized().decode()) == report
@@ -162,7 +163,7 @@ def test_every_state_is_here() -> None:
     ],
     ids=lambda content: str(content[:25]),
 )
-def test_what_is_no_report_is_a_value_error(content: bytes | str) -> None:
+def test_invalid_report_raises_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)
 
@@ -175,7 +176,7 @@ def test_a_time_is_one_that_the_api_server_takes(time: str) -> None:
     assert Report.parse(json.dumps({**SMALLEST, "updatedAt": time})).updated_at == time
 
 
-def test_what_only_a_newer_driver_tells_is_passed_over() -> None:
+def test_unknown_fields_of_a_newer_driver_are_ignored() -> None:
     progress = {"rows": 1, "bytes": 5}
     report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "gpuSeconds": 3}))
     assert report.progress is not None
@@ -183,7 +184,7 @@ def test_what_only_a_newer_driver_tells_is_passed_over() -> None:
 
 
 @given(st.binary() | st.text())
-@settings(max_examples=300, deadline=None)
-def test_nothing_else_is_raised(content: bytes | str) -> None:
+@settings(max_examples=examples(300), deadline=None)
+def test_random_report_raises_only_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from support.documents import Document
-from support.refusals import refused, running, short
-from support.runtimes import FULL_MODELS, full_model
-from support.variations import REMOVED
+from support.documents.minimal import Document
+from support.documents.refusals import refused, running, short
+from support.documents.runtimes import FULL_MODELS, full_model
+from support.documents.variations import REMOVED
 
 MODEL = "spec.steps[0].model"
 
@@ -22,7 +22,7 @@ def changed(name: str, **fields: Any) -> Document:
 
 
 @pytest.mark.parametrize("name", FULL_MODELS)
-def test_a_model_that_is_taken(name: str) -> None:
+def test_valid_model_is_accepted(name: str) -> None:
     assert parse(running(full_model(name)))
 
 
@@ -40,7 +40,7 @@ def test_a_model_that_is_taken(name: str) -> None:
     ids=["TorchScript", "exported program", "weights of torchvision", "factory", "saved model",
          "folder", "images"],
 )  # fmt: skip
-def test_a_model_may_be_said_otherwise(name: str, fields: Document) -> None:
+def test_equivalent_models_are_equal(name: str, fields: Document) -> None:
     assert parse(changed(name, **fields))
 
 
@@ -113,5 +113,5 @@ def test_a_model_comes_from_a_factory_or_a_source(name: str) -> None:
     ],
     ids=short,
 )
-def test_a_model_that_is_refused(name: str, fields: Document, message: str) -> None:
+def test_invalid_model_is_refused(name: str, fields: Document, message: str) -> None:
     assert refused(changed(name, **fields)).startswith(MODEL + message)

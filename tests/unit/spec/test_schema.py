@@ -67,7 +67,7 @@ def test_the_fields_of_all_arms_are_in_one_object() -> None:
     assert list(merged()["properties"]) == names
 
 
-def test_the_description_tells_of_each_arm() -> None:
+def test_description_names_each_arm() -> None:
     assert merged()["description"] == "Which. s: A small one. l: A large one."
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec import SpecError, parse
-from support.refusals import refused, refused_at, refused_text, with_value
-from support.variations import full_document
+from support.documents.refusals import refused, refused_at, refused_text, with_value
+from support.documents.variations import full_document
+from support.tiers import examples
 
 SECRET = "hunter2-hunter2"
 SECRET_DATE = dt.date(1999, 9, 9)
@@ -47,7 +48,7 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("place", PARTS.values(), ids=PARTS.keys())
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
-def test_a_secret_is_not_shown(place: str, value: Any) -> None:
+def test_secret_is_not_shown(place: str, value: Any) -> None:
     try:
         parse(with_value(place, value))
     except SpecError as error:
@@ -67,7 +68,7 @@ def test_a_secret_is_not_shown(place: str, value: Any) -> None:
     ],
     ids=["text", "number", "boolean", "bytes", "date", "list", "mapping"],
 )
-def test_only_the_kind_of_a_value_is_told(value: Any, words: str) -> None:
+def test_message_shows_only_the_type_of_a_value(value: Any, words: str) -> None:
     found = refused_at(f"{ENV}.0.value", value)
     assert found.startswith("spec.cluster.env[0].value: ")
     assert found.endswith(f", got {words}")
@@ -139,7 +140,7 @@ def test_a_text_that_is_no_yaml_is_not_quoted(text: str) -> None:
         lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
     ),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_shape_of_a_secret_is_shown(place: str, value: Any) -> None:
     try:
         parse(with_value(place, value, full_document()))

@@ -8,8 +8,8 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.read import ReadHuggingface, ReadLance, ReadSql
-from support.documents import Document, document
-from support.refusals import SOURCES, reading_source, refused, short
+from support.documents.minimal import Document, document
+from support.documents.refusals import SOURCES, reading_source, refused, short
 
 SECRET = "hunter2"
 
@@ -41,7 +41,7 @@ def test_a_source_takes_all_its_fields(name: str) -> None:
     ],
     ids=short,
 )
-def test_what_a_source_needs(read: Document, message: str) -> None:
+def test_source_requires_its_fields(read: Document, message: str) -> None:
     assert f"spec.read{message}" in refused(document(read=read))
 
 
@@ -86,7 +86,7 @@ def test_a_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["data.db", "", "://host", "sqlite:data.db", f"pg:{SECRET}@h"])
-def test_a_url_that_is_none_is_not_shown(url: str) -> None:
+def test_invalid_url_is_not_shown(url: str) -> None:
     found = refused(reading_source("sql", url=url))
     assert found.startswith("spec.read.url: ")
     assert SECRET not in found

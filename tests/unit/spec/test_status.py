@@ -115,6 +115,6 @@ def test_a_condition_has_all_that_kubernetes_asks_for(field: str) -> None:
     ],
     ids=str,
 )
-def test_a_status_that_makes_no_sense(fields: dict[str, Any]) -> None:
+def test_invalid_status_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         read({**SMALLEST, **fields})

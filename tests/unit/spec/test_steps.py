@@ -8,9 +8,9 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.steps import Step
-from support.documents import Document, document, model_step, python_step
-from support.refusals import READ_OPTIONS, refused, short
-from support.variations import REMOVED
+from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.refusals import READ_OPTIONS, refused, short
+from support.documents.variations import REMOVED
 
 KINDS: dict[str, Any] = {
     "model": model_step()["model"],
@@ -144,7 +144,7 @@ def test_nearest_has_batches_and_cpus() -> None:
         ({"columns": ["a", "similarity"]}, ": 'similarity' is what a match is told by itself"),
     ],
 )
-def test_a_search_that_cannot_be(fields: Document, message: str) -> None:
+def test_invalid_search_is_refused(fields: Document, message: str) -> None:
     held = {**KINDS["nearest"], **fields}
     nearest = {name: value for name, value in held.items() if value is not REMOVED}
     assert refused(one(nearest=nearest)).startswith(f"{STEP}.nearest{message}")
@@ -156,7 +156,7 @@ def test_a_function_has_batches_and_cpus() -> None:
     assert only(one(python=function, batchSize=8, resources=resources))
 
 
-def test_what_a_replica_gets_when_nothing_is_said() -> None:
+def test_default_resources_of_a_replica() -> None:
     step = only(one(python=KINDS["python"], replicas={}, resources={}))
     assert step.replicas
     assert (step.replicas.min, step.replicas.max) == (1, 1)
@@ -262,7 +262,7 @@ def test_steps_without_replicas(kind: str, value: Any, message: str) -> None:
         *("a..b:C", "a.:C", ".a:C", "1:C", "m:C.", "m:C()", "m:1", "m:C\n", "modül:C"),
     ],
 )
-def test_what_is_no_callable(callable_: str) -> None:
+def test_invalid_callable_is_refused(callable_: str) -> None:
     message = f"expected a callable written as module:name, got {callable_!r}"
     assert refused(one(python={"callable": callable_})) == f"{STEP}.python.callable: {message}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchinference.spec.uris import is_local, local_path, scheme_of
-from support.refusals import accepted_at, refused_at
+from support.documents.refusals import accepted_at, refused_at
 
 LOCAL = {
     "data/texts": "data/texts",
@@ -47,7 +47,7 @@ def test_an_object_store_is_not_local(uri: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("place", EVERYWHERE)
 @pytest.mark.parametrize("uri", [*LOCAL, *REMOTE, "a" * 1024])
-def test_an_address_is_taken_as_it_is_written(place: str, uri: str) -> None:
+def test_valid_address_is_unchanged(place: str, uri: str) -> None:
     spec = accepted_at(place, uri).spec
     assert uri in (spec.read.paths[0], spec.write.path, spec.errors.path)
 
@@ -81,7 +81,7 @@ def test_an_address_is_taken_as_it_is_written(place: str, uri: str) -> None:
         ("a" * 1025, "String should have at most 1024 characters"),
     ],
 )
-def test_an_address_that_is_refused(place: str, uri: str, message: str) -> None:
+def test_invalid_address_is_refused(place: str, uri: str, message: str) -> None:
     path = place.replace(".0", "[0]")
     found = refused_at(place, uri)
     assert found.startswith(f"{path}: {message}")

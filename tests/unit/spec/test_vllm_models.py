@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from support.documents import Document, document, model_step
-from support.endpoints import chat
-from support.language_models import full_model, vllm, vllm_step
-from support.refusals import refused, short
+from support.documents.http_models import chat
+from support.documents.minimal import Document, document, model_step
+from support.documents.refusals import refused, short
+from support.documents.vllm_models import full_model, vllm, vllm_step
 
 STEP = "spec.steps[0]"
 
@@ -36,7 +36,7 @@ def said(step: Document) -> str:
     ],
     ids=short,
 )
-def test_a_model_for_vllm(model: Document) -> None:
+def test_valid_vllm_model_is_accepted(model: Document) -> None:
     assert parse(document(steps=[model_step(model=model, resources={"gpu": 1})]))
 
 
@@ -81,7 +81,7 @@ def test_a_model_for_vllm(model: Document) -> None:
     ],
     ids=short,
 )
-def test_a_model_for_vllm_that_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_vllm_model_is_refused(fields: dict[str, Any], message: str) -> None:
     assert said(vllm_step(**fields)).startswith(message)
 
 
@@ -101,7 +101,7 @@ def test_a_replica_has_as_many_gpus_as_the_model_is_laid_out_over(
         )
 
 
-def test_what_a_pool_for_vllm_cannot_have() -> None:
+def test_invalid_vllm_pool_is_refused() -> None:
     step = vllm_step()
     assert said({**step, "batchSize": "auto"}) == (
         ": vllm makes its batches itself: batchSize is a number"

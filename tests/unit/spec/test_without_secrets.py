@@ -5,18 +5,18 @@ from __future__ import annotations
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.secrets import without_secrets
-from support.documents import document, model_step, python_step
-from support.variations import full_document
+from support.documents.minimal import document, model_step, python_step
+from support.documents.variations import full_document
 
 SECRET = "hunter2"
 
 
-def test_it_is_the_specification_as_it_was_written() -> None:
+def test_specification_is_unchanged() -> None:
     job = document(steps=[model_step(batchSize=8)])
     assert without_secrets(parse(job).spec) == job["spec"]
 
 
-def test_it_is_valid_and_says_all_but_for_the_cluster_and_arguments_of_own_code() -> None:
+def test_redacted_job_is_valid_and_complete() -> None:
     job = full_document()
     shown = without_secrets(parse(job).spec)
     spec = BatchInferenceSpec.model_validate(shown)
@@ -30,7 +30,7 @@ def test_it_is_valid_and_says_all_but_for_the_cluster_and_arguments_of_own_code(
     assert shown == expected
 
 
-def test_no_password_is_in_it() -> None:
+def test_redacted_job_holds_no_password() -> None:
     torch = {"runtime": "torch", "factory": "own:build", "factoryArgs": {"token": SECRET},
              "inputs": {"x": "x"}, "output": "y"}  # fmt: skip
     own = python_step("own")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from support.refusals import refused, short, writing
+from support.documents.refusals import refused, short, writing
 
 COMPRESSIONS = {
     "parquet": ["snappy", "zstd", "gzip", "lz4", "none"],
@@ -58,7 +58,7 @@ def test_the_modes(mode: str) -> None:
     ],
     ids=short,
 )
-def test_what_cannot_be_written(format_: str, fields: dict[str, Any], message: str) -> None:
+def test_invalid_write_is_refused(format_: str, fields: dict[str, Any], message: str) -> None:
     assert refused(writing(format_, **fields)).startswith(f"spec.write.{message}")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.write import Write
-from support.refusals import refused, short, writing
+from support.documents.refusals import refused, short, writing
 
 HIDDEN = "hunter2"
 
@@ -66,7 +66,7 @@ def test_a_password_in_an_address_of_a_catalog_is_refused_and_not_shown() -> Non
     ],
     ids=short,
 )
-def test_what_names_no_table(format_: str, fields: dict[str, Any], message: str) -> None:
+def test_invalid_table_name_is_refused(format_: str, fields: dict[str, Any], message: str) -> None:
     found = refused(writing(format_, **fields))
     assert found.startswith("spec.write")
     assert message in found
@@ -90,7 +90,7 @@ CATALOG = {"properties": {"type": "sql", "uri": "sqlite:///c.db", "warehouse": "
     ],
     ids=short,
 )  # fmt: skip
-def test_local_files_among_what_names_a_table_are_known(
+def test_local_paths_of_a_table_are_found(
     format_: str, fields: dict[str, Any], places: dict[str, str]
 ) -> None:
     assert written(format_, **fields).places == {"path": "s3://out/", **places}

@@ -1,4 +1,4 @@
-"""docs/operations.md tells of the metrics that there are."""
+"""docs/operations.md describes the metrics, alerts and settings of the operator."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from batchinference_operator.runtime.queue import KeyedQueue
 from batchinference_operator.runtime.settings import OperatorSettings
 from batchinference_operator.runtime.watches import PATIENCE
 from batchinference_operator.status.observations import DASHBOARD_PORT
-from support.documentation import ROOT
+from support.documents.pages import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 
 
 def described() -> list[tuple[str, str, str, str]]:
-    """Name, type, labels and meaning of each metric of ours."""
+    """Return name, type, labels and meaning of each of the operator's metrics."""
     metrics = Metrics()
     metrics.of_operator(KeyedQueue[str](), Cache())
     found = []
@@ -34,13 +34,12 @@ def described() -> list[tuple[str, str, str, str]]:
 
 
 def shown(kind: str) -> dict[str, Any]:
-    """The manifest of this kind."""
     manifests = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
     (found,) = (manifest for manifest in manifests if manifest["kind"] == kind)
     return dict(found)
 
 
-def test_the_table_of_metrics_is_that_of_the_code() -> None:
+def test_table_of_metrics() -> None:
     rows = [
         f"| `{name}` | {kind} | {labels} | {about} |" for name, kind, labels, about in described()
     ]
@@ -50,7 +49,7 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
     assert found.group(1) == table
 
 
-def test_alerts_ask_for_metrics_that_there_are() -> None:
+def test_alerts_use_existing_metrics() -> None:
     names = {name for name, *_ in described()}
     for rule in shown("PrometheusRule")["spec"]["groups"][0]["rules"]:
         asked = set(re.findall(r"batchinference_\w+", rule["expr"]))
@@ -60,7 +59,7 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 
-def test_the_port_that_is_to_be_open_is_the_one_that_drivers_are_asked_at() -> None:
+def test_network_policy_opens_the_dashboard_port() -> None:
     policy = shown("NetworkPolicy")["spec"]
     assert policy["ingress"][0]["ports"] == [{"port": DASHBOARD_PORT, "protocol": "TCP"}]
     (chart,) = (ROOT / "charts").glob("*/Chart.yaml")
@@ -69,6 +68,6 @@ def test_the_port_that_is_to_be_open_is_the_one_that_drivers_are_asked_at() -> N
     assert operator["podSelector"]["matchLabels"] == labels
 
 
-def test_the_bound_of_a_dead_watch_is_the_one_that_is_told() -> None:
+def test_timeout_of_a_dead_watch() -> None:
     turn = OperatorSettings.model_fields["watch_seconds"].default
     assert f"{PATIENCE * turn} s" in PAGE

@@ -1,4 +1,4 @@
-"""The example image-search from end to end: embed images, search them, and search with a step."""
+"""The example image-search: embed images, search with the command, and search with a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -18,15 +17,10 @@ from typer.testing import CliRunner
 
 from batchinference.cli.files import with_absolute_paths
 from batchinference.cli.main import app
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.steps import load_step
 from batchinference.spec import BatchInference, parse
-from batchinference.spec.steps import Step
-from support.documentation import ROOT, jobs
-from support.finished import embedded, finished_output, vectors
-from support.job_runs import run_job
-from support.outputs import rows_of
-from support.s3 import S3Server
+from support.documents.pages import ROOT, jobs
+from support.jobs.without_ray import run_without_ray
+from support.outputs.rows import rows_of
 
 EXAMPLE = ROOT / "examples" / "image-search"
 SHAPES, COLOURS = 3, 8
@@ -47,17 +41,17 @@ def job_in(directory: Path, job: dict[str, Any]) -> BatchInference:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> Path:
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example's directory with its input, its model and its output."""
     directory = tmp_path_factory.mktemp("example") / "image-search"
     shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("data", "model", "out"))
     runpy.run_path(str(directory / "prepare.py"), run_name="__main__")
     job = yaml.safe_load((directory / "job.yaml").read_text())
-    assert run_job(job_in(directory, job)).report.state == "succeeded"
+    assert run_without_ray(job_in(directory, job), rows_per_task=200).state == "succeeded"
     return directory
 
 
-def test_every_image_is_embedded(example: Path) -> None:
+def test_images_are_embedded(example: Path) -> None:
     assert len(rows_of(example / "out")) == len(list((example / "data").glob("*/*")))
     folders = [row["folder"] for row in rows_of(example / "out")]
     assert folders.count("circle") == COLOURS
@@ -65,7 +59,7 @@ def test_every_image_is_embedded(example: Path) -> None:
 
 
 @pytest.mark.parametrize("image", ["circle/000.png", "triangle/007.png", "photograph/coffee.jpg"])
-def test_an_image_finds_itself_first_as_a_file_and_as_a_row(example: Path, image: str) -> None:
+def test_image_finds_itself_first(example: Path, image: str) -> None:
     path = str(example / "data" / image)
     as_file = hits(example / "out", "--image", path, "-k", "4")
     assert as_file[0]["columns"] == {"path": path, "folder": Path(image).parent.name}
@@ -76,7 +70,7 @@ def test_an_image_finds_itself_first_as_a_file_and_as_a_row(example: Path, image
     assert hits(example / "out", "--row", str(as_row[0]["row"]), "-k", "4") == as_row
 
 
-def test_a_text_is_embedded_by_the_other_half_of_the_model(example: Path) -> None:
+def test_text_is_embedded_by_the_text_half_of_the_model(example: Path) -> None:
     import torch
     from transformers import AutoTokenizer, CLIPModel
 
@@ -98,17 +92,16 @@ def test_a_text_is_embedded_by_the_other_half_of_the_model(example: Path) -> Non
     assert found == pytest.approx(similarities, abs=1e-5)
 
 
-def test_only_rows_of_a_folder_are_found(example: Path) -> None:
+def test_where_limits_the_rows(example: Path) -> None:
     path = example / "data" / "circle" / "000.png"
     found = hits(example / "out", "--image", str(path), "--where", "folder == 'square'", "-k", "99")
     assert len(found) == COLOURS
     assert {hit["columns"]["folder"] for hit in found} == {"square"}
 
 
-@pytest.mark.usefixtures("ray")
-def test_the_step_of_the_page_finds_what_the_command_finds(example: Path) -> None:
+def test_step_of_the_page_finds_what_the_command_finds(example: Path) -> None:
     (job,) = jobs("docs/search.md")
-    assert run_job(job_in(example, job)).report.state == "succeeded"
+    assert run_without_ray(job_in(example, job), rows_per_task=200).state == "succeeded"
     rows = rows_of(example / "like-these")
     assert len(rows) == COLOURS
     for row in rows:
@@ -117,38 +110,3 @@ def test_the_step_of_the_page_finds_what_the_command_finds(example: Path) -> Non
         assert [match["similarity"] for match in row["matches"]] == pytest.approx(
             [hit["similarity"] for hit in found], abs=1e-5
         )
-
-
-def test_an_output_on_s3_is_searched(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    s3.client().create_bucket(Bucket="searched")
-    files = [embedded(vectors(20, 8, seed), n=range(seed * 20, seed * 20 + 20)) for seed in (0, 1)]
-    out = finished_output("s3://searched/deep/out", *files)
-    for number in (0, 33):
-        assert hits(out, "--row", f"n={number}", "-k", "1") == [
-            {"rank": 1, "similarity": pytest.approx(1), "row": number, "columns": {"n": number}}
-        ]
-    result = search("s3://searched/deep", "--row", "0")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "'s3://searched/deep' is no output of a BatchInference" in result.stderr
-    assert (
-        "'s3://no-such-bucket/x' does not exist"
-        in search("s3://no-such-bucket/x", "--row", "0").stderr
-    )
-
-
-def test_the_step_reaches_a_store_of_its_own(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    s3.client().create_bucket(Bucket="stored")
-    out = finished_output("s3://stored/out", embedded(vectors(20, 8), n=range(20)))
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    nearest = {
-        **{"path": out, "storage": {"endpoint": s3.endpoint}, "k": 1},
-        **{"column": "embedding", "output": "matches"},
-    }
-    step = Step.model_validate({"name": "near", "nearest": nearest})
-    table = load_step(step, Device())(embedded(vectors(20, 8)))
-    assert isinstance(table, pa.Table)
-    assert [row[0]["n"] for row in table.column("matches").to_pylist()] == list(range(20))

@@ -1,4 +1,7 @@
-"""Each example runs here, and does what it says."""
+"""Each example runs without Ray and writes what it promises.
+
+The example `npu` runs on Ray (pipeline/jobs/test_devices.py), as does `vllm` (test_vllm_jobs.py).
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,20 @@ from batchinference.pipeline.devices import Device
 from batchinference.pipeline.steps import load_step
 from batchinference.spec.report import JobState
 from batchinference.spec.steps import Step
-from support.examples import EXAMPLES, job_of, module_of, prepared, run_here
-from support.openai_server import openai_server, save_language_model
-from support.outputs import rows_of
+from support.jobs.examples import EXAMPLES, job_of, module_of, prepared, run_example
+from support.outputs.rows import rows_of
+from support.servers.openai import openai_server, save_language_model
 
-pytestmark = pytest.mark.usefixtures("ray")
 Row = dict[str, Any]
 
 
 def rows_made_by(copy: Path) -> list[Row]:
-    run = run_here(copy)
-    assert run.report.state is JobState.SUCCEEDED, run.report.message
+    report = run_example(copy)
+    assert report.state is JobState.SUCCEEDED, report.message
     return rows_of(copy / "out")
 
 
-def test_modules_beside_examples_have_names_of_their_own() -> None:
+def test_modules_of_examples_have_different_names() -> None:
     names = Counter(path.name for path in EXAMPLES.glob("*/*.py") if path.name != "prepare.py")
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -156,6 +158,7 @@ def test_sharded_model(tmp_path: Path) -> None:
     assert len(rows) == 4
 
 
+@pytest.mark.long("serve")
 def test_openai_endpoint(tmp_path: Path) -> None:
     copy = prepared("openai-endpoint", tmp_path)
     model = tmp_path / "served"
@@ -164,9 +167,8 @@ def test_openai_endpoint(tmp_path: Path) -> None:
     job = job_of(copy)
     with openai_server(model) as url:
         job["spec"]["steps"][0]["model"] |= {"url": url, "name": str(model)}
-        run = run_here(copy, job)
-    assert run.report.state is JobState.SUCCEEDED, run.report.message
-    assert run.counts == (16, 16, 0, 0)
+        report = run_example(copy, job)
+    assert report.state is JobState.SUCCEEDED, report.message
     (file,) = (copy / "out").glob("*.csv")
     with file.open(newline="") as opened:
         rows = list(csv.DictReader(opened))

@@ -1,4 +1,4 @@
-"""Each `write` of docs/outputs.md takes the rows of a job, and its format gives them back."""
+"""Each `write` of docs/outputs.md writes rows that the format's own library reads back."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from skimage import data
 from batchinference.cli.files import with_absolute_paths
 from batchinference.pipeline.sample import first_rows
 from batchinference.spec import parse
-from support.documentation import jobs
-from support.job_runs import job_document, run_job
-from support.verified import verified
+from support.documents.pages import jobs
+from support.jobs.on_ray import job_document
+from support.jobs.without_ray import run_without_ray
+from support.outputs.verify_command import verified
 
 PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
 WRITES = {job["write"]["format"]: job["write"] for job in jobs("docs/outputs.md")}
 FORMATS = ["parquet", "numpy", "webdataset", "images", "lance", "delta", "iceberg", "sql"]
-
-pytestmark = pytest.mark.usefixtures("ray")
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +42,12 @@ def photograph(name: str) -> Image.Image:
     return Image.fromarray(getattr(data, name)()).resize((32, 24))
 
 
-def test_the_page_has_every_format() -> None:
+def test_page_has_every_format() -> None:
     assert list(WRITES) == FORMATS
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_the_rows_come_back(format_: str, photos: Path, tmp_path: Path) -> None:
+def test_rows_are_read_back(format_: str, photos: Path, tmp_path: Path) -> None:
     document = job_document(
         "outputs",
         photos,
@@ -57,18 +56,19 @@ def test_the_rows_come_back(format_: str, photos: Path, tmp_path: Path) -> None:
         steps=[
             {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
             {"name": "name", "labelFromPath": {"column": "name", "index": -1}},
-            {"name": "embed", "python": {"callable": "own_code:embedded"}},
+            {"name": "embed", "python": {"callable": "support.jobs.user_code:embed"}},
             {"name": "slim", "dropColumns": ["path"]},
         ],
     )
     document["spec"]["write"] = WRITES[format_]
     job = with_absolute_paths(parse(document), tmp_path)
-    run = run_job(job)
-    assert run.report.message is None
-    assert run.counts == (3, 3, 0, 0)
+    report = run_without_ray(job, rows_per_task=200)
+    assert report.message is None
+    assert report.counts is not None
+    assert (report.counts.read, report.counts.written) == (3, 3)
     assert sorted(READ[format_](tmp_path)) == [f"{name}.png" for name in PHOTOGRAPHS]
     assert len(first_rows(job.spec.write, 2)) == 2
-    assert run_job(job).report.message == "the output was complete already"
+    assert run_without_ray(job).message == "the output was complete already"
     assert verified(job.spec.write.path).result == "proven"
 
 
@@ -79,7 +79,7 @@ def parquet(place: Path) -> list[str]:
 
 
 def numpy(place: Path) -> list[str]:
-    """By the embeddings, which are all that these files hold."""
+    """Recognize photographs by their embeddings, the only content of these files."""
     arrays = [np.load(file) for file in (place / "out/numpy").glob("*.npy")]
     means = {name: np.mean(photograph(name), axis=(0, 1)) for name in PHOTOGRAPHS}
     return [

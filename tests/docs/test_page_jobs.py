@@ -1,0 +1,137 @@
+"""Each job of the pages runs without Ray and writes the rows that the page promises."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from batchinference.cli.files import with_absolute_paths
+from batchinference.spec import parse
+from support.documents.minimal import Document
+from support.documents.pages import jobs, name_of
+from support.inputs.table_sources import ROWS
+from support.jobs.on_ray import errors_of
+from support.jobs.without_ray import run_without_ray
+from support.outputs.rows import Row, rows_of
+
+PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
+
+
+def shape(value: object) -> tuple[int, ...]:
+    return np.asarray(value).shape
+
+
+def count(rows: int) -> Callable[[list[Row]], None]:
+    def check(found: list[Row]) -> None:
+        assert len(found) == rows
+
+    return check
+
+
+def check_thumbnails(rows: list[Row]) -> None:
+    assert [shape(row["image"]) for row in rows] == [(32, 32)] * 3
+
+
+def check_speech(rows: list[Row]) -> None:
+    assert [(shape(row["amplitude"]), row["sample_rate"]) for row in rows] == [((16000,), 16000)]
+
+
+def check_frames(rows: list[Row]) -> None:
+    found = sorted((Path(row["path"]).name, row["frame_timestamp"]) for row in rows)
+    assert found == [("a.mkv", 0.0), ("a.mkv", 1.0), ("b.mkv", 0.0), ("b.mkv", 1.0)]
+    assert {shape(row["frame"]) for row in rows} == {(224, 224, 3)}
+
+
+def check_vectors(rows: list[Row]) -> None:
+    assert rows == [{"data": [0, 1]}, {"data": [2, 3]}, {"data": [4, 5]}]
+
+
+def check_examples(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "tags": [b"one"]}]
+
+
+def check_samples(rows: list[Row]) -> None:
+    assert [(row["__key__"], row["json"]["name"]) for row in rows] == [
+        (name, name) for name in PHOTOGRAPHS
+    ]
+    assert {shape(row["jpg"]) for row in rows} == {(64, 64, 3)}
+
+
+def check_listed(rows: list[Row]) -> None:
+    assert [(row["photo"], row["title"]) for row in rows] == [("photos/astronaut.jpg", "Astronaut")]
+    assert shape(rows[0]["image"]) == (64, 64, 3)
+
+
+def check_some_pets(rows: list[Row]) -> None:
+    expected = [("cat 0", "cat"), ("cat 1", "cat"), ("dog 0", "dog")]
+    assert sorted((row["name"], row["kind"]) for row in rows) == expected
+
+
+def check_open_tickets(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "body": "one"}, {"id": 2, "body": "two"}]
+
+
+def check_reviews(rows: list[Row]) -> None:
+    assert rows == ROWS[:7]
+
+
+def check_good_ones(rows: list[Row]) -> None:
+    assert sorted(row["id"] for row in rows) == list(range(21, 40))
+
+
+EXPECTED = {
+    "docs/jobs.md": {
+        "reading": count(3),
+        "torch-model": count(3),
+        "steps": count(2),
+        "bad-rows": count(2),
+    },
+    "docs/models.md": {"generation": count(4), "photos": count(3), "quality": count(3)},
+    "docs/steps.md": {"rows": count(28), "legacy": count(3)},
+    "docs/exactly-once.md": {"nightly": count(3)},
+    "docs/formats.md": {
+        "some-pets": check_some_pets,
+        "thumbnails": check_thumbnails,
+        "speech": check_speech,
+        "frames": check_frames,
+        "vectors": check_vectors,
+        "examples": check_examples,
+        "samples": check_samples,
+        "listed": check_listed,
+        "open-tickets": check_open_tickets,
+        "reviews": check_reviews,
+        "good-ones": check_good_ones,
+    },
+}
+"""A check of the rows that each job of a page writes, in the order of the page."""
+FAILED_ROWS = {"bad-rows": 1, "listed": 1}
+JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
+
+
+def test_expected_jobs_are_those_of_the_pages() -> None:
+    found = {page: [name_of(job) for job in jobs(page)] for page in EXPECTED}
+    assert found == {page: list(checks) for page, checks in EXPECTED.items()}
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(("page", "job"), JOBS)
+def test_job_of_a_page(page: str, job: Document, directory: Path) -> None:
+    report = run_without_ray(with_absolute_paths(parse(job), directory), rows_per_task=200)
+    assert report.message is None
+    output = directory / job["spec"]["write"]["path"]
+    EXPECTED[page][name_of(job)](written(output))
+    assert len(errors_of(output)) == FAILED_ROWS.get(name_of(job), 0)
+
+
+def written(output: Path) -> list[Row]:
+    packed = [gzip.decompress(file.read_bytes()) for file in output.glob("*.jsonl.gz")]
+    lines = b"".join(packed).splitlines()
+    separated = (csv.DictReader(file.open()) for file in output.glob("*.csv"))
+    tables = [row for reader in separated for row in reader]
+    return rows_of(output) + [json.loads(line) for line in lines] + tables

@@ -1,0 +1,90 @@
+"""What pages show and link to exists: jobs, commands and their output, columns, links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from batchinference.cli.main import app
+from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Kind
+from batchinference.pipeline.verify.proof import Result
+from batchinference.spec.crd import PRINTER_COLUMNS
+from batchinference.spec.job import MUTABLE
+from support.documents.pages import ROOT, blocks, jobs, name_of
+from support.jobs.on_ray import job_document, write_lines
+from support.outputs.made import every_tenth, make_output
+from support.outputs.verify_command import invoke
+
+PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES += sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
+WITH_JOBS = ["README.md", "docs/cluster.md", "docs/sharing.md"]
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
+
+
+def test_jobs_for_a_cluster_are_rendered(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    refused = {}
+    for page in WITH_JOBS:
+        for job in jobs(page):
+            (block,) = (text for text in blocks(page, "yaml") if name_of(job) in text)
+            file.write_text(block)
+            rendered = CliRunner().invoke(app, ["render", str(file)])
+            if rendered.exit_code or "kind: RayJob" not in rendered.output:
+                refused[name_of(job)] = rendered.output
+    assert refused == {}
+
+
+def test_plan_of_the_page_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(blocks("docs/cluster.md", "yaml")[0])
+    shown = CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml")]).output
+    assert blocks("docs/cluster.md", "text")[0].strip() in shown
+
+
+@pytest.mark.parametrize("page", ["docs/cluster.md", "docs/gitops.md"])
+def test_mutable_fields_are_listed(page: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    assert f"{', '.join(f'`{name}`' for name in MUTABLE[:-1])} " in text
+
+
+def test_columns_are_those_of_kubectl() -> None:
+    (shown,) = (text for text in blocks("docs/cluster.md", "console") if "PHASE" in text)
+    usual = [name.upper() for name, _, _, wide in PRINTER_COLUMNS if not wide]
+    assert shown.splitlines()[1].split() == ["NAME", *usual]
+
+
+def test_links_lead_to_files() -> None:
+    broken = [
+        (page, link)
+        for page in PAGES
+        for link in LINK.findall((ROOT / page).read_text())
+        if not ((ROOT / page).parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_verify_prints_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {f"{n}.txt": [f"text {m}" for m in range(50)] for n in range(4)}
+    source = write_lines(tmp_path / "in", lines)
+    make_output(job_document("page", source, tmp_path / "out", errors={"maxRows": 20}), every_tenth)
+    monkeypatch.chdir(tmp_path)
+    commands = blocks("docs/verify.md", "bash")[0].splitlines()
+    local = [line for line in commands if "s3://" not in line]
+    assert len(local) == 2
+    for line in local:
+        assert invoke(*line.partition("#")[0].split()[2:]).exit_code == 0
+    (shown,) = blocks("docs/verify.md", "text")
+    assert without_bytes(invoke("out").stdout) == without_bytes(shown)
+
+
+def without_bytes(text: str) -> str:
+    return re.sub(r"\d+ B", "", text)
+
+
+def test_verify_page_has_every_result_and_kind() -> None:
+    page = (ROOT / "docs/verify.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page))
+    assert named >= {kind.value for kind in (*Kind, *Result)}
+    assert MEANINGS.keys() == WAYS_OUT.keys() == set(Kind)

@@ -1,4 +1,4 @@
-"""One API server for the suite, with both CustomResourceDefinitions, and operators beside it."""
+"""One API server for the suite, with both CustomResourceDefinitions, and operators."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from support.apiserver import ApiServer, Namespace, new_namespace, running
-from support.chart import Chart, kuberay_definition, own_chart
-from support.dashboard import Dashboard, served
-from support.deployment import CHART
-from support.documents import document
+from support.cluster.chart import Chart, kuberay_definition, own_chart
+from support.cluster.deployment import CHART
+from support.documents.minimal import document
 from support.engines import kubebuilder_assets
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob
+from support.servers.api_server import ApiServer, Namespace, new_namespace, running
+from support.servers.dashboard import Dashboard, served
 
 Object = dict[str, Any]
 NewJob = Callable[..., PlayedJob]
@@ -26,7 +26,7 @@ NewJob = Callable[..., PlayedJob]
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server that knows BatchInferences."""
+    """Run an API server that serves BatchInferences."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
         server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
         yield server
@@ -39,7 +39,7 @@ def ray_jobs() -> Object:
 
 @pytest.fixture(scope="session")
 def kuberay(server: ApiServer, ray_jobs: Object) -> None:
-    """RayJobs are known to the server. Nobody runs them: the tests do as if."""
+    """Install KubeRay's definitions. The tests simulate its controller."""
     server.install_crd(ray_jobs)
     server.install_crd(kuberay_definition("rayclusters"))
 
@@ -51,7 +51,7 @@ def namespace(server: ApiServer) -> Namespace:
 
 @pytest.fixture(scope="module")
 def module_namespace(server: ApiServer) -> Namespace:
-    """For tests that change nothing in it."""
+    """Return a namespace for tests that only read or use dry runs."""
     return new_namespace(server, f"test-{uuid.uuid4().hex[:8]}")
 
 
@@ -68,7 +68,7 @@ def dashboard() -> Iterator[Dashboard]:
 
 @dataclass(frozen=True)
 class Operators:
-    """Makes operators, not started yet, each with the rights that the chart gives by its values."""
+    """Creates operators, not started yet, with the rights that the chart gives them."""
 
     server: ApiServer
     chart: Chart
@@ -86,7 +86,7 @@ class Operators:
         return self.made[-1]
 
     def close(self) -> None:
-        """What an operator asked for and might not have is an error of every test with one."""
+        """Stop the operators. A request without the right for it fails the test."""
         for operator in self.made:
             operator.close()
             print(operator.output())
@@ -114,7 +114,7 @@ def new_operator(
 
 @pytest.fixture
 def operator(new_operator: Operators, namespace: Namespace) -> OperatorProcess:
-    """An operator at work on the test's namespace."""
+    """Start an operator that watches the namespace of the test."""
     operator = new_operator(watchNamespaces=[namespace.name])
     operator.start()
     return operator
@@ -128,7 +128,7 @@ def operator_of_all(
     dashboard: Dashboard,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OperatorProcess]:
-    """An operator at work on all namespaces. Tests that have it use namespaces of their own."""
+    """Start an operator that watches all namespaces. Each test uses its own namespace."""
     operators = Operators(server, chart, dashboard, tmp_path_factory.mktemp("operator"))
     operator = operators()
     operator.start()
@@ -138,7 +138,7 @@ def operator_of_all(
 
 @pytest.fixture
 def job(namespace: Namespace, dashboard: Dashboard) -> NewJob:
-    """Creates a BatchInference of which the test plays what follows."""
+    """Return a function that creates a BatchInference whose RayJob the test simulates."""
 
     def create(name: str = "job", **spec: Any) -> PlayedJob:
         namespace.create(document(name, **spec))

@@ -1,6 +1,6 @@
-"""Jobs of all kinds of nonsense: each is refused or runs, and none of it reaches a shell.
+"""Mutated jobs: each is refused or runs, and nothing of it reaches a shell.
 
-`BENT_JOBS` says how many; 10,000 take one and a half minutes.
+There are 1,000 at a landing and 10,000 in the long tier. `BENT_JOBS` sets another number.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from typing import Any
 
 import pytest
 
+from apiserver.mutated_jobs import MARK, bent
 from batchinference.rendering.rayjob import entrypoint
-from support.apiserver import Namespace, Refused
-from support.bent import MARK, bent
-from support.kubectl import eventually
-from support.operator_process import OperatorProcess
+from support.cluster.kubectl import eventually
+from support.operator.process import OperatorProcess
+from support.servers.api_server import Namespace, Refused
+from support.tiers import examples
 
 Object = dict[str, Any]
 
-JOBS = int(os.environ.get("BENT_JOBS", "10000"))
+pytestmark = pytest.mark.scaled("bent")
+JOBS = int(os.environ.get("BENT_JOBS", examples(10_000, landing=1000)))
 SECONDS = 60 + JOBS / 10
-"""How long the operator may take over all of them."""
+"""Deadline of the operator for all jobs."""
 _OF_SHELLS = re.compile(r"[$`;&|<>()\n\x00]")
 
 
 @pytest.fixture(scope="module")
 def judged(module_namespace: Namespace, operator_of_all: OperatorProcess) -> Counter[str]:
-    """What became of each job, when nothing happens to any of them any more."""
+    """Create all jobs, wait until each has an outcome, and count the outcomes."""
     with ThreadPoolExecutor(8) as clients:
-        fates = Counter(clients.map(lambda seed: _created(module_namespace, seed), range(JOBS)))
-    eventually("a fate of each job", lambda: _undecided(module_namespace) == [], SECONDS, 2)
-    return fates + Counter(_fate(job) for job in module_namespace.list("BatchInference"))
+        outcomes = Counter(clients.map(lambda seed: _created(module_namespace, seed), range(JOBS)))
+    eventually("an outcome of each job", lambda: _undecided(module_namespace) == [], SECONDS, 2)
+    return outcomes + Counter(_phase(job) for job in module_namespace.list("BatchInference"))
 
 
 def _created(namespace: Namespace, seed: int) -> str:
@@ -46,23 +48,24 @@ def _created(namespace: Namespace, seed: int) -> str:
     return "taken"
 
 
-def _fate(job: Object) -> str:
+def _phase(job: Object) -> str:
     return str(job.get("status", {}).get("phase", "unknown"))
 
 
 def _undecided(namespace: Namespace) -> list[str]:
-    """Jobs of which nothing is said, and those that have neither failed nor been given a RayJob,
-    nor wait as they are told to."""
-    made = {body["metadata"]["name"].rsplit("-", 1)[0] for body in namespace.list("RayJob")}
+    """Return jobs without a status, and those that have no RayJob and no reason for it."""
+    accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+    found = namespace.server.call("GET", namespace.path("RayJob"), headers=accept)["items"]
+    made = {body["metadata"]["name"].rsplit("-", 1)[0] for body in found or ()}
     return [
         f"{job['metadata']['name']}: {job.get('status')}"
         for job in namespace.list("BatchInference")
-        if _fate(job) == "unknown"
-        or (job["metadata"]["name"] not in made and _fate(job) not in ("Failed", "Suspended"))
+        if _phase(job) == "unknown"
+        or (job["metadata"]["name"] not in made and _phase(job) not in ("Failed", "Suspended"))
     ]
 
 
-def test_the_api_server_refuses_in_words_or_takes(judged: Counter[str]) -> None:
+def test_api_server_accepts_or_refuses_with_4xx(judged: Counter[str]) -> None:
     assert judged["taken"] > JOBS / 20
     assert set(judged) <= {
         *("taken", "refused with 400", "refused with 409", "refused with 422"),
@@ -70,8 +73,10 @@ def test_the_api_server_refuses_in_words_or_takes(judged: Counter[str]) -> None:
     }
 
 
-def test_what_fails_names_the_field(judged: Counter[str], module_namespace: Namespace) -> None:
-    failed = [job for job in module_namespace.list("BatchInference") if _fate(job) == "Failed"]
+def test_failed_job_has_reason_and_message(
+    judged: Counter[str], module_namespace: Namespace
+) -> None:
+    failed = [job for job in module_namespace.list("BatchInference") if _phase(job) == "Failed"]
     assert failed
     for job in failed:
         (condition,) = [c for c in job["status"]["conditions"] if c["type"] == "Failed"]
@@ -79,12 +84,12 @@ def test_what_fails_names_the_field(judged: Counter[str], module_namespace: Name
         assert condition["message"]
 
 
-def test_the_operator_goes_on(judged: Counter[str], operator_of_all: OperatorProcess) -> None:
+def test_operator_stays_healthy(judged: Counter[str], operator_of_all: OperatorProcess) -> None:
     assert operator_of_all.answers("/healthz") == 200
     assert "Traceback" not in operator_of_all.output()
 
 
-def test_nothing_reaches_a_shell(judged: Counter[str], module_namespace: Namespace) -> None:
+def test_no_mutation_reaches_a_shell(judged: Counter[str], module_namespace: Namespace) -> None:
     """KubeRay puts rayStartParams into a command line as they are."""
     for body in module_namespace.list("RayJob"):
         assert body["spec"]["entrypoint"] == entrypoint()

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition as the API server takes it, and what kubectl makes of it."""
+"""The CustomResourceDefinition in the API server and in kubectl."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from support.apiserver import ApiServer, Namespace
-from support.deployment import CHART
-from support.documents import document
+from support.cluster.deployment import CHART
+from support.documents.minimal import document
 from support.engines import kubebuilder_assets, program
+from support.servers.api_server import ApiServer, Namespace
 
 Object = dict[str, Any]
 
@@ -41,7 +41,7 @@ def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
     return run
 
 
-def test_the_definition_is_established_and_nothing_is_said_against_it(server: ApiServer) -> None:
+def test_definition_is_established(server: ApiServer) -> None:
     conditions = server.get(PATH)["status"]["conditions"]
     assert {c["type"]: c["status"] for c in conditions} == {
         "NamesAccepted": "True",
@@ -49,7 +49,7 @@ def test_the_definition_is_established_and_nothing_is_said_against_it(server: Ap
     }
 
 
-def test_the_server_keeps_the_whole_schema(server: ApiServer) -> None:
+def test_server_stores_the_whole_schema(server: ApiServer) -> None:
     (version,) = server.get(PATH)["spec"]["versions"]
     assert version["schema"] == CRD["spec"]["versions"][0]["schema"]
 
@@ -58,7 +58,7 @@ def test_the_definition_is_small_enough_for_kubectl_apply() -> None:
     assert len((CHART / "files" / "crd.yaml").read_text()) < LONGEST_ANNOTATION
 
 
-def test_jobs_are_found_by_their_short_name_and_among_all(server: ApiServer) -> None:
+def test_jobs_have_a_short_name_and_a_category(server: ApiServer) -> None:
     resources = server.get("/apis/batchinference.dev/v1alpha1")["resources"]
     (jobs,) = (found for found in resources if found["name"] == "batchinferences")
     assert jobs["shortNames"] == ["bi"]
@@ -91,7 +91,7 @@ STATUS = {
 }
 
 
-def test_kubectl_shows_how_a_job_goes(namespace: Namespace, kubectl: Any) -> None:
+def test_kubectl_get_shows_progress(namespace: Namespace, kubectl: Any) -> None:
     namespace.create(document("shown"))
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
@@ -101,7 +101,7 @@ def test_kubectl_shows_how_a_job_goes(namespace: Namespace, kubectl: Any) -> Non
     assert age.endswith("s")
 
 
-def test_kubectl_shows_more_when_there_is_room(namespace: Namespace, kubectl: Any) -> None:
+def test_kubectl_get_wide_shows_more_columns(namespace: Namespace, kubectl: Any) -> None:
     namespace.create(document("shown"))
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi", "--output", "wide").splitlines()
@@ -110,7 +110,7 @@ def test_kubectl_shows_more_when_there_is_room(namespace: Namespace, kubectl: An
     assert row.endswith("rows are being processed")
 
 
-def test_kubectl_shows_a_job_that_nobody_has_seen_yet(namespace: Namespace, kubectl: Any) -> None:
+def test_kubectl_get_shows_a_job_without_status(namespace: Namespace, kubectl: Any) -> None:
     namespace.create(document("new"))
     _, row = kubectl("get", "batchinferences").splitlines()
     assert row.split()[0] == "new"

@@ -1,12 +1,12 @@
-"""More than one attempt at a job, and none while it is suspended."""
+"""Several attempts of a job, and suspension."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from support.apiserver import Namespace
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob, soon
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob, soon
+from support.servers.api_server import Namespace
 
 Object = dict[str, Any]
 AT_ONCE = {"backoff": {"initial": "0s"}}
@@ -22,7 +22,7 @@ def begun(job: Any, **spec: Any) -> PlayedJob:
     return played
 
 
-def test_a_cause_that_may_heal_leads_to_another_ray_job(
+def test_retryable_failure_creates_another_ray_job(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     played = begun(job, retry=AT_ONCE)
@@ -37,7 +37,7 @@ def test_a_cause_that_may_heal_leads_to_another_ray_job(
     assert status["failedAttempts"] == 1
 
 
-def test_what_goes_on_is_taken_away_before_the_next_attempt(
+def test_running_ray_job_is_deleted_before_retry(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     """KubeRay says of some clusters that they failed while their pods run on."""
@@ -49,7 +49,7 @@ def test_what_goes_on_is_taken_away_before_the_next_attempt(
     assert namespace.find("RayJob", "job-1") is None
 
 
-def test_a_suspended_job_holds_nothing_and_goes_on_with_another_ray_job(
+def test_resume_after_suspension_creates_a_new_ray_job(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     played = begun(job)
@@ -65,7 +65,7 @@ def test_a_suspended_job_holds_nothing_and_goes_on_with_another_ray_job(
     assert status["progress"]["rows"] == 410
 
 
-def test_a_job_that_is_created_suspended_gets_no_ray_job(
+def test_job_created_suspended_has_no_ray_job(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     waiting = job(suspend=True)
@@ -76,7 +76,7 @@ def test_a_job_that_is_created_suspended_gets_no_ray_job(
     waiting.status("Succeeded")
 
 
-def test_what_is_changed_of_a_finished_job_is_observed(
+def test_change_of_finished_job_is_observed(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     """Tools that wait for a job take it to be under way until then."""

@@ -1,11 +1,11 @@
-"""Jobs in a queue of Kueue, whose part the test plays, on a real API server."""
+"""Jobs in a queue of Kueue, which the test simulates, on a real API server."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob
 
 QUEUE = {"queue": "gpu", "queuePriorityClass": "nightly"}
 PLACE = {"nodeSelector": {"flavor": "spot"}}
@@ -20,7 +20,7 @@ def decide(played: PlayedJob, suspend: bool) -> None:
     played.namespace.patch("RayJob", played.ray_job["metadata"]["name"], {"spec": spec})
 
 
-def test_a_job_in_a_queue_waits_for_kueue_and_what_kueue_writes_stays(
+def test_queued_job_waits_and_keeps_changes_of_kueue(
     operator_of_all: OperatorProcess, job: Any
 ) -> None:
     played = job(cluster=QUEUE)
@@ -37,7 +37,7 @@ def test_a_job_in_a_queue_waits_for_kueue_and_what_kueue_writes_stays(
     assert played.ray_job["spec"]["suspend"] is False
 
 
-def test_a_job_that_kueue_takes_back_goes_on_in_the_same_attempt(
+def test_preempted_job_continues_in_the_same_attempt(
     operator_of_all: OperatorProcess, job: Any
 ) -> None:
     played = job(cluster=QUEUE)

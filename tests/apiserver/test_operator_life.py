@@ -1,4 +1,4 @@
-"""A job from its creation to its end, in the words of its status."""
+"""The status of a job from its creation to its end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.apiserver import ApiServer, Namespace, new_namespace
-from support.dashboard import Dashboard
-from support.documents import document
-from support.operator_process import OperatorProcess
-from support.played import OUTPUT, PlayedJob, soon, stamp
+from support.documents.minimal import document
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import OUTPUT, PlayedJob, soon, stamp
+from support.servers.api_server import ApiServer, Namespace, new_namespace
+from support.servers.dashboard import Dashboard
 
 Object = dict[str, Any]
 
@@ -49,7 +49,7 @@ def test_a_job_goes_from_pending_to_running(operator_of_all: OperatorProcess, jo
     assert conditions(status)["Ready"] == "False"
 
 
-def test_every_figure_of_the_driver_reaches_the_status(running: PlayedJob) -> None:
+def test_report_of_the_driver_reaches_the_status(running: PlayedJob) -> None:
     progress = {
         **{"rows": 820, "total": 1000, "estimated": True, "percent": 82},
         **{"rowsPerSecond": 12.5, "eta": "14s"},
@@ -62,7 +62,7 @@ def test_every_figure_of_the_driver_reaches_the_status(running: PlayedJob) -> No
     assert status["output"] == OUTPUT
 
 
-def test_a_job_that_succeeds_is_complete_and_its_cluster_released(running: PlayedJob) -> None:
+def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
     assert running.ray_job["spec"]["ttlSecondsAfterFinished"] > 0
     counts = {"read": 1000, "written": 990, "failed": 4, "skipped": 6}
     running.report("succeeded", counts=counts, progress={"rows": 1000, "percent": 100})
@@ -77,13 +77,13 @@ def test_a_job_that_succeeds_is_complete_and_its_cluster_released(running: Playe
     assert running.released()
 
 
-def test_a_job_waits_for_the_check_of_its_output(running: PlayedJob) -> None:
+def test_job_stays_finalizing_during_the_output_check(running: PlayedJob) -> None:
     running.report("finalizing", progress={"rows": 1000, "percent": 100})
     status = running.status("Finalizing")
     assert conditions(status)["Complete"] == "False"
 
 
-def test_a_job_that_its_driver_calls_failed_has_the_drivers_words(running: PlayedJob) -> None:
+def test_failed_job_has_the_message_of_the_driver(running: PlayedJob) -> None:
     words = "12 of 1000 rows failed, which is more than the 10 that errors.maxRows allows"
     running.report("failed", reason="TooManyErrors", message=words)
     running.play("Failed", "FAILED", reason="AppFailed", message="exit code 3", endTime=stamp())
@@ -106,7 +106,7 @@ CAUSES = {"AppFailed": "Application", "ValidationFailed": "InvalidSpec"}
 
 
 @pytest.mark.parametrize("words", ENDS)
-def test_a_ray_job_that_fails_without_a_report_is_told_in_kuberays_words(
+def test_failure_without_report_has_the_message_of_kuberay(
     operator_of_all: OperatorProcess, job: Any, words: str
 ) -> None:
     deployment, state, reason = ENDS[words]
@@ -117,7 +117,7 @@ def test_a_ray_job_that_fails_without_a_report_is_told_in_kuberays_words(
     assert status["completionTime"] == failed.ray_job["status"]["endTime"]
 
 
-def test_a_ray_job_that_succeeds_unheard_is_complete_and_tells_where_the_report_lies(
+def test_success_without_report_names_the_report_file(
     operator_of_all: OperatorProcess, job: Any
 ) -> None:
     played = job()
@@ -126,7 +126,7 @@ def test_a_ray_job_that_succeeds_unheard_is_complete_and_tells_where_the_report_
     played.condition("Complete")
 
 
-def test_a_report_that_comes_late_still_counts(operator_of_all: OperatorProcess, job: Any) -> None:
+def test_late_report_is_used(operator_of_all: OperatorProcess, job: Any) -> None:
     """The head answers nobody for a moment, just when the job has ended."""
     played = job()
     played.play("Complete", "SUCCEEDED", endTime=stamp())
@@ -138,7 +138,7 @@ def test_a_report_that_comes_late_still_counts(operator_of_all: OperatorProcess,
     assert played.status("Succeeded")["counts"] == counts
 
 
-def test_a_dashboard_that_refuses_the_token_is_waited_for_no_longer_than_a_while(
+def test_unreadable_report_does_not_block_success(
     operator_of_all: OperatorProcess, job: Any
 ) -> None:
     played = job()
@@ -148,7 +148,7 @@ def test_a_dashboard_that_refuses_the_token_is_waited_for_no_longer_than_a_while
     played.status("Succeeded", words="could not be read")
 
 
-def test_a_driver_that_starts_anew_does_not_set_progress_back(running: PlayedJob) -> None:
+def test_restarted_driver_does_not_reset_progress(running: PlayedJob) -> None:
     running.report("preparing", progress={"rows": 0})
     running.status("Starting")
     assert running.body["status"]["progress"]["rows"] == 410
@@ -191,7 +191,7 @@ PODS = {
 
 
 @pytest.mark.parametrize(("status", "reason", "words"), PODS.values(), ids=PODS)
-def test_a_pod_that_cannot_start_says_so_in_the_job(
+def test_stuck_pod_is_shown_in_the_status(
     operator_of_all: OperatorProcess,
     namespace: Namespace,
     job: Any,
@@ -207,9 +207,7 @@ def test_a_pod_that_cannot_start_says_so_in_the_job(
     played.status("Starting")
 
 
-def test_a_ray_job_that_somebody_deletes_fails_the_job(
-    running: PlayedJob, namespace: Namespace
-) -> None:
+def test_deleted_ray_job_fails_the_job(running: PlayedJob, namespace: Namespace) -> None:
     namespace.delete("RayJob", "job-1")
     failed = running.condition("Failed")
     assert failed["reason"] == "RayJobDeleted"
@@ -217,7 +215,7 @@ def test_a_ray_job_that_somebody_deletes_fails_the_job(
     assert namespace.list("RayJob") == []
 
 
-def test_jobs_side_by_side_do_not_mix(
+def test_concurrent_jobs_are_isolated(
     operator_of_all: OperatorProcess, server: ApiServer, dashboard: Dashboard, job: Any
 ) -> None:
     """Two names in one namespace, and one name in two namespaces."""
@@ -236,7 +234,7 @@ def test_jobs_side_by_side_do_not_mix(
     assert jobs[2].status("Succeeded")["counts"]["read"] == 2
 
 
-def test_many_jobs_at_once_are_all_run(operator_of_all: OperatorProcess, job: Any) -> None:
+def test_forty_concurrent_jobs_all_succeed(operator_of_all: OperatorProcess, job: Any) -> None:
     jobs = [job(f"job-{number}") for number in range(40)]
     for played in jobs:
         played.play_success()
@@ -244,14 +242,12 @@ def test_many_jobs_at_once_are_all_run(operator_of_all: OperatorProcess, job: An
         assert played.status("Succeeded")["counts"]["written"] == 10
 
 
-def test_a_status_that_somebody_else_writes_is_put_right(
-    running: PlayedJob, namespace: Namespace
-) -> None:
+def test_foreign_status_is_overwritten(running: PlayedJob, namespace: Namespace) -> None:
     namespace.patch_status("BatchInference", "job", {"phase": "Pending"})
     running.status("Running")
 
 
-def test_a_job_at_rest_is_not_written_again(running: PlayedJob) -> None:
+def test_finished_job_is_not_patched_again(running: PlayedJob) -> None:
     """Each write comes back as an event: an unchanged job must cause none."""
     running.play_success()
     running.status("Succeeded")

@@ -1,4 +1,4 @@
-"""What the operator creates for a job, and that it touches nothing else."""
+"""The operator creates the objects of a job and changes nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from batchinference.spec import parse
-from support.apiserver import Namespace
-from support.documents import python_step
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob
+from support.documents.minimal import python_step
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob
+from support.servers.api_server import Namespace
 
 Object = dict[str, Any]
 
@@ -35,7 +35,7 @@ def test_a_job_gets_a_ray_job_with_its_file_and_token(created: PlayedJob) -> Non
     assert len(base64.b64decode(created.secret["data"]["auth_token"])) == 64
 
 
-def test_every_object_goes_with_its_job(created: PlayedJob) -> None:
+def test_objects_have_owner_references(created: PlayedJob) -> None:
     """By its owner: Kubernetes deletes it with the job, whether the operator runs or not. The token
     goes with the RayJob, which KubeRay cannot stop without."""
     assert owner(created.ray_job) == ("BatchInference", created.body["metadata"]["uid"])
@@ -50,14 +50,14 @@ def owner(body: Object) -> tuple[str, str]:
     return found["kind"], found["uid"]
 
 
-def test_every_object_names_its_job(created: PlayedJob) -> None:
+def test_objects_have_the_job_label(created: PlayedJob) -> None:
     for found in (created.ray_job, created.config_map, created.secret):
         labels = found["metadata"]["labels"]
         assert labels["batchinference.dev/name"] == "job"
         assert labels["app.kubernetes.io/managed-by"] == "batchinference-operator"
 
 
-def test_the_token_follows_from_the_key_of_the_installation(
+def test_token_is_derived_from_the_installation_key(
     operator_of_all: OperatorProcess, created: PlayedJob
 ) -> None:
     """So no right to read Secrets is needed to talk to a cluster after a restart."""
@@ -67,7 +67,7 @@ def test_the_token_follows_from_the_key_of_the_installation(
     assert base64.b64decode(created.secret["data"]["auth_token"]).decode() == expected
 
 
-def test_the_job_itself_stays_as_it_was_written(created: PlayedJob) -> None:
+def test_spec_of_the_job_is_not_changed(created: PlayedJob) -> None:
     """GitOps tools see no finalizer, no annotation and no changed field."""
     created.play_success()
     created.status("Succeeded")
@@ -93,7 +93,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize(("spec", "field"), INVALID.values(), ids=INVALID)
-def test_a_spec_that_only_the_parser_finds_wrong_fails_in_words_that_name_the_field(
+def test_spec_refused_by_parser_fails_and_names_the_field(
     operator_of_all: OperatorProcess, job: Any, spec: Object, field: str
 ) -> None:
     failed = job(**spec)
@@ -104,7 +104,7 @@ def test_a_spec_that_only_the_parser_finds_wrong_fails_in_words_that_name_the_fi
         assert failed.namespace.list(kind) == []
 
 
-def test_a_ray_job_of_somebody_else_is_not_touched(
+def test_foreign_ray_job_is_not_changed(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     ours = job("first").ray_job
@@ -122,7 +122,7 @@ def foreign(ray_job: Object) -> Object:
     return {key: ray_job[key] for key in ("apiVersion", "kind", "spec")}
 
 
-def test_a_job_created_anew_waits_until_the_ray_job_of_the_old_one_is_gone(
+def test_recreated_job_waits_for_the_old_ray_job(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     old = job()
@@ -136,7 +136,7 @@ def test_a_job_created_anew_waits_until_the_ray_job_of_the_old_one_is_gone(
     assert new.ray_job["metadata"]["uid"] != before
 
 
-def test_nothing_is_created_for_a_job_that_is_deleted(
+def test_job_being_deleted_gets_no_objects(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     deleted = job()

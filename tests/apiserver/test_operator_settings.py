@@ -7,17 +7,15 @@ from typing import Any
 import urllib3
 
 from batchinference import __version__
-from support.apiserver import ApiServer, Namespace, new_namespace
-from support.documents import document
-from support.operator_process import OperatorProcess
-from support.played import soon
+from support.documents.minimal import document
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import soon
+from support.servers.api_server import ApiServer, Namespace, new_namespace
 
 Object = dict[str, Any]
 
 
-def test_the_image_comes_from_the_chart_where_the_job_names_none(
-    operator: OperatorProcess, job: Any
-) -> None:
+def test_default_image_comes_from_the_chart(operator: OperatorProcess, job: Any) -> None:
     for group in worker_groups(job().ray_job):
         image = group["template"]["spec"]["containers"][0]["image"]
         assert image == f"batchinference/pipeline:{__version__}"
@@ -48,7 +46,7 @@ def test_defaults_of_the_platform_reach_the_pods(
         assert spec["nodeSelector"] == {"pool": "batch"}
 
 
-def test_jobs_in_other_namespaces_are_left_alone(
+def test_jobs_in_other_namespaces_are_ignored(
     operator: OperatorProcess, server: ApiServer, job: Any
 ) -> None:
     elsewhere = new_namespace(server, f"{job().namespace.name}-other")

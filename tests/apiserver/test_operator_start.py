@@ -1,4 +1,4 @@
-"""An operator that cannot work ends and says why; Kubernetes starts it again until it can."""
+"""An operator that cannot work exits with a message, so that Kubernetes restarts it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from support.apiserver import ApiServer, new_namespace, running
-from support.chart import Chart, one
-from support.dashboard import Dashboard
-from support.deployment import CHART
-from support.documents import document
+from support.cluster.chart import Chart, one
+from support.cluster.deployment import CHART
+from support.documents.minimal import document
 from support.engines import kubebuilder_assets
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob
+from support.servers.api_server import ApiServer, new_namespace, running
+from support.servers.dashboard import Dashboard
 
 Object = dict[str, Any]
 Start = Callable[..., OperatorProcess]
@@ -54,7 +54,7 @@ def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]
         print(operator.output())
 
 
-def test_it_ends_while_a_definition_is_missing_and_works_when_all_are_there(
+def test_operator_exits_without_the_definitions(
     bare_server: ApiServer, start: Start, ray_jobs: Object, dashboard: Dashboard
 ) -> None:
     operator = start(bare_server)
@@ -72,15 +72,13 @@ def test_it_ends_while_a_definition_is_missing_and_works_when_all_are_there(
     PlayedJob(namespace, "job", dashboard).status("Starting")
 
 
-def test_it_ends_without_the_rights_of_the_chart(
-    server: ApiServer, kuberay: None, start: Start
-) -> None:
+def test_operator_exits_without_its_rights(server: ApiServer, kuberay: None, start: Start) -> None:
     operator = start(server, rbac={"create": False})
     assert operator.wait() == 1
     assert "the right to list batchinferences.batchinference.dev" in operator.output()
 
 
-def test_it_ends_with_defaults_that_no_job_could_have(
+def test_operator_exits_with_invalid_defaults(
     server: ApiServer, kuberay: None, start: Start
 ) -> None:
     operator = start(server, defaults={"imagePullPolicy": "Often"})
@@ -88,9 +86,7 @@ def test_it_ends_with_defaults_that_no_job_could_have(
     assert "imagePullPolicy" in operator.output()
 
 
-def test_it_ends_with_a_key_that_is_too_short(
-    server: ApiServer, kuberay: None, start: Start
-) -> None:
+def test_operator_exits_with_a_short_key(server: ApiServer, kuberay: None, start: Start) -> None:
     def shorten(manifests: list[Object]) -> None:
         one(manifests, "Secret")["data"]["key"] = base64.b64encode(b"xyzzy").decode()
 

@@ -1,4 +1,4 @@
-"""Only so many jobs at a time, on a real API server. No other operator may be at work there."""
+"""The limit of concurrent jobs. No other operator may watch the namespace."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from support.apiserver import Namespace
+from support.servers.api_server import Namespace
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
-def test_only_so_many_run_at_a_time_and_the_next_begins_when_one_ends(
+def test_concurrency_limit_queues_jobs_by_priority(
     new_operator: Any, namespace: Namespace, job: Any, restart: bool
 ) -> None:
     jobs = [job("first"), job("second", priority=-1), job("third", priority=7)]

@@ -1,4 +1,4 @@
-"""The objects that a job is rendered to, before KubeRay's own definition and Kubernetes' rules."""
+"""Rendered objects are valid for KubeRay's definition and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import yaml
 from batchinference.rendering import Names, Owner, config_map, effective, ray_job, token_secret
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
-from support.apiserver import ApiServer, Namespace, new_namespace
-from support.deployment import ROOT
-from support.documents import document, model_step, python_step
-from support.variations import full_document
+from support.cluster.deployment import ROOT
+from support.documents.minimal import document, model_step, python_step
+from support.documents.variations import full_document
+from support.servers.api_server import ApiServer, Namespace, new_namespace
 
 Object = dict[str, Any]
 
@@ -65,7 +65,7 @@ def rendered(body: Object) -> list[Object]:
 
 
 @pytest.mark.parametrize("body", JOBS.values(), ids=JOBS)
-def test_every_object_is_taken_without_a_field_that_is_unknown(
+def test_rendered_objects_have_no_unknown_fields(
     namespace: Namespace, kuberay: None, body: Object
 ) -> None:
     for manifest in rendered(body):
@@ -73,9 +73,7 @@ def test_every_object_is_taken_without_a_field_that_is_unknown(
 
 
 @pytest.mark.parametrize("body", JOBS.values(), ids=JOBS)
-def test_kuberay_finds_in_the_ray_job_what_was_written(
-    namespace: Namespace, kuberay: None, body: Object
-) -> None:
+def test_ray_job_is_stored_without_loss(namespace: Namespace, kuberay: None, body: Object) -> None:
     written = rendered(body)[-1]
     stored = namespace.create(written, dryRun="All")
     assert without_defaults(stored["spec"], written["spec"]) == written["spec"]
@@ -128,15 +126,13 @@ def pods_of(body: Object) -> list[Object]:
     ]
 
 
-@pytest.mark.parametrize("name", JOBS.keys() - {"with everything"})
-def test_pods_of_a_job_may_run_under_the_strictest_pod_security(
-    restricted: Namespace, name: str
-) -> None:
+@pytest.mark.parametrize("name", sorted(JOBS.keys() - {"with everything"}))
+def test_pods_meet_restricted_pod_security(restricted: Namespace, name: str) -> None:
     for pod in pods_of(JOBS[name]):
         restricted.create(pod, dryRun="All")
 
 
-def test_pods_with_everything_are_valid_pods(restricted: Namespace) -> None:
+def test_pods_of_full_job_meet_restricted_pod_security(restricted: Namespace) -> None:
     body = full_document()
     # a directory of the node is what the strictest level is there to forbid
     volumes = [volume for volume in body["spec"]["cluster"]["volumes"] if "hostPath" not in volume]

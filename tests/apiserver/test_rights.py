@@ -1,4 +1,4 @@
-"""The chart gives the operator the rights that it uses: not one less, not one more."""
+"""The chart gives the operator exactly the rights that it uses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
-from support.apiserver import ApiServer, Namespace, new_namespace
-from support.dashboard import Dashboard
-from support.documents import document
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob, soon
+from support.documents.minimal import document
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob, soon
+from support.servers.api_server import ApiServer, Namespace, new_namespace
+from support.servers.dashboard import Dashboard
 
 Object = dict[str, Any]
 Right = tuple[str, str, str]
@@ -156,7 +156,7 @@ def everywhere(new_operator: Any) -> OperatorProcess:
     return operator
 
 
-def test_an_operator_of_all_namespaces_uses_exactly_its_rights(
+def test_cluster_wide_operator_uses_exactly_its_rights(
     everywhere: OperatorProcess, server: ApiServer, namespace: Namespace, dashboard: Dashboard
 ) -> None:
     work(namespace, dashboard)
@@ -168,7 +168,7 @@ def test_an_operator_of_all_namespaces_uses_exactly_its_rights(
     assert given == NEEDED | crds
 
 
-def test_an_operator_of_some_namespaces_uses_exactly_its_rights_in_each(
+def test_namespaced_operator_uses_exactly_its_rights(
     new_operator: Any, server: ApiServer, namespace: Namespace, dashboard: Dashboard
 ) -> None:
     second = new_namespace(server, f"{namespace.name}-second")
@@ -184,7 +184,7 @@ def test_an_operator_of_some_namespaces_uses_exactly_its_rights_in_each(
     assert given == [NEEDED, NEEDED]
 
 
-def test_an_operator_of_some_namespaces_has_no_right_in_another(
+def test_namespaced_operator_has_no_right_elsewhere(
     new_operator: Any, server: ApiServer, namespace: Namespace
 ) -> None:
     operator = new_operator(watchNamespaces=[namespace.name])
@@ -194,7 +194,7 @@ def test_an_operator_of_some_namespaces_has_no_right_in_another(
     assert allowed(server, operator.token, own) == set()
 
 
-def test_an_operator_watches_its_own_pods_and_ray_jobs_alone(
+def test_operator_watches_only_labelled_pods_and_ray_jobs(
     operator: OperatorProcess, server: ApiServer, job: Any
 ) -> None:
     """Else it would be sent every pod of the cluster."""

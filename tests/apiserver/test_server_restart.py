@@ -1,16 +1,16 @@
-"""The API server dies and comes back: the operator goes on, and its watches with it."""
+"""The operator and its watches survive a restart of the API server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from support.apiserver import ApiServer, Namespace
-from support.kubectl import eventually
-from support.operator_process import OperatorProcess
-from support.played import PlayedJob
+from support.cluster.kubectl import eventually
+from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob
+from support.servers.api_server import ApiServer, Namespace
 
 
-def test_jobs_go_on_in_every_phase(
+def test_jobs_of_every_phase_survive_an_api_server_restart(
     server: ApiServer,
     operator: OperatorProcess,
     namespace: Namespace,
@@ -38,7 +38,7 @@ def test_jobs_go_on_in_every_phase(
     eventually("the operator is healthy", lambda: operator.answers("/healthz") == 200, 60)
 
 
-def test_nothing_of_an_outage_is_an_error_of_a_job(
+def test_outage_of_the_api_server_is_no_failed_attempt(
     server: ApiServer, operator: OperatorProcess, job: Callable[..., PlayedJob]
 ) -> None:
     running = job("steady")

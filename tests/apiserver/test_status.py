@@ -1,4 +1,4 @@
-"""The status is a subresource: who writes the one cannot touch the other."""
+"""The status is a subresource: spec and status are written separately."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from support.apiserver import Namespace, Refused
-from support.documents import document
+from support.documents.minimal import document
+from support.servers.api_server import Namespace, Refused
 
 Object = dict[str, Any]
 
@@ -35,7 +35,7 @@ def write_status(namespace: Namespace, body: Object) -> Object:
     return answer
 
 
-def test_a_status_that_is_created_with_the_job_is_dropped(namespace: Namespace) -> None:
+def test_status_created_with_the_job_is_dropped(namespace: Namespace) -> None:
     assert "status" not in namespace.create({**document("job"), "status": STATUS})
 
 
@@ -61,7 +61,7 @@ def test_a_new_status_is_no_new_generation(namespace: Namespace, job: Object) ->
     assert written["metadata"]["generation"] == job["metadata"]["generation"] == 1
 
 
-def test_a_status_of_an_older_look_is_a_conflict(namespace: Namespace, job: Object) -> None:
+def test_outdated_status_update_is_a_conflict(namespace: Namespace, job: Object) -> None:
     namespace.patch_status("BatchInference", "job", STATUS)
     with pytest.raises(Refused, match="the object has been modified") as refusal:
         write_status(namespace, {**job, "status": STATUS})
@@ -80,7 +80,7 @@ def test_a_status_of_an_older_look_is_a_conflict(namespace: Namespace, job: Obje
     ],
     ids=["phase", "rows", "percent", "a condition twice", "an unknown field", "no conditions"],
 )
-def test_a_status_that_says_what_no_status_can_is_refused(
+def test_invalid_status_is_refused(
     namespace: Namespace, job: Object, status: Object, words: str
 ) -> None:
     with pytest.raises(Refused, match=words):

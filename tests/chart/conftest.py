@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from support.apiserver import ApiServer, running
-from support.chart import Chart, own_chart, whole_chart
+from support.cluster.chart import Chart, own_chart, whole_chart
+from support.cluster.kubectl import eventually
+from support.cluster.release import Release
 from support.engines import kubebuilder_assets
-from support.kubectl import eventually
-from support.release import Release
+from support.servers.api_server import ApiServer, running
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import yaml
 
-from support.chart import Chart, one
-from support.deployment import CHART
+from support.cluster.chart import Chart, one
+from support.cluster.deployment import CHART
 
 KEPT = {"helm.sh/resource-policy": "keep"}
 
@@ -17,14 +17,14 @@ def test_the_definition_is_the_one_that_is_generated(chart: Chart) -> None:
     assert installed["metadata"]["name"] == generated["metadata"]["name"]
 
 
-def test_it_is_kept_unless_told_otherwise(chart: Chart) -> None:
+def test_definition_is_kept_by_default(chart: Chart) -> None:
     metadata = one(chart.manifests(), "CustomResourceDefinition")["metadata"]
     assert metadata["annotations"] == KEPT
     manifests = chart.manifests({"crds": {"keep": False}})
     assert "annotations" not in one(manifests, "CustomResourceDefinition")["metadata"]
 
 
-def test_it_can_be_left_to_others(chart: Chart) -> None:
+def test_definition_can_be_disabled(chart: Chart) -> None:
     kinds = {manifest["kind"] for manifest in chart.manifests({"crds": {"enabled": False}})}
     assert "CustomResourceDefinition" not in kinds
 

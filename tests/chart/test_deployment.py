@@ -11,7 +11,7 @@ from batchinference import __version__
 from batchinference.spec import parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.runtime.settings import OperatorSettings
-from support.chart import Chart, container, one
+from support.cluster.chart import Chart, container, one
 
 Object = dict[str, Any]
 
@@ -28,7 +28,7 @@ def pod(manifests: list[Object]) -> Object:
     return template
 
 
-def test_there_is_one_operator_and_the_old_one_goes_first(manifests: list[Object]) -> None:
+def test_deployment_has_one_replica_and_recreates_it(manifests: list[Object]) -> None:
     spec = one(manifests, "Deployment")["spec"]
     assert spec["replicas"] == 1
     assert spec["strategy"] == {"type": "Recreate"}
@@ -50,7 +50,7 @@ def test_more_labels_do_not_change_the_selector(
     assert one(changed, "Deployment")["spec"]["selector"] == selector
 
 
-def test_the_pod_is_no_user_that_could_harm_its_node(manifests: list[Object]) -> None:
+def test_pod_is_restricted(manifests: list[Object]) -> None:
     spec = pod(manifests)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
@@ -64,15 +64,13 @@ def test_the_pod_is_no_user_that_could_harm_its_node(manifests: list[Object]) ->
     assert [volume for volume in spec["volumes"] if "hostPath" in volume] == []
 
 
-def test_what_python_writes_goes_to_an_empty_directory(manifests: list[Object]) -> None:
+def test_only_tmp_is_writable(manifests: list[Object]) -> None:
     mounts = {mount["mountPath"]: mount for mount in container(manifests)["volumeMounts"]}
     assert "readOnly" not in mounts["/tmp"]
     assert all(mount["readOnly"] for path, mount in mounts.items() if path != "/tmp")
 
 
-def test_a_node_may_be_emptied_whatever_lies_in_that_directory(
-    chart: Chart, manifests: list[Object]
-) -> None:
+def test_tmp_does_not_block_node_drains(chart: Chart, manifests: list[Object]) -> None:
     volumes = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
     assert pod(manifests)["metadata"]["annotations"][volumes] == "tmp"
     own = chart.manifests({"podAnnotations": {volumes: "tmp,cache", "a": "b"}})
@@ -187,7 +185,7 @@ def checksum(manifests: list[Object]) -> str:
     return found
 
 
-def test_new_defaults_start_the_operator_anew(chart: Chart, manifests: list[Object]) -> None:
+def test_changed_defaults_restart_the_operator(chart: Chart, manifests: list[Object]) -> None:
     """It reads them when it starts."""
     changed = chart.manifests({"defaults": {"image": "other"}})
     assert checksum(changed) != checksum(manifests)
@@ -195,7 +193,7 @@ def test_new_defaults_start_the_operator_anew(chart: Chart, manifests: list[Obje
     assert checksum(changed) == hashlib.sha256(text.rstrip().encode()).hexdigest()
 
 
-def test_nothing_else_starts_the_operator_anew(chart: Chart, manifests: list[Object]) -> None:
+def test_other_changes_do_not_restart_the_operator(chart: Chart, manifests: list[Object]) -> None:
     assert checksum(chart.manifests({"serviceAccount": {"annotations": {"a": "b"}}})) == checksum(
         manifests
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.chart import Chart
+from support.cluster.chart import Chart
 
 Object = dict[str, Any]
 
@@ -15,11 +15,11 @@ def deployments(manifests: list[Object]) -> list[str]:
     return [m["metadata"]["name"] for m in manifests if m["kind"] == "Deployment"]
 
 
-def test_kuberay_is_left_out_unless_it_is_asked_for(with_kuberay: Chart) -> None:
+def test_kuberay_is_disabled_by_default(with_kuberay: Chart) -> None:
     assert deployments(with_kuberay.manifests()) == ["batchinference-batch-inference-operator"]
 
 
-def test_kuberay_is_installed_beside_the_operator(with_kuberay: Chart) -> None:
+def test_kuberay_can_be_enabled(with_kuberay: Chart) -> None:
     found = deployments(with_kuberay.manifests(ENABLED))
     assert len(found) == 2
     assert any("kuberay" in name for name in found)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
 
-from support.chart import Chart
-from support.deployment import CHART
+from support.cluster.chart import Chart
+from support.cluster.deployment import CHART
 
 Object = dict[str, Any]
 
@@ -70,17 +70,17 @@ def lint(chart: Chart) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_helm_finds_nothing_against_the_chart(chart: Chart) -> None:
+def test_helm_lint_passes(chart: Chart) -> None:
     assert lint(chart) == ""
 
 
-def test_helm_finds_nothing_against_the_chart_with_kuberay(with_kuberay: Chart) -> None:
+def test_helm_lint_passes_with_kuberay(with_kuberay: Chart) -> None:
     assert lint(with_kuberay) == ""
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
-def test_every_object_is_valid_in_the_oldest_and_the_newest_kubernetes(
+def test_objects_are_valid_in_oldest_and_newest_kubernetes(
     chart: Chart, values: Object, version: str
 ) -> None:
     for manifest in chart.manifests(values):
@@ -88,9 +88,7 @@ def test_every_object_is_valid_in_the_oldest_and_the_newest_kubernetes(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_is_valid_in_every_kubernetes_that_the_chart_allows(
-    chart: Chart, version: str
-) -> None:
+def test_objects_are_valid_in_every_supported_kubernetes(chart: Chart, version: str) -> None:
     for manifest in chart.manifests(EVERYTHING, "--kube-version", version):
         kubernetes_validate.validate(manifest, version, strict=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.chart import NAMESPACE, Chart, container, one
+from support.cluster.chart import NAMESPACE, Chart, container, one
 
 Object = dict[str, Any]
 
@@ -23,13 +23,13 @@ def test_the_service_leads_to_the_port_of_the_operator(chart: Chart) -> None:
     assert port["targetPort"] in [one["name"] for one in container(manifests)["ports"]]
 
 
-def test_there_is_no_monitor_where_nobody_asked_for_one(chart: Chart) -> None:
+def test_pod_monitor_is_disabled_by_default(chart: Chart) -> None:
     """Its kind is unknown to a cluster without the Prometheus operator."""
     kinds = {manifest["kind"] for manifest in chart.manifests()}
     assert "PodMonitor" not in kinds
 
 
-def test_a_monitor_selects_the_operators_pods_and_their_port(chart: Chart) -> None:
+def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:
     monitor = {"enabled": True, "interval": "77s", "labels": {"release": "prometheus"}}
     manifests = chart.manifests({"metrics": {"podMonitor": monitor}})
     found = one(manifests, "PodMonitor")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from support.apiserver import Namespace, new_namespace
-from support.chart import Chart, one
-from support.documents import document
-from support.kubectl import eventually
-from support.release import Release
+from support.cluster.chart import Chart, one
+from support.cluster.kubectl import eventually
+from support.cluster.release import Release
+from support.documents.minimal import document
+from support.servers.api_server import Namespace, new_namespace
 
 Object = dict[str, Any]
 
@@ -43,7 +43,7 @@ def some_job(release: Release) -> Namespace:
     return namespace
 
 
-def test_an_installation_brings_all_that_the_operator_needs(release: Release) -> None:
+def test_install_creates_all_objects(release: Release) -> None:
     assert "STATUS: deployed" in release.install()
     for kind, name in [
         ("Deployment", FULLNAME),
@@ -58,7 +58,7 @@ def test_an_installation_brings_all_that_the_operator_needs(release: Release) ->
     some_job(release)
 
 
-def test_the_pod_may_run_under_the_strictest_pod_security(release: Release) -> None:
+def test_pod_meets_restricted_pod_security(release: Release) -> None:
     release.install()
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespace = new_namespace(release.server, release.namespace, label)
@@ -67,7 +67,7 @@ def test_the_pod_may_run_under_the_strictest_pod_security(release: Release) -> N
     namespace.create({**pod, "metadata": {"name": "operator"}}, dryRun="All")
 
 
-def test_an_upgrade_keeps_the_key(release: Release) -> None:
+def test_upgrade_keeps_the_key(release: Release) -> None:
     """Else running jobs would be out of touch: their tokens follow from it."""
     release.install()
     before = key(release)
@@ -78,11 +78,11 @@ def test_an_upgrade_keeps_the_key(release: Release) -> None:
 
 
 def test_two_installations_have_two_keys(chart: Chart) -> None:
-    made = [one(chart.manifests(), "Secret")["data"]["key"] for _ in range(2)]
+    made = [one(chart.render_again(), "Secret")["data"]["key"] for _ in range(2)]
     assert made[0] != made[1]
 
 
-def test_a_key_of_ones_own_is_used_and_none_is_made(release: Release) -> None:
+def test_existing_secret_is_used(release: Release) -> None:
     namespace = new_namespace(release.server, release.namespace)
     data = {"key": base64.b64encode(b"k" * 32).decode()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own"}, "data": data}
@@ -95,7 +95,7 @@ def test_a_key_of_ones_own_is_used_and_none_is_made(release: Release) -> None:
     assert release.has("Secret", "own")
 
 
-def test_an_upgrade_starts_the_operator_anew_when_its_defaults_change(release: Release) -> None:
+def test_upgrade_with_new_defaults_restarts_the_operator(release: Release) -> None:
     release.install()
     before = checksum(release)
     release.upgrade(nodeSelector={"pool": "system"})
@@ -104,7 +104,7 @@ def test_an_upgrade_starts_the_operator_anew_when_its_defaults_change(release: R
     assert checksum(release) != before
 
 
-def test_an_upgrade_brings_a_newer_definition(release: Release, tmp_path: Path) -> None:
+def test_upgrade_updates_the_definition(release: Release, tmp_path: Path) -> None:
     """A definition in a chart's own folder for them would stay as it was."""
     older = Chart(tmp_path / "older")
     shutil.copytree(release.chart.path, older.path)
@@ -123,7 +123,7 @@ def columns_of(release: Release) -> list[Object]:
     return found
 
 
-def test_jobs_and_their_definition_outlive_the_release(release: Release) -> None:
+def test_jobs_and_definition_survive_uninstall(release: Release) -> None:
     release.install()
     namespace = some_job(release)
     release.uninstall()
@@ -132,7 +132,7 @@ def test_jobs_and_their_definition_outlive_the_release(release: Release) -> None
     assert namespace.find("BatchInference", "job")
 
 
-def test_a_release_takes_up_the_definition_that_an_earlier_one_left(release: Release) -> None:
+def test_reinstall_adopts_the_kept_definition(release: Release) -> None:
     release.install()
     namespace = some_job(release)
     release.uninstall()
@@ -140,14 +140,14 @@ def test_a_release_takes_up_the_definition_that_an_earlier_one_left(release: Rel
     assert namespace.find("BatchInference", "job")
 
 
-def test_the_definition_stays_when_the_chart_is_told_to_leave_it_alone(release: Release) -> None:
+def test_definition_stays_when_it_is_disabled(release: Release) -> None:
     release.install()
     namespace = some_job(release)
     release.upgrade(crds={"enabled": False})
     assert namespace.find("BatchInference", "job")
 
 
-def test_the_definition_goes_with_the_release_where_it_is_not_kept(release: Release) -> None:
+def test_definition_is_deleted_when_not_kept(release: Release) -> None:
     release.install(crds={"keep": False})
     some_job(release)
     release.uninstall()
@@ -170,7 +170,7 @@ def test_named_namespaces_get_roles_and_the_cluster_none(release: Release) -> No
     assert [release.has("Role", FULLNAME, name) for name in watched] == [True, False]
 
 
-def test_an_upgrade_with_a_wrong_value_changes_nothing(release: Release) -> None:
+def test_upgrade_with_invalid_value_changes_nothing(release: Release) -> None:
     release.install()
     before = release.get("Deployment", FULLNAME)
     with pytest.raises(AssertionError, match="/workers"):
@@ -178,7 +178,7 @@ def test_an_upgrade_with_a_wrong_value_changes_nothing(release: Release) -> None
     assert release.get("Deployment", FULLNAME) == before
 
 
-def test_nothing_but_what_is_kept_is_left_of_a_release(release: Release) -> None:
+def test_uninstall_leaves_only_kept_objects(release: Release) -> None:
     release.install()
     release.uninstall()
     assert left_of(release, "configmaps") == left_of(release, "serviceaccounts") == []
@@ -187,7 +187,7 @@ def test_nothing_but_what_is_kept_is_left_of_a_release(release: Release) -> None
     assert left_of(release, "secrets")[0]["data"] == key["data"]
 
 
-def test_nothing_is_left_of_a_release_that_keeps_nothing(release: Release) -> None:
+def test_uninstall_leaves_nothing_without_keep(release: Release) -> None:
     release.install(crds={"keep": False})
     release.uninstall()
     for plural in ("secrets", "configmaps", "serviceaccounts"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.chart import NAMESPACE, Chart, one
+from support.cluster.chart import NAMESPACE, Chart, one
 
 Object = dict[str, Any]
 
@@ -43,7 +43,7 @@ def test_the_rights_in_a_namespace_are_the_same_whichever_way_they_are_given(cha
     assert within == [[rule for rule in everywhere if rule != extra]] * 2
 
 
-def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_jobs(chart: Chart) -> None:
+def test_rights_are_aggregated_to_view_and_edit(chart: Chart) -> None:
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
     given = {
         label.removeprefix(aggregate): role["rules"]
@@ -59,7 +59,7 @@ def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_jobs(chart: Chart) 
 
 
 @pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])
-def test_no_right_is_given_for_whatever_there_may_be(chart: Chart, values: Object) -> None:
+def test_roles_have_no_wildcards(chart: Chart, values: Object) -> None:
     roles = [m for m in chart.manifests(values) if m["kind"] in ("Role", "ClusterRole")]
     for rule in (rule for role in roles for rule in role["rules"]):
         assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from batchinference.spec.cluster import Cluster
-from support.chart import Chart, one
-from support.deployment import CHART
+from support.cluster.chart import Chart, one
+from support.cluster.deployment import CHART
 
 Object = dict[str, Any]
 
@@ -98,7 +98,7 @@ def without_key(manifests: list[Object]) -> list[Object]:
 
 
 @pytest.mark.parametrize(("path", "value"), CHANGES.items(), ids=CHANGES)
-def test_a_value_changes_what_is_installed(chart: Chart, path: str, value: Any) -> None:
+def test_every_value_changes_the_manifests(chart: Chart, path: str, value: Any) -> None:
     before = without_key(chart.manifests())
     after = without_key(chart.manifests(nested(path, value)))
     assert after != before
@@ -167,9 +167,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("values", "words"), WRONG, ids=[json.dumps(v)[:50] for v, _ in WRONG])
-def test_a_wrong_value_is_refused_in_words_that_name_it(
-    chart: Chart, values: Object, words: str
-) -> None:
+def test_invalid_value_is_refused_by_name(chart: Chart, values: Object, words: str) -> None:
     assert words in chart.refusal(values)
 
 

@@ -10,18 +10,24 @@ import pytest
 
 from chaos.faults import Site
 from chaos.inputs import write_inputs
-from chaos.store import BattleStore
-from support.deployment import installed, require_cluster
-from support.kubectl import Kubectl, run
-from support.patience import PatientKubectl
+from chaos.store import ChaosStore
+from support.cluster.deployment import installed, require_cluster
+from support.cluster.kubectl import Kubectl, run
+from support.cluster.patient_kubectl import PatientKubectl
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos")
-    group.addoption("--jobs", type=int, default=8, help="How many jobs are run.")
-    group.addoption("--at-once", type=int, default=3, help="How many of them at a time.")
-    group.addoption("--seed", type=int, default=1, help="What the faults are drawn from.")
-    group.addoption("--write", action="store_true", help="Write docs/chaos.md anew.")
+    group.addoption("--jobs", type=int, default=5, help="The number of jobs.")
+    group.addoption("--at-once", type=int, default=3, help="The number of jobs at a time.")
+    group.addoption("--seed", type=int, default=1, help="The seed of the plans.")
+    group.addoption("--write", action="store_true", help="Record docs/chaos.md.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rounds = -(-config.getoption("--jobs") // config.getoption("--at-once"))
+    for item in items:
+        item.add_marker(pytest.mark.timeout(300 + 600 * rounds))
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +38,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def operator() -> Iterator[Kubectl]:
-    """The installed operator: kubectl in its namespace."""
+    """kubectl in the operator's namespace."""
     require_cluster()
     with installed() as kubectl:
         yield PatientKubectl(kubectl.namespace)
@@ -40,7 +46,7 @@ def operator() -> Iterator[Kubectl]:
 
 @pytest.fixture(scope="session")
 def namespace(operator: Kubectl) -> Iterator[Kubectl]:
-    """A namespace of the jobs' own, under the strictest Pod Security level."""
+    """kubectl in the namespace of the jobs, which has the restricted Pod Security level."""
     name = f"chaos-{uuid.uuid4().hex[:6]}"
     run(["kubectl", "create", "namespace", name])
     run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
@@ -52,7 +58,7 @@ def namespace(operator: Kubectl) -> Iterator[Kubectl]:
 def site(
     operator: Kubectl, namespace: Kubectl, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Site:
-    store = BattleStore(namespace)
+    store = ChaosStore(namespace)
     store.start_all(seed)
     directory = tmp_path_factory.mktemp("in")
     write_inputs(directory)
@@ -61,7 +67,7 @@ def site(
 
 
 def kuberay() -> Kubectl:
-    """kubectl where KubeRay's operator runs."""
+    """kubectl in the namespace of KubeRay's operator."""
     selector = "--selector=app.kubernetes.io/component=kuberay-operator"
     found = run(["kubectl", "get", "pods", "--all-namespaces", selector, "--output", "json"])
     (namespace,) = {body["metadata"]["namespace"] for body in json.loads(found)["items"]}

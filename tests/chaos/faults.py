@@ -1,4 +1,4 @@
-"""What befalls a job: each fault strikes at something of it, or at what all jobs share."""
+"""Faults: each kills something of a job, or something that all jobs share."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from chaos.store import CODE_VOLUME, BattleStore
-from support.kubectl import Kubectl
-from support.lives import kill, pods
-from support.machines import restart_api_server
+from chaos.store import CODE_VOLUME, ChaosStore
+from support.cluster.disruptions import restart_api_server
+from support.cluster.kubectl import Kubectl
+from support.cluster.waits import kill, pods
 
 LONGEST_AWAY = 15.0
-"""Seconds for which there is no S3 server."""
+"""Seconds for which the S3 server is away, at most."""
 STORM_SECONDS, STORM_SHARE = 8.0, 0.5
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where the jobs run: kubectl in their namespace, in the operator's and in KubeRay's."""
+    """kubectl in the namespaces of the jobs, the operator and KubeRay, and the object store."""
 
     jobs: Kubectl
     operator: Kubectl
     kuberay: Kubectl
-    store: BattleStore
+    store: ChaosStore
 
 
-class NothingThere(Exception):
-    """What would be struck is not there just now."""
+class NoTarget(Exception):
+    """What a fault would kill does not exist at the moment."""
 
 
 def a_worker(site: Site, job: str, random: Random) -> None:
@@ -47,7 +47,7 @@ def the_driver(site: Site, job: str, random: Random) -> None:
 
 
 def a_process(site: Site, job: str, random: Random) -> None:
-    """A task or an actor of Ray: one that reads, runs a step or writes, or one of Ray's own."""
+    """Kill a task or an actor of Ray: one of the job's or one of Ray's own."""
     _kill_process(site, pods(site.jobs, job, "worker"), "^ray::", random)
 
 
@@ -71,16 +71,16 @@ def connections(site: Site, job: str, random: Random) -> None:
     site.store.storm(STORM_SECONDS, STORM_SHARE)
 
 
-Strike = Callable[[Site, str, Random], None]
-"""Strikes at a job of this name. Raises NothingThere."""
+Inject = Callable[[Site, str, Random], None]
+"""Injects a fault into the job of this name, or raises NoTarget."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`alone`: nobody else may look at what it takes away."""
+    """`alone`: nothing else may use what the fault takes away."""
 
     name: str
-    strike: Strike
+    inject: Inject
     shared: bool = False
     alone: bool = False
 
@@ -105,13 +105,13 @@ def _names(kubectl: Kubectl, selector: str = "") -> list[str]:
 
 def _one_of(names: list[str], random: Random) -> str:
     if not names:
-        raise NothingThere
+        raise NoTarget
     return random.choice(sorted(names))
 
 
 def _kill_all(kubectl: Kubectl, names: list[str]) -> None:
     if not names:
-        raise NothingThere
+        raise NoTarget
     kill(kubectl, names)
 
 
@@ -120,5 +120,5 @@ def _kill_process(site: Site, names: list[str], pattern: str, random: Random) ->
     seed = str(random.randrange(1 << 30))
     try:
         site.jobs("exec", _one_of(names, random), "--", "python3", program, pattern, seed)
-    except AssertionError as error:  # no such process, or the pod is not ready, or gone
-        raise NothingThere from error
+    except AssertionError as error:  # no such process, or no such pod
+        raise NoTarget from error

@@ -1,4 +1,4 @@
-"""The same rows in files of several formats: `row 0`, `row 1` and so on in a column of text."""
+"""The same rows in files of several formats: `row 0`, `row 1`, ... in a text column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS_PER_FILE = ROWS // FILES
 
 
 def write_inputs(directory: Path) -> None:
-    """A directory for each format. File K holds the rows from K * ROWS_PER_FILE on."""
+    """Write a directory for each format. File K begins with row K * ROWS_PER_FILE."""
     for name, (ending, write) in FORMATS.items():
         (directory / name).mkdir()
         for file in range(FILES):
@@ -29,7 +29,7 @@ def write_inputs(directory: Path) -> None:
 
 
 def number_of(path: str, row: int) -> int:
-    """The N of `row N` from where it stands: what the errors dataset tells of a row."""
+    """Return the N of `row N` from its place, which the errors dataset contains."""
     return int(Path(path).name.split(".")[0]) * ROWS_PER_FILE + row
 
 
@@ -50,7 +50,7 @@ def _write_csv(path: Path, texts: list[str]) -> None:
 
 
 def _write_tar(path: Path, texts: list[str]) -> None:
-    """A picture and its text a sample."""
+    """Each sample has a picture and its text."""
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4), "teal").save(buffer, "png")
     with tarfile.open(path, "w") as tar:

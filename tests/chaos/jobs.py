@@ -1,4 +1,4 @@
-"""The jobs: what they read, do and write, and what has to come of each row."""
+"""The jobs, and what has to become of each of their rows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from dataclasses import dataclass
 
 from chaos.inputs import FORMATS, ROWS
 from chaos.store import CODE_VOLUME, PROXY
-from support.documents import Document, document
-from support.objectstore import BUCKET
+from support.cluster.object_store import BUCKET
+from support.documents.minimal import Document, document
 
 Pair = tuple[int, int]
-"""A row of an output: N of the input's `row N`, and which of the rows it is that came of that."""
+"""An output row: N of the input's `row N`, and its number among the rows made of that one."""
 PASSING = {
     "name": "passing",
-    "python": {"callable": "own_steps:Passing", "constructorArgs": {"seconds": 0.3}},
+    "python": {
+        "callable": "own_steps:Passing",
+        "constructorArgs": {"seconds": 0.3, "last": f"row {ROWS - 1}"},
+    },
     "batchSize": 200,
 }
-"""Tells of each row that comes by. It takes half a minute for all, and next to no CPU."""
+"""Counts each row. It needs half a minute for all rows, and next to no CPU."""
 NAMES = {"webdataset": [{"name": "names", "renameColumns": {"txt": "text"}}]}
 WRITES = ("parquet", "json", "csv")
 
@@ -29,8 +32,8 @@ def is_bad(n: int) -> bool:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the steps of a job do with a row. `parts` are those that `row N` has to become; of a
-    bad one, what is written all the same."""
+    """The steps of a job. `row N` has to become `parts(N)`; of a bad row `parts_of_bad(N)` are
+    written nevertheless."""
 
     name: str
     steps: list[Document]
@@ -63,7 +66,7 @@ class Job:
 
     @property
     def output(self) -> str:
-        """Its key in the bucket."""
+        """The key in the bucket."""
         return f"out/{self.name}"
 
     @property
@@ -71,19 +74,19 @@ class Job:
         return f"{self.reads}, {self.shape.name}, {self.writes}"
 
     def rows(self) -> Counter[Pair]:
-        """All that has to be in the output."""
+        """The rows that have to be in the output."""
         parts = {True: self.shape.parts_of_bad, False: self.shape.parts}
         return Counter((n, part) for n in range(ROWS) for part in parts[is_bad(n)](n))
 
     def errors(self) -> Counter[int]:
-        """The rows that have to be among the errors."""
+        """The rows that have to fail."""
         return Counter(filter(is_bad, range(ROWS)))
 
     def counts(self) -> dict[str, int]:
-        """What the status has to tell."""
+        """The counts that have to be in the status."""
         rows, errors = self.rows(), self.errors()
         kept = {n for n, _ in rows} | set(errors)
-        # a row that became none counts once, and so does one that is left out
+        # rows that became none, and filtered rows, count as skipped
         return {"read": ROWS, "written": rows.total(), "failed": errors.total(),
                 "skipped": ROWS - len(kept)}  # fmt: skip
 
@@ -106,7 +109,7 @@ class Job:
 
 
 def jobs(count: int) -> list[Job]:
-    """So many, each a combination of its own for as long as there are such."""
+    """Return jobs that differ in format, steps and output."""
     reads = list(FORMATS)
     return [
         Job(f"chaos-{number:02d}", reads[number % len(reads)], SHAPES[number % len(SHAPES)],

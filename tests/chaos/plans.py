@@ -1,4 +1,4 @@
-"""When which fault strikes at which job: drawn from a seed."""
+"""Which faults are injected into which job, and when: drawn from a seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chaos.faults import FAULTS, Fault
 
 FAULTS_PER_JOB = 3
 EARLY = 0.25
-"""Of the jobs, those that are struck before they have begun to do rows."""
+"""The share of jobs whose first fault comes before their first row."""
 
 
 @dataclass(frozen=True)
-class Moment:
-    """So many seconds after what came before: the first row, unless `early`, or another fault."""
+class Injection:
+    """A fault, `wait` seconds after the fault before it, or after the first row unless `early`."""
 
     fault: Fault
     wait: float
@@ -23,20 +23,20 @@ class Moment:
     early: bool = False
 
 
-def plans(count: int, seed: int) -> list[list[Moment]]:
-    """A plan for each of so many jobs. Each fault comes once before any comes again."""
+def plans(count: int, seed: int) -> list[list[Injection]]:
+    """The plans of `count` jobs. Each fault is drawn once before any is drawn again."""
     random = Random(seed)
-    deck = _dealt(random)
+    deck = _drawn(random)
     return [list(_plan(deck, random)) for _ in range(count)]
 
 
-def _plan(deck: Iterator[Fault], random: Random) -> Iterator[Moment]:
+def _plan(deck: Iterator[Fault], random: Random) -> Iterator[Injection]:
     early = random.random() < EARLY
-    yield Moment(next(deck), random.uniform(0, 12), random.randrange(1 << 30), early)
+    yield Injection(next(deck), random.uniform(0, 12), random.randrange(1 << 30), early)
     for _ in range(FAULTS_PER_JOB - 1):
-        yield Moment(next(deck), random.uniform(1, 10), random.randrange(1 << 30))
+        yield Injection(next(deck), random.uniform(1, 10), random.randrange(1 << 30))
 
 
-def _dealt(random: Random) -> Iterator[Fault]:
+def _drawn(random: Random) -> Iterator[Fault]:
     while True:
         yield from random.sample(FAULTS, len(FAULTS))

@@ -1,5 +1,5 @@
-"""The proof that an output holds each row once: `batchinference verify`, and beside it what any
-reader finds there, compared with what has to come of the input."""
+"""Checks that an output has each row once: by `batchinference verify`, and by reading the output
+and comparing it with the expected rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pyarrow.dataset as pads
 
 from chaos.inputs import number_of
 from chaos.jobs import Job, Pair
-from chaos.store import BattleStore
+from chaos.store import ChaosStore
 
 Thing = TypeVar("Thing")
 
 
 @dataclass
 class Proof:
-    """Rows that are missing and duplicated, how often drivers have begun, and all that is wrong."""
+    """Missing and duplicated rows, runs of the driver, and all problems."""
 
     missing: int = 0
     duplicated: int = 0
@@ -30,7 +30,7 @@ class Proof:
     problems: list[str] = field(default_factory=list)
 
 
-def prove(job: Job, store: BattleStore) -> Proof:
+def prove(job: Job, store: ChaosStore) -> Proof:
     proof = Proof()
     _ask_verify(job, store, proof)
     with tempfile.TemporaryDirectory() as directory:
@@ -41,8 +41,8 @@ def prove(job: Job, store: BattleStore) -> Proof:
     return proof
 
 
-def _ask_verify(job: Job, store: BattleStore, proof: Proof) -> None:
-    """What the product itself says."""
+def _ask_verify(job: Job, store: ChaosStore, proof: Proof) -> None:
+    """Use the product's own check."""
     found = store.verified(store.uri(job.output))
     findings = [*found["findings"], *(f for one in found["jobs"] for f in one["findings"])]
     counts = {finding["kind"]: finding["count"] for finding in findings}
@@ -52,7 +52,7 @@ def _ask_verify(job: Job, store: BattleStore, proof: Proof) -> None:
 
 
 def _compare(proof: Proof, what: str, wanted: Counter[Thing], found: Counter[Thing]) -> None:
-    for words, difference in (("missing", wanted - found), ("too much", found - wanted)):
+    for words, difference in (("missing", wanted - found), ("unexpected", found - wanted)):
         if difference:
             proof.problems.append(f"{what} {words}: {difference.total()}, {_some(difference)}")
 
@@ -62,7 +62,7 @@ def _some(things: Counter[Any]) -> str:
 
 
 def rows_in(output: Path, form: str) -> Counter[Pair]:
-    """As a reader that knows nothing of the product finds them."""
+    """Read the output without the product."""
     return Counter(_columns(output, form, "number", "part"))
 
 

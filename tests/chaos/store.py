@@ -1,5 +1,5 @@
-"""An S3 server whose process can be killed, the proxy through which the jobs reach it, and the
-tally of the rows on which their steps have run."""
+"""An S3 server whose process can be killed, the proxy in front of it, and the tally of the rows
+that steps have seen."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from support.deployment import PIPELINE_IMAGE
-from support.objectstore import RESTRICTED, ObjectStore, pod, server, service
+from support.cluster.deployment import PIPELINE_IMAGE
+from support.cluster.object_store import RESTRICTED, ObjectStore, pod, server, service
 
 Object = dict[str, Any]
 PODS = Path(__file__).parent / "pods"
 PROXY = "http://proxy:7071"
 USUAL_SHARE = 0.01
-"""Of all requests, those that the proxy spoils."""
+"""The share of requests that the proxy spoils."""
 CODE_VOLUME: Object = {
     "name": "code",
     "mountPath": "/code",
@@ -22,8 +22,8 @@ CODE_VOLUME: Object = {
 }
 
 
-class BattleStore(ObjectStore):
-    """The S3 server of a namespace, and what stands before it."""
+class ChaosStore(ObjectStore):
+    """The S3 server of a namespace and the proxy in front of it."""
 
     def start_all(self, seed: int) -> None:
         code = {path.name: path.read_text() for path in PODS.glob("*.py")}
@@ -37,22 +37,26 @@ class BattleStore(ObjectStore):
         return _killable(server())
 
     def kill(self, away: float) -> None:
-        """Kill the server's process, if it is there. After so many seconds another one begins."""
+        """Kill the server's process, if there is one. It is restarted `away` seconds later."""
         command = f"echo {away:.1f} > /tmp/away; kill -9 $(cat /tmp/server) || true"
         self.kubectl("exec", "s3", "--container=keeper", "--", "sh", "-c", command)
 
     def storm(self, seconds: float, share: float) -> None:
-        """Have the proxy spoil this share of all requests for a while."""
+        """Make the proxy spoil this share of all requests for a while."""
         command = f"echo $(($(date +%s) + {round(seconds)})) {share:.2f} > /tmp/storm"
         self.kubectl("exec", "proxy", "--container=proxy", "--", "sh", "-c", command)
 
     def spoilt(self) -> Counter[str]:
-        """How many requests were spoilt in which way."""
+        """Count the spoilt requests by kind."""
         lines = self._file("proxy", "/tmp/spoilt")
         return Counter(line.split("\t")[0] for line in lines)
 
+    def open_gate(self, job: str) -> None:
+        """Let a job end."""
+        self.kubectl("exec", "proxy", "--container=tally", "--", "touch", f"/tmp/tally-{job}")
+
     def passed(self, job: str) -> int:
-        """On how many rows of a job its first step has run."""
+        """Return how many rows of a job its first step has seen, repetitions included."""
         lines = (line.split() for line in self._file("tally", "/tmp/tally"))
         return sum(int(rows) for name, rows in lines if name == job)
 
@@ -62,9 +66,8 @@ class BattleStore(ObjectStore):
 
 
 def _killable(body: Object) -> Object:
-    """The server's pod with its program run by a keeper, which starts it again at once. A container
-    that ends again and again would be away for minutes. The server's own one holds nothing but its
-    program: it runs there as well, but on a port that nobody knows."""
+    """The server's pod, whose program is run by a keeper that restarts it at once: Kubernetes
+    delays the restarts of a container for minutes. The server's container carries the program."""
     (container,) = body["spec"]["containers"]
     idle = {"args": ["--port", "127.0.0.1:7079", "posix", "/idle"], "name": "carrier",
             "volumeMounts": [{"name": "idle", "mountPath": "/idle"}]}  # fmt: skip
@@ -76,7 +79,7 @@ def _killable(body: Object) -> Object:
     whole = pod("s3", [carrier, _with_code(keeper)], ["data", "iam", "idle"])
     whole["spec"]["shareProcessNamespace"] = True
     for each in whole["spec"]["containers"]:
-        # processes of one user and group may call each other's program
+        # processes of one user and group may execute each other's program
         each["securityContext"] = {**RESTRICTED, "runAsGroup": 1000}
     return _with_code_volume(whole)
 

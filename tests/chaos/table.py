@@ -1,28 +1,28 @@
-"""What has happened, as a table for docs/chaos.md."""
+"""The results as a table, for docs/chaos.md."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from chaos.battle import Blow, Story
 from chaos.inputs import ROWS
+from chaos.runner import Injected, Result
 
 _HEAD = """# What jobs have survived
 
 Recorded by `make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} CHAOS_OPTIONS=--write` on a cluster with
 KubeRay 1.6 and one node of two CPUs, on which {at_once} jobs ran at a time, from S3 to S3. Each has
-{rows} rows of input, of which one in a hundred raises an error, and is struck by three faults at
-random moments; what hits the things that all jobs share counts for all that were running. The jobs
+{rows} rows of input, of which one in a hundred raises an error. Three faults are injected into each
+job at random moments; faults of what all jobs share count for all jobs that were running. The jobs
 reach S3 through a proxy that cuts connections, delays requests and answers 503: one request in a
 hundred, and in a storm (`connections`) every other.
 
 {table}
 
 After each job `batchinference verify` read its input and its output, and an independent reader
-compared the rows and the errors with what has to come of the input. *Missing* and *duplicated* are
-rows of the input. *Rows done again* are counted by the first step of each job itself: how often it
-ran on rows, beyond once each. *Attempts* are those of the status, with the causes of those that
-failed; KubeRay may begin a driver again within an attempt. Each goes on with what is missing.
+compared the rows and the errors with the expected ones. *Missing* and *duplicated* are rows of the
+input. *Rows done again* are counted by the first step of each job: rows that it has seen more than
+once. *Attempts* are those of the status, with the causes of failed ones; KubeRay may also restart a
+driver within an attempt. Each run resumes with the rows that are missing.
 
 Faults: {faults}. Requests that the proxy spoilt: {spoilt}.
 """
@@ -32,64 +32,63 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def page(stories: list[Story], spoilt: Counter[str], seed: int, at_once: int) -> str:
-    """All of docs/chaos.md."""
-    faults = Counter(blow.fault for blow in _blows(stories))
+def page(results: list[Result], spoilt: Counter[str], seed: int, at_once: int) -> str:
+    """Return the text of docs/chaos.md."""
+    faults = Counter(one.fault for one in _faults(results))
     return _HEAD.format(
-        jobs=len(stories),
+        jobs=len(results),
         at_once=at_once,
         rows=ROWS,
         seed=seed,
-        table=table(stories),
+        table=table(results),
         faults=_listed(faults),
         spoilt=_listed(spoilt),
     )
 
 
-def table(stories: list[Story]) -> str:
-    """In Markdown."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, stories), _total(stories)]
+def table(results: list[Result]) -> str:
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *map(_row, results), _total(results)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _blows(stories: list[Story]) -> set[Blow]:
-    return {blow for story in stories for blow in story.blows}
+def _faults(results: list[Result]) -> set[Injected]:
+    return {one for result in results for one in result.faults}
 
 
 def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
-def _row(story: Story) -> tuple[str, ...]:
-    blows = sorted(story.blows, key=lambda blow: blow.at)
-    attempts = story.status.get("attempts", [])
+def _row(result: Result) -> tuple[str, ...]:
+    faults = sorted(result.faults, key=lambda one: one.at)
+    attempts = result.status.get("attempts", [])
     causes = Counter(attempt["cause"] for attempt in attempts if "cause" in attempt)
     lost = ", ".join(f"{cause} {count}" for cause, count in causes.items())
     return (
-        story.job.name,
-        story.job.words,
-        ", ".join(f"{blow.fault} {blow.at - story.began:.0f}" for blow in blows),
+        result.job.name,
+        result.job.words,
+        ", ".join(f"{one.fault} {one.at - result.began:.0f}" for one in faults),
         f"{len(attempts)} ({lost})" if lost else str(len(attempts)),
-        str(story.proof.runs),
-        _again(story.again, ROWS),
-        str(story.proof.missing),
-        str(story.proof.duplicated),
-        f"{story.ended - story.began:.0f}",
+        str(result.proof.runs),
+        _again(result.again, ROWS),
+        str(result.proof.missing),
+        str(result.proof.duplicated),
+        f"{result.ended - result.began:.0f}",
     )
 
 
-def _total(stories: list[Story]) -> tuple[str, ...]:
-    rows = ROWS * len(stories)
+def _total(results: list[Result]) -> tuple[str, ...]:
+    rows = ROWS * len(results)
     return (
         "all",
         f"{rows} rows",
-        f"{len(_blows(stories))} faults",
-        str(sum(len(story.status.get("attempts", [])) for story in stories)),
-        str(sum(story.proof.runs for story in stories)),
-        _again(sum(story.again for story in stories), rows),
-        str(sum(story.proof.missing for story in stories)),
-        str(sum(story.proof.duplicated for story in stories)),
-        f"{max(s.ended for s in stories) - min(s.began for s in stories):.0f}",
+        f"{len(_faults(results))} faults",
+        str(sum(len(result.status.get("attempts", [])) for result in results)),
+        str(sum(result.proof.runs for result in results)),
+        _again(sum(result.again for result in results), rows),
+        str(sum(result.proof.missing for result in results)),
+        str(sum(result.proof.duplicated for result in results)),
+        f"{max(s.ended for s in results) - min(s.began for s in results):.0f}",
     )
 
 

@@ -1,82 +1,134 @@
-"""The product on a real cluster, a namespace for the tests, and what they compare with."""
+"""The product on a real cluster. All workers share one operator and one object store; each has a
+namespace of its own."""
 
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
+import os
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from support.deployment import PIPELINE_IMAGE, ROOT, installed, require_cluster
-from support.documents import document, python_step
-from support.kubectl import Kubectl, run
-from support.objectstore import ObjectStore
+from e2e.jobs import CODE, GATED, LONG, PAUSED, Example
+from support.cluster.deployment import (
+    NAMESPACE,
+    PIPELINE_IMAGE,
+    install,
+    require_cluster,
+    uninstall,
+)
+from support.cluster.kubectl import Kubectl, run
+from support.cluster.object_store import ObjectStore
+from support.cluster.shared import shared
+from support.cluster.statuses import WatchingKubectl, watching
+from support.documents.minimal import document, python_step
 
 Job = dict[str, Any]
-SLOW_ROWS = 2000
-SLOW_CODE = """
-import time
-from batchinference.pipeline.storage import Address
-
-class Slow:
-    def __call__(self, batch, until=None):
-        time.sleep(0.4)
-        while until and "line 1999" in batch["text"] and not Address(until).exists():
-            time.sleep(1)
-        return batch
-"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--write-transcript", action="store_true", help="Write docs/transcript.md anew."
-    )
+    parser.addoption("--write-transcript", action="store_true", help="Record docs/transcript.md.")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests with several Ray clusters first. Exclude fixtures from timeouts: the first test
+    on a worker waits for images to be pulled."""
+    items.sort(key=lambda item: not item.path.stem.endswith(("transcript", "once", "suspension")))
+    for item in items:
+        timeout = item.get_closest_marker("timeout")
+        seconds = timeout.args[0] if timeout else 500
+        item.add_marker(pytest.mark.timeout(seconds, func_only=True), append=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the state of the cluster to the report of a failure."""
+    report = yield
+    if report.failed and (kubectl := getattr(item, "funcargs", {}).get("kubectl")):
+        report.sections.append(("cluster", _state(kubectl)))
+    return report
+
+
+def _state(kubectl: Kubectl) -> str:
+    operator = Kubectl(NAMESPACE)
+    found = []
+    for call in (
+        kubectl.picture,
+        lambda: kubectl("get", "events", "--sort-by=.lastTimestamp"),
+        lambda: operator("logs", "deployment/batchinference", "--tail=60"),
+    ):
+        try:
+            found.append(call()[-6000:])
+        except Exception as error:  # noqa: BLE001 - a part of a report may be missing
+            found.append(str(error))
+    return "\n".join(found)
 
 
 @pytest.fixture(scope="session")
-def operator() -> Iterator[Kubectl]:
-    """The installed operator: kubectl in its namespace."""
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """The operator and the object store, which all workers share."""
     require_cluster()
-    with installed() as kubectl:
-        yield kubectl
+    base = tmp_path_factory.getbasetemp()
+    directory = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with shared(directory / "e2e", _start, _stop) as namespace:
+        yield ObjectStore(Kubectl(namespace))
+
+
+def _start() -> str:
+    namespace = f"e2e-store-{uuid.uuid4().hex[:6]}"
+    run(["kubectl", "create", "namespace", namespace])
+    install({})
+    ObjectStore(Kubectl(namespace)).start(PIPELINE_IMAGE)
+    return namespace
+
+
+def _stop(namespace: str) -> None:
+    run(["kubectl", "delete", "namespace", namespace, "--wait=false"])
+    uninstall()
 
 
 @pytest.fixture(scope="session")
-def kubectl(operator: Kubectl) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the tests' own, under the strictest Pod Security level."""
+def operator(installation: ObjectStore) -> Kubectl:
+    """kubectl in the operator's namespace."""
+    return Kubectl(NAMESPACE)
+
+
+@pytest.fixture(scope="session")
+def kubectl(installation: ObjectStore) -> Iterator[WatchingKubectl]:
+    """kubectl in the worker's namespace, which has the restricted Pod Security level."""
     name = f"e2e-{uuid.uuid4().hex[:6]}"
     run(["kubectl", "create", "namespace", name])
-    level = "pod-security.kubernetes.io/enforce=restricted"
-    run(["kubectl", "label", "namespace", name, level])
-    yield Kubectl(name)
-    run(["kubectl", "delete", "namespace", name, "--timeout=120s"], timeout=130)
+    run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
+    with watching(name) as kubectl:
+        code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"},
+                "data": {"slow.py": CODE}}  # fmt: skip
+        kubectl.apply(code)
+        yield kubectl
+    run(["kubectl", "delete", "namespace", name, "--timeout=170s"], timeout=180)
 
 
 @pytest.fixture(scope="session")
-def store(kubectl: Kubectl) -> ObjectStore:
-    store = ObjectStore(kubectl)
-    store.start(PIPELINE_IMAGE)
-    return store
+def store(installation: ObjectStore, kubectl: Kubectl) -> ObjectStore:
+    """The object store under the worker's prefix."""
+    return installation.open_to(kubectl)
 
 
 @pytest.fixture
 def delete_later(kubectl: Kubectl) -> Iterator[Callable[[str], None]]:
-    """Has a job deleted after the test, whatever comes of it."""
+    """Deletes a job after the test."""
     names: list[str] = []
     yield names.append
-    for name in names:
-        kubectl("delete", "batchinference", name, "--ignore-not-found", "--wait=false")
+    if names:
+        kubectl("delete", "batchinference", *names, "--ignore-not-found", "--wait=false")
 
 
 @pytest.fixture
 def create(kubectl: Kubectl, delete_later: Callable[[str], None]) -> Callable[[Job], str]:
-    """Applies a job under a name of its own; returns the name."""
+    """Applies a job under a unique name; returns the name."""
 
     def apply(job: Job) -> str:
         job = copy.deepcopy(job)
@@ -90,80 +142,57 @@ def create(kubectl: Kubectl, delete_later: Callable[[str], None]) -> Callable[[J
 
 
 @pytest.fixture(scope="session")
-def example(store: ObjectStore) -> Callable[[str], Job]:
-    """An example of the repository, its input uploaded and its paths moved to the object store:
-    nothing else of it is changed."""
-    uploaded: set[str] = set()
+def example(
+    store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Example]:
+    def prepare(name: str) -> Example:
+        from support.jobs.examples import prepared  # imports Ray, which most workers do not need
 
-    def load(name: str) -> Job:
-        directory = ROOT / "examples" / name
-        if name not in uploaded:
-            prepare(directory)
-            for part in ("data", "model"):
-                if (directory / part).exists():
-                    store.upload(directory / part, f"{name}/{part}")
-            uploaded.add(name)
-        text = (directory / "job.yaml").read_text()
-        for part in ("data", "model", "out"):
-            key = f"{name}/{part}" if part != "out" else f"{name}/out-{uuid.uuid4().hex[:6]}"
-            text = text.replace(f"./{part}", store.uri(key))
-        job: Job = yaml.safe_load(text)
-        return job
+        directory = prepared(name, tmp_path_factory.mktemp("example"))
+        for part in ("data", "model"):
+            if (directory / part).exists():
+                store.upload(directory / part, f"{name}/{part}")
+        return Example(directory, store, name)
 
-    return load
-
-
-def prepare(directory: Path) -> None:
-    """Run the example's own prepare.py."""
-    subprocess.run([sys.executable, directory / "prepare.py"], check=True, timeout=120)
+    return prepare
 
 
 @pytest.fixture(scope="session")
-def run_locally() -> Callable[[str], Path]:
-    """Runs an example by `batchinference run`, once; returns its output directory."""
-    done: dict[str, Path] = {}
-
-    def run_here(name: str) -> Path:
-        directory = ROOT / "examples" / name
-        if name not in done:
-            program = Path(sys.executable).parent / "batchinference"
-            run([str(program), "run", str(directory / "job.yaml")], timeout=280)
-            done[name] = directory / "out"
-        return done[name]
-
-    return run_here
+def own_code() -> Job:
+    """The `cluster` of a job whose steps are in the module `slow`."""
+    volume = {"name": "code", "mountPath": "/code", "configMap": {"name": "code"}}
+    return {"volumes": [volume], "env": [{"name": "PYTHONPATH", "value": "/code"}]}
 
 
 @pytest.fixture(scope="session")
 def slow_job(
-    kubectl: Kubectl, store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
+    own_code: Job, store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Job]:
-    """A job that takes half a minute and next to no CPU; it leaves every tenth row out. With
-    `until` it does not end before there is such a file."""
+    """A job that needs next to no CPU and ends only after `open_gate`. It filters every tenth
+    row."""
     directory = tmp_path_factory.mktemp("slow")
-    (directory / "lines.txt").write_text("".join(f"line {n}\n" for n in range(SLOW_ROWS)))
+    for rows in (GATED, PAUSED, LONG):
+        (directory / str(rows)).mkdir()
+        lines = "".join(f"line {n}\n" for n in range(rows))
+        (directory / str(rows) / "lines.txt").write_text(lines)
     store.upload(directory, "slow/in")
-    metadata = {"name": "slow-code"}
-    kubectl.apply(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-         "data": {"slow.py": SLOW_CODE}}
-    )  # fmt: skip
-    volume = {"name": "code", "mountPath": "/code", "configMap": metadata}
-    cluster = {"volumes": [volume], "env": [{"name": "PYTHONPATH", "value": "/code"}]}
 
-    def make(name: str, until: str | None = None) -> Job:
+    def make(name: str, rows: int = GATED) -> Job:
+        output = f"slow/{name}-{uuid.uuid4().hex[:6]}"
         slow = python_step("slow", "slow:Slow", batchSize=25)
-        if until:
-            slow["python"]["callArgs"] = {"until": until}
+        slow["python"]["callArgs"] = {"last": f"line {rows - 1}", "gate": store.uri(f"{output}-go")}
         return document(
             name,
-            read={"format": "text", "paths": [store.uri("slow/in")]},
-            steps=[
-                slow,
-                {"name": "most", "filter": "not endswith(text, '0')"},
-            ],
-            write={"format": "parquet", "path": store.uri(f"slow/{uuid.uuid4().hex[:6]}")},
-            cluster=copy.deepcopy(cluster),
+            read={"format": "text", "paths": [store.uri(f"slow/in/{rows}")]},
+            steps=[slow, {"name": "most", "filter": "not endswith(text, '0')"}],
+            write={"format": "parquet", "path": store.uri(output)},
+            cluster=copy.deepcopy(own_code),
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def open_gate(store: ObjectStore) -> Callable[[Job], None]:
+    """Lets a slow job end."""
+    return lambda job: store.put(job["spec"]["steps"][0]["python"]["callArgs"]["gate"])

@@ -1,4 +1,4 @@
-"""Ten thousand images on a cluster, 37 of which cannot be decoded."""
+"""Ten thousand images on a cluster, of which 37 cannot be decoded."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.corrupt_images import CORRUPT, IMAGES, SIDE, ten_thousand_images
-from support.documents import document
-from support.kubectl import Kubectl
-from support.objectstore import ObjectStore
-from support.outputs import rows_of
+import pytest
+
+from support.cluster.kubectl import Kubectl
+from support.cluster.object_store import ObjectStore
+from support.documents.minimal import document
+from support.inputs.corrupt_images import CORRUPT, IMAGES, SIDE, ten_thousand_images
+from support.outputs.rows import rows_of
 
 Job = dict[str, Any]
 
 
-def test_exactly_the_corrupt_ones_are_among_the_errors(
+@pytest.mark.long("faults")
+@pytest.mark.timeout(600)
+def test_exactly_the_corrupt_images_are_failed_rows(
     kubectl: Kubectl, store: ObjectStore, create: Callable[[Job], str], tmp_path: Path
 ) -> None:
     corrupt = ten_thousand_images(tmp_path / "in")
@@ -31,7 +35,7 @@ def test_exactly_the_corrupt_ones_are_among_the_errors(
         write={"format": "parquet", "path": store.uri("corrupt/out")},
         errors={"maxPercent": 1},
     )
-    status = kubectl.wait_complete(create(job), timeout=300)
+    status = kubectl.wait_complete(create(job), timeout=500)
     counts = status["counts"]
     assert (counts["read"], counts["written"]) == (IMAGES, IMAGES - CORRUPT)
     assert counts["failed"] == CORRUPT

@@ -1,83 +1,42 @@
-"""When a job is given up, and what is left of one that has ended."""
+"""Jobs that a deadline or a user ends before they are done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from support.kubectl import Kubectl
-from support.lives import none_is_left, outcomes, phase_is, reason_is
+from support.cluster.kubectl import Kubectl
+from support.cluster.waits import (
+    belongings,
+    outcomes,
+    wait_for_phase,
+    wait_for_rows,
+    wait_until_none_is_left,
+)
 
 Job = dict[str, Any]
-SOON = 30
-"""Seconds within which a pod that cannot start shows in the job's status."""
-MISSING_IMAGE = "localhost:5000/batchinference/no-such-image:v0"
-MISSING_SECRET = {
-    "name": "KEY",
-    "valueFrom": {"secretKeyRef": {"name": "no-such-secret", "key": "key"}},
-}
+ALL_KINDS = "rayjobs,rayclusters,pods,services,configmaps,secrets"
 
 
-def test_a_job_that_takes_too_long_fails_and_leaves_no_cluster(
+def test_active_deadline_fails_the_job_and_frees_its_cluster(
     kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
     job = slow_job("late")
-    job["spec"]["deadlines"] = {"active": "15s"}
+    job["spec"]["deadlines"] = {"active": "5s"}
     name = create(job)
-    status = phase_is(kubectl, name, "Failed")
+    status = wait_for_phase(kubectl, name, "Failed")
     assert outcomes(status) == ["Failed"]
     assert status["attempts"][0]["cause"] == "DeadlineExceeded"
-    assert "deadlines.active 15s" in status["attempts"][0]["message"]
-    none_is_left(kubectl, name, "rayclusters,pods")
+    assert "deadlines.active 5s" in status["attempts"][0]["message"]
+    wait_until_none_is_left(kubectl, name, "rayclusters,pods")
 
 
-def test_the_rayjob_of_a_finished_job_goes_and_the_job_stays(
+def test_deleting_a_running_job_leaves_nothing(
     kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
-    job = slow_job("tidy")
-    job["spec"] |= {"steps": [], "ttl": {"rayJob": "1s"}}
-    name = create(job)
-    status = kubectl.wait_complete(name, timeout=240)
-    none_is_left(kubectl, name, "rayjobs,rayclusters,pods")
-    assert kubectl.status(name) == status
-
-
-def test_pods_that_cannot_start_say_why_until_the_time_is_up(
-    kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
-) -> None:
-    no_image, no_secret, no_account = map(slow_job, ("no-image", "no-secret", "no-account"))
-    no_image["spec"]["cluster"]["image"] = MISSING_IMAGE
-    no_secret["spec"]["cluster"]["env"].append(MISSING_SECRET)
-    no_account["spec"]["cluster"]["serviceAccountName"] = "nobody"
-    names = {}
-    for job, cause, words in (
-        (no_image, "ImagePull", "no-such-image"),
-        (no_secret, "ContainerConfig", 'secret "no-such-secret" not found'),
-        (no_account, "Refused", "ServiceAccount nobody is not found"),
-    ):
-        job["spec"]["deadlines"] = {"pending": "40s"}
-        names[create(job)] = cause, words
-    for name, (cause, words) in names.items():
-        status = reason_is(kubectl, name, cause, SOON)
-        assert status["phase"] == "Pending"
-        assert words in status["conditions"][0]["message"]
-    for name, (cause, words) in names.items():
-        status = phase_is(kubectl, name, "Failed", timeout=90)
-        assert status["attempts"][0]["cause"] == cause
-        assert "deadlines.pending 40s" in status["attempts"][0]["message"]
-        assert words in status["attempts"][0]["message"]
-
-
-def test_a_pod_that_has_what_it_lacked_starts_and_the_words_are_gone(
-    kubectl: Kubectl,
-    slow_job: Callable[[str], Job],
-    create: Callable[[Job], str],
-) -> None:
-    job = slow_job("healed")
-    variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "late", "key": "key"}}}
-    job["spec"]["cluster"]["env"].append(variable)
-    name = create(job)
-    reason_is(kubectl, name, "ContainerConfig", SOON)
-    kubectl("create", "secret", "generic", "late", "--from-literal=key=x")
-    status = phase_is(kubectl, name, "Starting", timeout=60)
-    assert "late" not in status["conditions"][0]["message"]
+    name = create(slow_job("deleted"))
+    wait_for_rows(kubectl, name)
+    kinds = {found.split()[0] for found in belongings(kubectl, name, ALL_KINDS)}
+    assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret"} <= kinds
+    kubectl("delete", "bi", name)
+    wait_until_none_is_left(kubectl, name, ALL_KINDS)

@@ -1,43 +1,40 @@
-"""What is committed counts, for other resources and those that are made anew."""
+"""Only one of several jobs with the same output path writes it."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from support.kubectl import Kubectl, condition
-from support.lives import outcomes, rows_are_done
-from support.objectstore import ObjectStore, starts
+from e2e.jobs import GATED
+from support.cluster.kubectl import Kubectl, condition
+from support.cluster.object_store import ObjectStore, starts
+from support.cluster.waits import JOB_END, outcomes, wait_for_rows
 
 Job = dict[str, Any]
 
 
-def test_of_two_jobs_for_one_path_the_later_one_is_refused_and_does_nothing_afterwards(
+def test_second_job_at_an_output_path_is_refused_and_never_writes(
     kubectl: Kubectl,
     store: ObjectStore,
     slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
     create: Callable[[Job], str],
-    tmp_path: Path,
 ) -> None:
-    job = slow_job("earlier", until=store.uri("gates/earlier"))
-    earlier = create(job)
-    rows_are_done(kubectl, earlier)
+    job = slow_job("first")
+    first = create(job)
+    wait_for_rows(kubectl, first)
     other = copy.deepcopy(job)
-    other["metadata"]["name"] = "later"
-    later = create(other)
-    failed = kubectl.wait_condition(later, "Failed", timeout=240)
+    other["metadata"]["name"] = "second"
+    failed = kubectl.wait_condition(create(other), "Failed", JOB_END)
     assert failed["reason"] == "BadOutput"
-    assert f"is being written by {kubectl.namespace}/{earlier} (" in failed["message"]
-    (tmp_path / "earlier").touch()
-    store.upload(tmp_path, "gates")
-    assert outcomes(kubectl.wait_complete(earlier, timeout=300)) == ["Succeeded"]
+    assert f"is being written by {kubectl.namespace}/{first} (" in failed["message"]
+    open_gate(job)
+    assert outcomes(kubectl.wait_complete(first, JOB_END)) == ["Succeeded"]
 
-    # made anew over the complete output
-    status = kubectl.wait_complete(create(other), timeout=240)
-    ready = condition(status, "Complete", "True")
-    assert ready is not None
-    assert "complete already" in ready["message"]
-    assert status["counts"]["read"] == 2000
+    status = kubectl.wait_complete(create(other), JOB_END)
+    complete = condition(status, "Complete", "True")
+    assert complete is not None
+    assert "complete already" in complete["message"]
+    assert status["counts"]["read"] == GATED
     assert starts(store, job["spec"]["write"]["path"]) == [0]

@@ -1,23 +1,30 @@
-"""The whole life of jobs whose operator is replaced, and lets one of them run at a time."""
+"""Jobs under an operator that runs one at a time reach every phase."""
 
 from __future__ import annotations
 
 import subprocess
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from batchinference.spec.phases import Phase
-from support.deployment import upgraded
-from support.documents import document
-from support.kubectl import Kubectl
-from support.lives import outcomes, phase_is, pods, reason_is, rows_are_done, suspend
-from support.objectstore import ObjectStore
-from support.statuses import Status, Statuses, recorded
+from e2e.jobs import GATED, counts
+from support.cluster.deployment import upgraded
+from support.cluster.kubectl import Kubectl
+from support.cluster.object_store import ObjectStore
+from support.cluster.statuses import WatchingKubectl
+from support.cluster.waits import (
+    JOB_END,
+    outcomes,
+    pods,
+    suspend,
+    wait_for_phase,
+    wait_for_reason,
+    wait_for_rows,
+)
+from support.documents.minimal import document
 
 Job = dict[str, Any]
 ONE_AT_A_TIME = {"concurrency": {"maxRunning": 1}}
@@ -31,32 +38,20 @@ sys.stdin.read()
 """
 
 
-@dataclass
-class Lives:
-    """What has become of three jobs, the first of which ran before the upgrade."""
-
-    kept: Status
-    kept_ray_jobs: list[str]
-    """Uids, before the upgrade and at the end."""
-    waiting: Statuses
-    failing: Statuses
-
-
 @pytest.fixture
-def into_database(store: ObjectStore, slow_job: Callable[[str], Job]) -> Job:
-    """A job that writes into a database beside its driver, which a test may lock."""
+def into_database(slow_job: Callable[..., Job]) -> Job:
+    """A job that writes into a database beside its driver, which a test can lock."""
     job = slow_job("waiting")
-    output = store.uri(f"slow/{uuid.uuid4().hex[:6]}")
     job["spec"]["cluster"]["env"].append(
         {"name": "DB", "value": f"sqlite:///{DATABASE}?timeout=60"}
     )
-    job["spec"]["write"] = {"format": "sql", "path": output, "table": "lines", "urlEnv": "DB"}
+    job["spec"]["write"] |= {"format": "sql", "table": "lines", "urlEnv": "DB"}
     return job
 
 
 @contextmanager
 def locked_database(kubectl: Kubectl, pod: str) -> Iterator[None]:
-    """Nobody else writes into the database of a head during the block."""
+    """Block other writers of the database of a head during the block."""
     command = ["kubectl", "--namespace", kubectl.namespace, "exec", "--stdin", pod]
     command += ["--container", "ray-head", "--", "python", "-c", LOCK]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -75,52 +70,40 @@ def fails_twice(store: ObjectStore) -> Job:
     return job
 
 
-@pytest.fixture
-def lives(
-    operator: Kubectl,
-    kubectl: Kubectl,
-    slow_job: Callable[[str], Job],
+@pytest.mark.serial
+@pytest.mark.long("faults")
+@pytest.mark.timeout(900)
+def test_every_phase_is_reached(
+    kubectl: WatchingKubectl,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
     into_database: Job,
     fails_twice: Job,
     create: Callable[[Job], str],
-) -> Iterator[Lives]:
-    def ray_job() -> str:
-        return str((kubectl.get("rayjob", f"{kept}-1") or {})["metadata"]["uid"])
-
-    long = slow_job("kept")
-    long["spec"]["steps"][0]["batchSize"] = 10  # it goes on while the operator is replaced
-    kept = create(long)
-    rows_are_done(kubectl, kept)
-    before = ray_job()
-    with upgraded(operator, ONE_AT_A_TIME):
+) -> None:
+    job = slow_job("kept")
+    kept = create(job)
+    wait_for_rows(kubectl, kept)
+    with upgraded(ONE_AT_A_TIME):
         waiting = create(into_database)
-        with recorded(kubectl, waiting) as of_waiting:
-            reason_is(kubectl, waiting, "WaitingForTurn", 30)
-            status = kubectl.wait_complete(kept, timeout=240)
-            phase_is(kubectl, waiting, "Starting")
-            suspend(kubectl, waiting, True)
-            phase_is(kubectl, waiting, "Suspended")
-            failing = create(fails_twice)
-            with recorded(kubectl, failing) as of_failing:
-                phase_is(kubectl, failing, "Starting")
-                suspend(kubectl, waiting, False)
-                # the turn is whose it is when the first attempt at the other has failed
-                phase_is(kubectl, waiting, "Running", timeout=240)
-                rows_are_done(kubectl, waiting)
-                with locked_database(kubectl, *pods(kubectl, waiting, "head")):
-                    phase_is(kubectl, waiting, "Finalizing")
-                kubectl.wait_complete(waiting, timeout=240)
-                phase_is(kubectl, failing, "Failed", timeout=240)
-        yield Lives(status, [before, ray_job()], of_waiting, of_failing)
-
-
-@pytest.mark.timeout(900)
-def test_an_upgrade_restarts_nothing_and_every_phase_is_reached(lives: Lives) -> None:
-    assert outcomes(lives.kept) == ["Succeeded"]
-    assert lives.kept_ray_jobs[0] == lives.kept_ray_jobs[1]
-    assert outcomes(lives.waiting[-1]) == ["Suspended", "Succeeded"]
-    counts = {"read": 2000, "written": 1800, "failed": 0, "skipped": 200}
-    assert lives.waiting[-1]["counts"] == counts
-    assert outcomes(lives.failing[-1]) == ["Failed", "Failed"]
-    reached = {*lives.waiting.phases, *lives.failing.phases}
-    assert reached == set(Phase)
+        wait_for_reason(kubectl, waiting, "WaitingForTurn")
+        open_gate(job)
+        kubectl.wait_complete(kept, JOB_END)
+        wait_for_phase(kubectl, waiting, "Starting")
+        suspend(kubectl, waiting, True)
+        wait_for_phase(kubectl, waiting, "Suspended")
+        failing = create(fails_twice)
+        wait_for_phase(kubectl, failing, "Starting")
+        suspend(kubectl, waiting, False)
+        # its turn comes when the first attempt of the other has failed
+        wait_for_rows(kubectl, waiting)
+        with locked_database(kubectl, *pods(kubectl, waiting, "head")):
+            open_gate(into_database)
+            wait_for_phase(kubectl, waiting, "Finalizing")
+        status = kubectl.wait_complete(waiting, JOB_END)
+        failed = wait_for_phase(kubectl, failing, "Failed")
+    assert outcomes(status) == ["Suspended", "Succeeded"]
+    assert status["counts"] == counts(GATED)
+    assert outcomes(failed) == ["Failed", "Failed"]
+    history = kubectl.history
+    assert {*history[waiting].phases, *history[failing].phases} == set(Phase)

@@ -1,4 +1,4 @@
-"""A node loses its power in the middle of a job: every row of the job is still there once."""
+"""A node loses power during a job: each row of the job is written once."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from typing import Any
 
 import pytest
 
-from support.kubectl import Kubectl, eventually
-from support.lives import START_OF_A_CLUSTER, outcomes, pod_bodies, rows_are_done
-from support.machines import second_node
-from support.objectstore import ObjectStore
-from support.statuses import recorded
+from e2e.jobs import LONG, counts
+from support.cluster.disruptions import second_node
+from support.cluster.kubectl import Kubectl, eventually
+from support.cluster.object_store import ObjectStore
+from support.cluster.statuses import WatchingKubectl
+from support.cluster.waits import CLUSTER_START, outcomes, pod_bodies, wait_for_rows
 
+pytestmark = [pytest.mark.serial, pytest.mark.long("nodes"), pytest.mark.timeout(900)]
 Job = dict[str, Any]
-COUNTS = {"read": 2000, "written": 1800, "failed": 0, "skipped": 200}
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Two nodes, of which the second one may lose its power."""
+    """Two nodes. The second one may lose power."""
 
-    kubectl: Kubectl
+    kubectl: WatchingKubectl
     first: str
     second: str
 
     def only(self, open_: str) -> None:
-        """Have new pods go to this node."""
+        """Make new pods go to this node."""
         closed = self.second if open_ == self.first else self.first
         self.kubectl("uncordon", open_)
         self.kubectl("cordon", closed)
 
     def cut_power(self) -> None:
-        """Of the second one. What comes then goes to the first."""
+        """Cut the power of the second node. New pods go to the first one."""
         self.only(self.first)
         second_node("kill")
 
@@ -43,8 +44,8 @@ def names(kubectl: Kubectl) -> set[str]:
 
 
 @pytest.fixture
-def nodes(kubectl: Kubectl, store: ObjectStore) -> Iterator[Nodes]:
-    """A second node for the time of a test. All but the test's jobs is on the first one."""
+def nodes(kubectl: WatchingKubectl, store: ObjectStore) -> Iterator[Nodes]:
+    """Two nodes. Everything but the test's jobs runs on the first one."""
     (first,) = names(kubectl)
     second_node("up")
     (second,) = names(kubectl) - {first}
@@ -53,11 +54,11 @@ def nodes(kubectl: Kubectl, store: ObjectStore) -> Iterator[Nodes]:
     finally:
         second_node("kill")
         kubectl("uncordon", first)
-        kubectl("delete", "node", second)  # what is left of its pods goes with it
+        kubectl("delete", "node", second)  # and with it what is left of its pods
 
 
 def where(kubectl: Kubectl, name: str, node_type: str) -> dict[str, str]:
-    """The nodes of a job's pods that are ready and nobody deletes, by name."""
+    """The nodes of a job's ready pods, by name."""
     return {
         found["metadata"]["name"]: found["spec"]["nodeName"]
         for found in pod_bodies(kubectl, name, node_type)
@@ -66,79 +67,75 @@ def where(kubectl: Kubectl, name: str, node_type: str) -> dict[str, str]:
 
 
 def is_ready(pod: Job) -> bool:
-    told = pod["status"].get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in told)
+    conditions = pod["status"].get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def ready_on(kubectl: Kubectl, name: str, node_type: str, node: str) -> None:
-    """Wait until the job's pods of this type are on this node and nowhere else."""
+def wait_until_ready_on(kubectl: Kubectl, name: str, node_type: str, node: str) -> None:
+    """Wait until all of the job's pods of this type are on this node."""
     eventually(
         f"each {node_type} of {name} is on {node}",
         lambda: set(where(kubectl, name, node_type).values()) == {node},
-        START_OF_A_CLUSTER,
-    )
-
-
-def more_rows_are_done(kubectl: Kubectl, name: str) -> None:
-    rows = kubectl.status(name)["progress"]["rows"]
-    eventually(
-        f"more than {rows} rows of {name} are done",
-        lambda: kubectl.status(name)["progress"]["rows"] > rows,
-        timeout=120,
+        CLUSTER_START,
     )
 
 
 def longer(job: Job) -> Job:
-    """Its rows take more than a minute."""
+    """Make the rows take more than a minute."""
     job["spec"]["steps"][0]["batchSize"] = 10
     job["spec"]["retry"] = {"backoff": {"initial": "1s"}}
     return job
 
 
-def outlives_the_power_cut(nodes: Nodes, store: ObjectStore, job: Job, name: str) -> Job:
-    """Cut the power under a job, and see that every row of it is there once in the end. Its status
-    comes back."""
-    kubectl = nodes.kubectl
-    with recorded(kubectl, name) as statuses:
+@pytest.fixture
+def survive(
+    nodes: Nodes, store: ObjectStore, open_gate: Callable[[Job], None]
+) -> Callable[[Job, str], Job]:
+    """Cuts the power during a job, checks that each row is written once; returns the status."""
+
+    def cut(job: Job, name: str) -> Job:
         nodes.cut_power()
-        status = kubectl.wait_complete(name, timeout=500)
-    assert statuses.rows == sorted(statuses.rows), "progress went back"
-    assert status["counts"] == COUNTS
-    assert store.verified(job["spec"]["write"]["path"])["result"] == "proven"
-    return status
+        open_gate(job)
+        status = nodes.kubectl.wait_complete(name, timeout=500)
+        rows = nodes.kubectl.history[name].rows
+        assert rows == sorted(rows), "progress decreased"
+        assert status["counts"] == counts(LONG)
+        assert store.verified(job["spec"]["write"]["path"])["result"] == "proven"
+        return status
+
+    return cut
 
 
-def test_the_node_of_the_workers_loses_its_power(
+def test_power_cut_of_the_workers_node_costs_no_attempt(
     kubectl: Kubectl,
-    store: ObjectStore,
-    slow_job: Callable[[str], Job],
+    slow_job: Callable[..., Job],
     create: Callable[[Job], str],
     nodes: Nodes,
+    survive: Callable[[Job, str], Job],
 ) -> None:
     nodes.only(nodes.first)
-    job = longer(slow_job("workers-away"))
+    job = longer(slow_job("workers-away", rows=LONG))
     name = create(job)
-    rows_are_done(kubectl, name)
+    rows = wait_for_rows(kubectl, name)
     nodes.only(nodes.second)
     kubectl("delete", "pod", *where(kubectl, name, "worker"), "--wait=false")
-    ready_on(kubectl, name, "worker", nodes.second)
-    more_rows_are_done(kubectl, name)
-    status = outlives_the_power_cut(nodes, store, job, name)
-    assert outcomes(status) == ["Succeeded"], "the head is where it was: its attempt goes on"
+    wait_until_ready_on(kubectl, name, "worker", nodes.second)
+    wait_for_rows(kubectl, name, more_than=rows)
+    assert outcomes(survive(job, name)) == ["Succeeded"], "the head is not affected"
 
 
-def test_the_node_of_the_head_loses_its_power(
+def test_power_cut_of_the_heads_node_costs_at_most_one_attempt(
     kubectl: Kubectl,
-    store: ObjectStore,
-    slow_job: Callable[[str], Job],
+    slow_job: Callable[..., Job],
     create: Callable[[Job], str],
     nodes: Nodes,
+    survive: Callable[[Job, str], Job],
 ) -> None:
     nodes.only(nodes.second)
-    job = longer(slow_job("head-away"))
+    job = longer(slow_job("head-away", rows=LONG))
     name = create(job)
-    rows_are_done(kubectl, name)
+    wait_for_rows(kubectl, name)
     assert set(where(kubectl, name, "head").values()) == {nodes.second}
-    *lost, last = outlives_the_power_cut(nodes, store, job, name)["attempts"]
+    *lost, last = survive(job, name)["attempts"]
     assert last["outcome"] == "Succeeded"
-    assert [one["cause"] for one in lost] in ([], ["NodeLost"]), "KubeRay may begin it again itself"
+    assert [one["cause"] for one in lost] in ([], ["NodeLost"]), "KubeRay may restart the driver"

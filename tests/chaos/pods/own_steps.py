@@ -1,4 +1,4 @@
-"""The code of the jobs: it runs in their workers."""
+"""The steps of the jobs. They run in Ray workers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ TALLY = ("proxy", 7072)
 
 
 class Passing:
-    """Tells the tally of each batch that comes by, and takes its time over it."""
+    """Counts the rows of each batch at the tally, and is slow. The last row waits until all faults
+    of the job's plan were injected."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, last: str) -> None:
         self._seconds = seconds
+        self._last = last
 
     def __call__(self, batch: Row) -> Row:
-        tell(len(batch["text"]))
+        ask(str(len(batch["text"])))
         time.sleep(self._seconds)
+        if self._last in map(str, batch["text"]):
+            while ask("open?") != b"+":
+                time.sleep(0.5)
         return batch
 
 
-def tell(rows: int) -> None:
-    """What is told has been counted when this returns."""
+def ask(words: str) -> bytes:
+    """Send the tally a request of this job; return its answer."""
     with socket.create_connection(TALLY, timeout=30) as connection:
-        connection.sendall(f"{os.environ['CHAOS_JOB']} {rows}\n".encode())
-        connection.recv(1)
+        connection.sendall(f"{os.environ['CHAOS_JOB']} {words}\n".encode())
+        return connection.recv(1)
 
 
 def number_of(row: Row) -> int:

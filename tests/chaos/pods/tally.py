@@ -1,4 +1,7 @@
-"""Counts the rows on which the steps of jobs have run: a line `JOB ROWS` each time."""
+"""Counts the rows on which the steps of jobs have run, and says whether a job may end.
+
+The request `JOB ROWS` becomes a line of the tally; `JOB open?` is answered with + or -.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import sys
 from pathlib import Path
 
 
-class Telling(socketserver.StreamRequestHandler):
+class Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         line = self.rfile.readline()
+        job, _, words = line.decode().strip().partition(" ")
+        if words == "open?":
+            self.wfile.write(b"+" if Path(f"{sys.argv[1]}-{job}").exists() else b"-")
+            return
         with Path(sys.argv[1]).open("ab") as file:
             file.write(line)
-        self.wfile.write(b".")
+        self.wfile.write(b"+")
 
 
 if __name__ == "__main__":
-    with socketserver.ThreadingTCPServer(("", 7072), Telling) as server:
+    with socketserver.ThreadingTCPServer(("", 7072), Handler) as server:
         server.serve_forever()

@@ -1,0 +1,129 @@
+"""Runs jobs, several at a time, and injects the faults of their plans."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from random import Random
+
+from chaos.faults import NoTarget, Site
+from chaos.inputs import ROWS
+from chaos.jobs import Job
+from chaos.plans import Injection
+from chaos.proof import Proof, prove
+from support.cluster.kubectl import ENDED, Object
+from support.cluster.statuses import History
+
+LONGEST_START = 240.0
+"""Seconds after which a fault no longer waits for the first row."""
+LONGEST_JOB = 900.0
+"""Seconds after the last fault within which a job has to end."""
+LONGEST_SEARCH = 90.0
+"""Seconds for which a fault waits for its target to exist."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A fault that was injected, into one job or into what all share."""
+
+    fault: str
+    job: str | None
+    at: float
+
+
+@dataclass
+class Result:
+    """A job that has ended."""
+
+    job: Job
+    began: float
+    ended: float
+    status: Object
+    again: int = 0
+    """Rows that the first step has seen more than once."""
+    proof: Proof = field(default_factory=Proof)
+    faults: list[Injected] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Runner:
+    site: Site
+    history: History
+    say: Callable[[str], None]
+    injected: list[Injected] = field(default_factory=list)
+    _quiet: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a fault takes away what others would use, and while results are checked."""
+
+    def run(self, job: Job, plan: list[Injection]) -> Result:
+        """Run a job to its end under the faults of its plan, and check the result."""
+        began = time.monotonic()
+        self.site.jobs.apply(job.document())
+        for injection in plan:
+            self._inject(job, injection)
+        self.site.store.open_gate(job.name)
+        self._wait(lambda: self._has_ended(job), LONGEST_JOB)
+        result = Result(job, began, time.monotonic(), self.history.last(job.name))
+        result.faults = [one for one in self.injected if _concerns(one, result)]
+        with self._quiet:
+            self._check(result)
+        self.say(f"{job.name} {result.status.get('phase')}, {result.again} rows again; "
+                 f"{'; '.join(result.problems) or 'each row once'}")  # fmt: skip
+        return result
+
+    def _inject(self, job: Job, injection: Injection) -> None:
+        if not injection.early:
+            self._wait(lambda: self._rows(job) or self._has_ended(job), LONGEST_START)
+        self._wait(lambda: self._has_ended(job), injection.wait)
+        fault, deadline = injection.fault, time.monotonic() + LONGEST_SEARCH
+        while not self._has_ended(job) and time.monotonic() < deadline:
+            try:
+                with self._quiet if fault.alone else nullcontext():
+                    at = time.monotonic()
+                    fault.inject(self.site, job.name, Random(injection.seed))
+            except NoTarget:
+                time.sleep(1)
+                continue
+            self.injected.append(Injected(fault.name, None if fault.shared else job.name, at))
+            self.say(f"{job.name} at {self._rows(job)} rows: {fault.name}")
+            return
+
+    def _check(self, result: Result) -> None:
+        job, status, problems = result.job, result.status, result.problems
+        rows = self.history[job.name].rows
+        result.again = self.site.store.passed(job.name) - ROWS
+        if rows != sorted(rows):
+            problems.append(f"progress decreased: {rows}")
+        if status.get("phase") != "Succeeded":
+            problems.append(f"{job.name} is {status.get('phase')}: {_attempts(status)}")
+            return
+        if status["counts"] != job.counts():
+            problems.append(f"counts are {status['counts']}, not {job.counts()}")
+        result.proof = prove(job, self.site.store)
+        problems += result.proof.problems
+
+    def _rows(self, job: Job) -> int:
+        return max(self.history[job.name].rows, default=0)
+
+    def _has_ended(self, job: Job) -> bool:
+        return self.history.last(job.name).get("phase") in ENDED
+
+    def _wait(self, condition: Callable[[], object], longest: float) -> None:
+        deadline = time.monotonic() + longest
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+
+def _attempts(status: Object) -> str:
+    return "; ".join(
+        f"{attempt.get('cause', 'no cause')} {attempt.get('message', '')[:300]}"
+        for attempt in status.get("attempts", [])
+    )
+
+
+def _concerns(one: Injected, result: Result) -> bool:
+    """Whether a fault concerned this job."""
+    return one.job in (None, result.job.name) and result.began <= one.at <= result.ended

@@ -1,0 +1,64 @@
+"""The jobs that the tests run: slow ones, and the examples of the repository."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.cluster.object_store import ObjectStore
+from support.outputs.rows import Row, rows_of
+
+Job = dict[str, Any]
+GATED, PAUSED, LONG = 400, 1200, 2000
+"""Rows of slow jobs."""
+CODE = """
+import time
+from batchinference.pipeline.storage import Address
+
+class Slow:
+    def __call__(self, batch, last, gate):
+        time.sleep(0.4)
+        while last in batch["text"] and not Address(gate).exists():
+            time.sleep(0.5)
+        return batch
+
+def divide(batch):
+    raise ZeroDivisionError("no row can be divided today")
+"""
+
+
+def counts(rows: int) -> dict[str, int]:
+    """The counts of a slow job that is complete."""
+    return {"read": rows, "written": rows * 9 // 10, "failed": 0, "skipped": rows // 10}
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example of the repository whose input is in the object store too."""
+
+    directory: Path
+    store: ObjectStore
+    key: str
+
+    def job(self) -> Job:
+        """The job with its paths in the object store, and nothing else changed."""
+        return self._job(self.store.uri(self.key))
+
+    def rows(self, target: Path) -> list[Row]:
+        """The rows that the job has written."""
+        return rows_of(self.store.download(f"{self.key}/out", target))
+
+    def rows_made_here(self) -> list[Row]:
+        """The rows that the job writes on this machine, without Ray."""
+        from support.jobs.without_ray import run_without_ray
+
+        run_without_ray(self._job(str(self.directory)), rows_per_task=200)
+        return rows_of(self.directory / "out")
+
+    def _job(self, place: str) -> Job:
+        text = (self.directory / "job.yaml").read_text()
+        job: Job = yaml.safe_load(text.replace(" ./", f" {place}/").replace("[./", f"[{place}/"))
+        return job

@@ -42,7 +42,6 @@ class PlayedJob:
         self.name = name
         self.dashboard = dashboard
         self.attempt = 1
-        self.service = f"{name}-head-svc"
 
     # --- what the operator makes ------------------------------------------------------------
 
@@ -146,6 +145,11 @@ class PlayedJob:
         self.play_driver()
         self.report("succeeded", counts={"read": 10, "written": 10, "failed": 0, "skipped": 0})
         self.play("Complete", "SUCCEEDED", endTime=stamp())
+
+    @property
+    def service(self) -> str:
+        """The head's Service, of which each attempt has its own, as its reports."""
+        return f"{self.name}-{self.attempt}-head-svc"
 
     @property
     def host(self) -> str:

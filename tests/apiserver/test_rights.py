@@ -9,9 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
+from support.cluster.kubectl import eventually
 from support.documents.minimal import document
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob, soon
+from support.operator.simulated_ray_job import PlayedJob
 from support.servers.api_server import ApiServer, Namespace, new_namespace
 from support.servers.dashboard import Dashboard
 
@@ -122,7 +123,10 @@ def used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Ri
 def all_used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Right]:
     """What it has asked for by the time that it has used all it needs, or does so no more."""
     with contextlib.suppress(AssertionError):
-        soon("every right is used", lambda: used(operator, server, namespace) >= NEEDED)
+        # each turn parses the whole audit log
+        eventually(
+            "every right is used", lambda: used(operator, server, namespace) >= NEEDED, 60, 1
+        )
     return used(operator, server, namespace)
 
 

@@ -1,6 +1,6 @@
 """Each example runs without Ray and writes what it promises.
 
-The example `npu` runs on Ray (pipeline/jobs/test_devices.py), as does `vllm` (test_vllm_jobs.py).
+The example `vllm` runs on Ray (pipeline/jobs/test_vllm_jobs.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from PIL import Image
 
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.steps import load_step
+from batchinference.plan import plan_for_machine
+from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from batchinference.spec.steps import Step
 from support.jobs.examples import EXAMPLES, job_of, module_of, prepared, run_example
@@ -108,6 +110,15 @@ def test_model_chain(tmp_path: Path) -> None:
         expected = judge(states.mean(dim=1))
     assert rows[0]["score"] == pytest.approx(float(expected), abs=1e-5)
     assert rows[0]["words"] == len(rows[0]["text"].split())
+
+
+def test_npu_without_a_device_runs_on_the_cpu(tmp_path: Path) -> None:
+    copy = prepared("npu", tmp_path)
+    assert {len(row["embedding"]) for row in rows_made_by(copy)} == {384}
+    assert plan_for_machine(parse(job_of(copy)).spec).notes == (
+        "step 'embed' runs on the CPU: the job needs 1 NPU(s) at the same time and this machine "
+        "has 0",
+    )
 
 
 def test_text_generation(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Keeps tests that share an expensive fixture on one worker of pytest-xdist.
+"""Distributes tests to workers of pytest-xdist: those that share an expensive fixture to one worker.
 
 A module's own `xdist_group` mark takes precedence.
 """
@@ -6,11 +6,17 @@ A module's own `xdist_group` mark takes precedence.
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 
 GROUPS = {"one_ray": "ray", "server": "apiserver", "s3": "s3"}
 """The group of the tests that use a fixture. The first match counts."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than cores: tests with Ray and with an API server often wait."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,6 +33,8 @@ def one_ray() -> Iterator[None]:
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # 15 by default: its workers would wait for the tests of other processes
+    os.environ.setdefault("RAY_worker_niceness", "0")
     for directory in (str(OWN_CODE.parent), str(FAKES)):
         engine.importable(directory)
     ray.init(

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.cli.files import with_absolute_paths
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from support.jobs.command import Command
-from support.jobs.examples import job_of, prepared, run_example_on_ray
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 
@@ -64,31 +62,3 @@ def test_ray_cluster_without_labels_is_refused(tmp_path: Path) -> None:
     assert "no node has the label batchinference.dev/group=cpu (ray start --labels)" in done.stderr
     assert "batchinference.dev/group=own (ray start --labels), with 1 CPU, 1 NPU" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture(scope="module")
-def npu_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepared("npu", tmp_path_factory.mktemp("examples"))
-
-
-def test_npu_example_runs_on_cpu_with_a_note(
-    npu_example: Path,
-) -> None:
-    run = run_example_on_ray(npu_example)
-    assert run.report.message is None
-    assert {len(row["embedding"]) for row in rows_of(npu_example / "out")} == {384}
-    assert plan_for_machine(parse(job_of(npu_example)).spec).notes == (
-        "step 'embed' runs on the CPU: the job needs 1 NPU(s) at the same time and this machine "
-        "has 0",
-    )
-
-
-def test_npu_example_names_the_missing_package(
-    npu_example: Path,
-) -> None:
-    job = with_absolute_paths(parse(job_of(npu_example)), npu_example)
-    run = run_job(job, plan_for_machine(job.spec, custom={"NPU": 2}))
-    assert run.report.reason == "ModelLoad"
-    assert "given the device 'npu', for which PyTorch needs the package torch_npu" in (
-        run.report.message or ""
-    )

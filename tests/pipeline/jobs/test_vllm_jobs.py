@@ -1,7 +1,7 @@
 """Jobs with a model for vLLM: Ray Data's stages around a fake engine.
 
-At each landing, one job goes through all stages and one has an engine that does not load. The rest
-of the chain is covered by test_vllm_processor.py and data/test_llm_*.py.
+Each stage is an actor that imports for 14 s of CPU time. A landing covers the chain without them:
+test_vllm_processor.py and data/test_llm_*.py.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def written(directory: Path) -> dict[str, Any]:
     return dict(zip(table["text"].to_pylist(), table["answer"].to_pylist(), strict=True))
 
 
+@pytest.mark.long("vllm")
 def test_rows_pass_through_the_chain_and_failed_rows_bypass_it(tmp_path: Path, model: str) -> None:
     texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "refuse me", "odd one"]
     steps = [
@@ -94,6 +95,7 @@ def test_columns_keep_their_types_and_embeddings_are_vectors(tmp_path: Path, mod
     assert ours["answer"].to_pylist() == [[length, 0.5] for length in lengths]
 
 
+@pytest.mark.long("vllm")
 def test_engine_that_does_not_load_fails_the_job(tmp_path: Path, model: str) -> None:
     found = run(tmp_path, vllm_step(source=model, engine={"gpu_memory_utilization": 2}))
     assert (found.report.state, found.report.reason) == (JobState.FAILED, "ModelLoad")

@@ -27,7 +27,7 @@ LONG_AGO = timedelta(minutes=5)
 
 def soon(what: str, condition: Callable[[], Found]) -> Found:
     """The first true value of a condition; AssertionError when it takes too long."""
-    return eventually(what, condition, PATIENCE, 0.02)
+    return eventually(what, condition, PATIENCE, 0.05)
 
 
 def stamp(ago: timedelta = timedelta()) -> str:

@@ -144,11 +144,15 @@ def create(kubectl: Kubectl, delete_later: Callable[[str], None]) -> Callable[[J
 @pytest.fixture(scope="session")
 def example(
     store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Example]:
-    def prepare(name: str) -> Example:
+) -> Callable[..., Example]:
+    """Prepares an example whose input is in the object store: all of it, or its first files."""
+
+    def prepare(name: str, files: int | None = None) -> Example:
         from support.jobs.examples import prepared  # imports Ray, which most workers do not need
 
         directory = prepared(name, tmp_path_factory.mktemp("example"))
+        for file in sorted((directory / "data").iterdir())[files:] if files else ():
+            file.unlink()
         for part in ("data", "model"):
             if (directory / part).exists():
                 store.upload(directory / part, f"{name}/{part}")

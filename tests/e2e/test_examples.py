@@ -18,7 +18,7 @@ GPU = "nvidia.com/gpu"
 
 def test_image_classification_scales_from_zero_to_two_gpus(
     kubectl: Kubectl,
-    example: Callable[[str], Example],
+    example: Callable[..., Example],
     create: Callable[[Job], str],
     tmp_path: Path,
 ) -> None:
@@ -55,7 +55,7 @@ def created_pods(kubectl: Kubectl, cluster: str, group: str) -> set[str]:
 
 def test_custom_image_runs_and_ttl_removes_only_the_rayjob(
     kubectl: Kubectl,
-    example: Callable[[str], Example],
+    example: Callable[..., Example],
     create: Callable[[Job], str],
     tmp_path: Path,
 ) -> None:

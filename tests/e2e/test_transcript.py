@@ -56,8 +56,8 @@ class Recording:
 
 
 @pytest.fixture(scope="module")
-def embeddings(example: Callable[[str], Example]) -> Example:
-    return example(NAME)
+def embeddings(example: Callable[..., Example]) -> Example:
+    return example(NAME, files=1)
 
 
 @pytest.fixture(scope="module")

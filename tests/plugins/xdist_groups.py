@@ -1,4 +1,4 @@
-"""Distributes tests to workers of pytest-xdist: those that share an expensive fixture to one worker.
+"""Assigns tests that share an expensive fixture to one worker of pytest-xdist.
 
 A module's own `xdist_group` mark takes precedence.
 """

@@ -54,6 +54,8 @@ def test_resume_after_suspension_creates_a_new_ray_job(
 ) -> None:
     played = begun(job)
     played.suspend(True)
+    played.status("Suspending")
+    played.play("Running", "STOPPED")
     status = played.status("Suspended")
     assert namespace.list("RayJob") == []
     assert status["observedGeneration"] == 2

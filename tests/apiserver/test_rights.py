@@ -70,7 +70,6 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
         "image": "",
         "imageID": "",
     }
-    namespace.patch_status("Pod", "head", {"containerStatuses": [one]})
     event = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -81,9 +80,9 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
         "message": "secret models not found",
     }
     namespace.create(event)
-    namespace.patch("Pod", "head", {"metadata": {"annotations": {"seen": "again"}}})
+    namespace.patch_status("Pod", "head", {"containerStatuses": [one]})
     waiting.status("Pending", "ContainerConfig", "secret models not found")
-    # it is told again, which is counted on the first Event
+    # the second time is counted on the first Event
     namespace.patch_status("Pod", "head", {"containerStatuses": [{**one, "state": {}}]})
     waiting.status("Starting")
     namespace.patch_status("Pod", "head", {"containerStatuses": [one]})

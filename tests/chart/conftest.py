@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, and an API server into which it is installed for real."""
+"""The chart as rendered by Helm, and a real API server to install it into."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from support.servers.api_server import ApiServer, running
 
 @pytest.fixture(scope="session")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Chart:
-    """The chart alone."""
+    """Return the chart without dependencies."""
     return own_chart(tmp_path_factory.mktemp("chart"))
 
 
 @pytest.fixture(scope="session")
 def with_kuberay() -> Chart:
-    """The chart with KubeRay's in it."""
+    """Return the chart with its dependency, the KubeRay chart."""
     return whole_chart()
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server without controllers: what Helm writes stays as it is, and no pod starts."""
+    """Start an API server without controllers: objects stay as Helm wrote them; no pod starts."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
         yield server
 
 
 @pytest.fixture
 def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release]:
-    """Not installed yet. Afterwards nothing of it is left that another would run into."""
+    """Return a release that is not installed yet. Delete its cluster-wide objects afterwards."""
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     yield Release(chart, server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
     ours = "app.kubernetes.io/managed-by=Helm"

@@ -1,39 +1,42 @@
-"""The definition comes with the release, and stays when the release goes."""
+"""The CRD is installed with the release and kept after an uninstall."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import yaml
 
 from support.cluster.chart import Chart, one
 from support.cluster.deployment import CHART
 
+Object = dict[str, Any]
+
 KEPT = {"helm.sh/resource-policy": "keep"}
 
 
-def test_the_definition_is_the_one_that_is_generated(chart: Chart) -> None:
+def test_crd_equals_the_generated_file(chart: Chart) -> None:
     generated = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
     installed = one(chart.manifests(), "CustomResourceDefinition")
     assert installed["spec"] == generated["spec"]
     assert installed["metadata"]["name"] == generated["metadata"]["name"]
 
 
-def test_definition_is_kept_by_default(chart: Chart) -> None:
+def test_crd_is_kept_by_default(chart: Chart) -> None:
     metadata = one(chart.manifests(), "CustomResourceDefinition")["metadata"]
     assert metadata["annotations"] == KEPT
     manifests = chart.manifests({"crds": {"keep": False}})
     assert "annotations" not in one(manifests, "CustomResourceDefinition")["metadata"]
 
 
-def test_definition_can_be_disabled(chart: Chart) -> None:
+def test_crd_can_be_disabled(chart: Chart) -> None:
     kinds = {manifest["kind"] for manifest in chart.manifests({"crds": {"enabled": False}})}
     assert "CustomResourceDefinition" not in kinds
 
 
-def test_nothing_else_is_kept(chart: Chart) -> None:
-    kept = [m["kind"] for m in chart.manifests() if "annotations" in m["metadata"]]
-    assert sorted(kept) == ["CustomResourceDefinition", "Secret"]
+def test_kept_objects_are_the_crd_and_the_token_key(chart: Chart) -> None:
+    def kept(values: Object) -> list[str]:
+        manifests = chart.manifests(values)
+        return sorted(m["kind"] for m in manifests if "annotations" in m["metadata"])
 
-
-def test_the_token_key_is_kept_with_the_jobs_only(chart: Chart) -> None:
-    kept = [m for m in chart.manifests({"crds": {"keep": False}}) if "annotations" in m["metadata"]]
-    assert kept == []
+    assert kept({}) == ["CustomResourceDefinition", "Secret"]
+    assert kept({"crds": {"keep": False}}) == []

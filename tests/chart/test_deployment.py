@@ -1,4 +1,4 @@
-"""The operator's pod: one at a time, under the strictest Pod Security, set as the values say."""
+"""The Deployment of the operator: one restricted pod that is configured by the values."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_deployment_has_one_replica_and_recreates_it(manifests: list[Object]) ->
     assert spec["strategy"] == {"type": "Recreate"}
 
 
-def test_the_deployment_selects_its_own_pods(manifests: list[Object]) -> None:
+def test_deployment_selects_its_own_pods(manifests: list[Object]) -> None:
     selector = one(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
     assert selector.items() <= pod(manifests)["metadata"]["labels"].items()
 
 
 @pytest.mark.parametrize("values", [{"commonLabels": {"a": "b"}}, {"podLabels": {"a": "b"}}])
-def test_more_labels_do_not_change_the_selector(
+def test_deployment_selector_does_not_depend_on_labels_in_the_values(
     chart: Chart, manifests: list[Object], values: Object
 ) -> None:
-    """Kubernetes allows no change of it, so an upgrade with one would fail."""
+    """Kubernetes refuses to change a selector, so an upgrade would fail."""
     changed = chart.manifests(values)
     assert pod(changed)["metadata"]["labels"]["a"] == "b"
     selector = one(manifests, "Deployment")["spec"]["selector"]
@@ -78,28 +78,28 @@ def test_tmp_does_not_block_node_drains(chart: Chart, manifests: list[Object]) -
     assert (annotations[volumes], annotations["a"]) == ("tmp,cache", "b")
 
 
-def test_the_health_endpoint_is_probed_where_it_listens(manifests: list[Object]) -> None:
+def test_health_probes_use_the_health_port(manifests: list[Object]) -> None:
     found = container(manifests)
     assert {"name": "http", "containerPort": 8080} in found["ports"]
     assert OperatorSettings.model_fields["health_port"].default == 8080
     for probe, path in PROBES.items():
         assert found[probe]["httpGet"] == {"path": path, "port": "http"}
-        assert found[probe]["timeoutSeconds"] >= 5  # a busy loop answers late
+        assert found[probe]["timeoutSeconds"] >= 5  # a busy event loop answers late
 
 
-def test_memory_is_limited_and_cpu_is_not(manifests: list[Object]) -> None:
-    """A limit of memory keeps a node whole; one of CPU would only make the operator late."""
+def test_resources_limit_memory_but_not_cpu(manifests: list[Object]) -> None:
+    """A memory limit protects the node. A CPU limit would only slow the operator down."""
     resources = container(manifests)["resources"]
     assert "memory" in resources["limits"]
     assert "cpu" not in resources["limits"]
     assert resources["requests"].keys() == {"cpu", "memory"}
 
 
-def test_the_image_is_that_of_the_chart(manifests: list[Object]) -> None:
+def test_image_has_the_version_of_the_chart(manifests: list[Object]) -> None:
     assert container(manifests)["image"] == f"batchinference/operator:{__version__}"
 
 
-def test_the_operator_understands_every_variable(
+def test_env_variables_are_read_by_the_operator(
     chart: Chart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {
@@ -123,7 +123,7 @@ def test_the_operator_understands_every_variable(
 
 
 @pytest.mark.parametrize("name", ["defaults_file", "token_key_file"])
-def test_every_file_that_a_variable_names_is_mounted(
+def test_env_variables_of_files_refer_to_mounted_files(
     chart: Chart, manifests: list[Object], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in container(manifests)["env"]:
@@ -132,26 +132,23 @@ def test_every_file_that_a_variable_names_is_mounted(
     mounts = {found["mountPath"]: found["name"] for found in container(manifests)["volumeMounts"]}
     volumes = {found["name"]: found for found in pod(manifests)["spec"]["volumes"]}
     volume = volumes[mounts[str(file.parent)]]
-    kind = "ConfigMap" if "configMap" in volume else "Secret"
-    source = (
-        volume["configMap"]["name"] if "configMap" in volume else volume["secret"]["secretName"]
-    )
-    assert one(manifests, kind)["metadata"]["name"] == source
-    assert file.name in one(manifests, kind)["data"]
+    if "configMap" in volume:
+        source, expected = one(manifests, "ConfigMap"), volume["configMap"]["name"]
+    else:
+        source, expected = one(manifests, "Secret"), volume["secret"]["secretName"]
+    assert source["metadata"]["name"] == expected
+    assert file.name in source["data"]
 
 
 def defaults(manifests: list[Object]) -> Cluster:
-    text = one(manifests, "ConfigMap")["data"]["defaults.yaml"]
-    return parse_cluster(text)
+    return parse_cluster(one(manifests, "ConfigMap")["data"]["defaults.yaml"])
 
 
-def test_the_default_image_of_jobs_is_the_pipeline_of_the_same_version(
-    manifests: list[Object],
-) -> None:
+def test_defaults_have_the_pipeline_image_of_the_same_version(manifests: list[Object]) -> None:
     assert defaults(manifests).image == f"batchinference/pipeline:{__version__}"
 
 
-def test_defaults_are_handed_over_as_they_are_written(chart: Chart) -> None:
+def test_defaults_are_passed_unchanged(chart: Chart) -> None:
     given = {
         "image": "registry.example/pipeline:1",
         "requests": {"cpu": 0.1, "memory": "256Mi"},
@@ -169,13 +166,13 @@ def test_defaults_are_handed_over_as_they_are_written(chart: Chart) -> None:
     assert defaults(chart.manifests({"defaults": given})) == Cluster.model_validate(given)
 
 
-@pytest.mark.parametrize("nothing", [None, {}])
-def test_defaults_may_be_left_empty(chart: Chart, manifests: list[Object], nothing: Any) -> None:
-    assert defaults(chart.manifests({"defaults": nothing})) == defaults(manifests)
+@pytest.mark.parametrize("empty", [None, {}])
+def test_defaults_may_be_empty(chart: Chart, manifests: list[Object], empty: Any) -> None:
+    assert defaults(chart.manifests({"defaults": empty})) == defaults(manifests)
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_the_settings_of_a_probe_may_be_left_to_kubernetes(chart: Chart, probe: str) -> None:
+def test_health_probe_settings_may_be_removed(chart: Chart, probe: str) -> None:
     found = container(chart.manifests({probe: None}))[probe]
     assert found == {"httpGet": {"path": PROBES[probe], "port": "http"}}
 
@@ -186,7 +183,7 @@ def checksum(manifests: list[Object]) -> str:
 
 
 def test_changed_defaults_restart_the_operator(chart: Chart, manifests: list[Object]) -> None:
-    """It reads them when it starts."""
+    """The operator reads the defaults only at its start."""
     changed = chart.manifests({"defaults": {"image": "other"}})
     assert checksum(changed) != checksum(manifests)
     text = one(changed, "ConfigMap")["data"]["defaults.yaml"]
@@ -194,6 +191,5 @@ def test_changed_defaults_restart_the_operator(chart: Chart, manifests: list[Obj
 
 
 def test_other_changes_do_not_restart_the_operator(chart: Chart, manifests: list[Object]) -> None:
-    assert checksum(chart.manifests({"serviceAccount": {"annotations": {"a": "b"}}})) == checksum(
-        manifests
-    )
+    changed = chart.manifests({"serviceAccount": {"annotations": {"a": "b"}}})
+    assert checksum(changed) == checksum(manifests)

@@ -1,4 +1,4 @@
-"""KubeRay comes with the release where it is asked for, and not otherwise."""
+"""KubeRay is installed with the release only if it is enabled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_kuberay_can_be_enabled(with_kuberay: Chart) -> None:
     assert any("kuberay" in name for name in found)
 
 
-def test_kuberays_definitions_come_with_it(with_kuberay: Chart) -> None:
+def test_kuberay_includes_its_crds(with_kuberay: Chart) -> None:
     manifests = with_kuberay.manifests(ENABLED, "--include-crds")
     definitions = {
         m["metadata"]["name"] for m in manifests if m["kind"] == "CustomResourceDefinition"
@@ -33,11 +33,8 @@ def test_kuberays_definitions_come_with_it(with_kuberay: Chart) -> None:
     assert {"rayjobs.ray.io", "rayclusters.ray.io"} <= definitions
 
 
-def test_the_operator_is_the_same_with_and_without_kuberay(
-    with_kuberay: Chart, chart: Chart
-) -> None:
-    alone, beside = chart.manifests(), with_kuberay.manifests(ENABLED)
-    named = {(m["kind"], m["metadata"]["name"]): m for m in beside}
-    for manifest in alone:
+def test_kuberay_does_not_change_the_operator(with_kuberay: Chart, chart: Chart) -> None:
+    named = {(m["kind"], m["metadata"]["name"]): m for m in with_kuberay.manifests(ENABLED)}
+    for manifest in chart.manifests():
         if manifest["kind"] != "Secret":  # its key is random
             assert named[manifest["kind"], manifest["metadata"]["name"]] == manifest

@@ -1,4 +1,4 @@
-"""The chart is well-formed in Helm's eyes and in those of every Kubernetes it is for."""
+"""The chart is valid for Helm and for each supported version of Kubernetes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
 OLDEST = re.search(r"1\.\d+\.0", ABOUT["kubeVersion"]).group()  # type: ignore[union-attr]
 ALL_VERSIONS = list(dict.fromkeys(all_versions()))
-"""What this version of kubernetes-validate knows."""
+"""Versions of Kubernetes that kubernetes-validate knows."""
 VERSIONS = ALL_VERSIONS[ALL_VERSIONS.index(OLDEST) :]
 
 EVERYTHING = {
@@ -50,15 +50,15 @@ EVERYTHING = {
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
 }
 VALUES = {
-    "as it comes": {},
+    "default": {},
     "everything": EVERYTHING,
-    "nothing of its own": {
+    "existing objects": {
         "crds": {"enabled": False},
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "own"},
         "tokenKey": {"existingSecret": "own"},
     },
-    "a long name": {"fullnameOverride": "a" * 70},
+    "long name": {"fullnameOverride": "a" * 70},
     "empty extras": {"resources": {}, "livenessProbe": {}, "readinessProbe": {}},
 }
 
@@ -70,12 +70,8 @@ def lint(chart: Chart) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_helm_lint_passes(chart: Chart) -> None:
-    assert lint(chart) == ""
-
-
-def test_helm_lint_passes_with_kuberay(with_kuberay: Chart) -> None:
-    assert lint(with_kuberay) == ""
+def test_helm_lint_passes(chart: Chart, with_kuberay: Chart) -> None:
+    assert (lint(chart), lint(with_kuberay)) == ("", "")
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -93,14 +89,14 @@ def test_objects_are_valid_in_every_supported_kubernetes(chart: Chart, version: 
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_an_older_kubernetes_is_refused(chart: Chart) -> None:
+def test_older_kubernetes_is_refused(chart: Chart) -> None:
     done = chart.render({}, "--kube-version", "1.28.15")
     assert done.returncode != 0
     assert "incompatible with Kubernetes v1.28.15" in done.stderr
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_no_two_objects_share_a_name(chart: Chart, values: Object) -> None:
+def test_objects_have_unique_names(chart: Chart, values: Object) -> None:
     names = [
         (found["kind"], found["metadata"].get("namespace"), found["metadata"]["name"])
         for found in chart.manifests(values)
@@ -109,7 +105,7 @@ def test_no_two_objects_share_a_name(chart: Chart, values: Object) -> None:
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_every_object_carries_the_labels_of_its_release(chart: Chart, values: Object) -> None:
+def test_objects_have_the_labels_of_the_release(chart: Chart, values: Object) -> None:
     for manifest in chart.manifests(values):
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "batchinference"

@@ -1,4 +1,4 @@
-"""Prometheus finds the operator by its Service or by a PodMonitor."""
+"""Prometheus discovers the operator by its Service or by a PodMonitor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def template(manifests: list[Object]) -> Object:
     return found
 
 
-def test_the_service_leads_to_the_port_of_the_operator(chart: Chart) -> None:
+def test_metrics_service_selects_pods_and_port(chart: Chart) -> None:
     manifests = chart.manifests({"metrics": {"service": {"port": 9000}}})
     spec = one(manifests, "Service")["spec"]
     assert spec["selector"].items() <= template(manifests)["metadata"]["labels"].items()
@@ -24,9 +24,8 @@ def test_the_service_leads_to_the_port_of_the_operator(chart: Chart) -> None:
 
 
 def test_pod_monitor_is_disabled_by_default(chart: Chart) -> None:
-    """Its kind is unknown to a cluster without the Prometheus operator."""
-    kinds = {manifest["kind"] for manifest in chart.manifests()}
-    assert "PodMonitor" not in kinds
+    """A cluster without the Prometheus operator does not know its kind."""
+    assert "PodMonitor" not in {manifest["kind"] for manifest in chart.manifests()}
 
 
 def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:

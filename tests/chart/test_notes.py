@@ -10,7 +10,7 @@ from support.cluster.chart import Chart
 
 
 def notes(chart: Chart, directory: Path, *flags: str) -> str:
-    """Return the notes. The missing kubeconfig keeps Helm from any cluster."""
+    """Return the notes. Without a kubeconfig, Helm cannot reach a cluster."""
     command = ["helm", "install", "release", str(chart.path), "--dry-run=client", *flags]
     environment = {**os.environ, "KUBECONFIG": str(directory / "none")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

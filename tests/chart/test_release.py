@@ -1,4 +1,4 @@
-"""A release from its installation to its end, on a real API server."""
+"""Installation, upgrade and uninstallation of a release, on a real API server."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def checksum(release: Release) -> str:
     return found
 
 
-def some_job(release: Release) -> Namespace:
-    """A job in a namespace of its own, and what leads to it."""
+def create_job(release: Release) -> Namespace:
+    """Create a job in its own namespace, and return the namespace."""
     namespace = new_namespace(release.server, f"{release.namespace}-jobs")
     path = "/apis/batchinference.dev/v1alpha1/batchinferences"
     eventually("jobs are served", lambda: release.server.serves(path), 30, 0.05)
@@ -55,7 +55,7 @@ def test_install_creates_all_objects(release: Release) -> None:
     ]:
         assert release.has(kind, name), kind
     assert len(key(release)) >= 32
-    some_job(release)
+    create_job(release)
 
 
 def test_pod_meets_restricted_pod_security(release: Release) -> None:
@@ -68,7 +68,7 @@ def test_pod_meets_restricted_pod_security(release: Release) -> None:
 
 
 def test_upgrade_keeps_the_key(release: Release) -> None:
-    """Else running jobs would be out of touch: their tokens follow from it."""
+    """The tokens of running jobs are derived from the key."""
     release.install()
     before = key(release)
     release.upgrade(workers=32, defaults={"image": "registry.example/pipeline:2"})
@@ -77,7 +77,7 @@ def test_upgrade_keeps_the_key(release: Release) -> None:
     assert key(release) == before
 
 
-def test_two_installations_have_two_keys(chart: Chart) -> None:
+def test_installations_have_different_keys(chart: Chart) -> None:
     made = [one(chart.render_again(), "Secret")["data"]["key"] for _ in range(2)]
     assert made[0] != made[1]
 
@@ -104,8 +104,8 @@ def test_upgrade_with_new_defaults_restarts_the_operator(release: Release) -> No
     assert checksum(release) != before
 
 
-def test_upgrade_updates_the_definition(release: Release, tmp_path: Path) -> None:
-    """A definition in a chart's own folder for them would stay as it was."""
+def test_upgrade_updates_the_crd(release: Release, tmp_path: Path) -> None:
+    """Helm would not update a CRD in the folder `crds` of a chart."""
     older = Chart(tmp_path / "older")
     shutil.copytree(release.chart.path, older.path)
     definition = yaml.safe_load((older.path / "files" / "crd.yaml").read_text())
@@ -123,43 +123,39 @@ def columns_of(release: Release) -> list[Object]:
     return found
 
 
-def test_jobs_and_definition_survive_uninstall(release: Release) -> None:
+def test_uninstall_keeps_jobs_and_crd(release: Release) -> None:
     release.install()
-    namespace = some_job(release)
+    namespace = create_job(release)
     release.uninstall()
     assert not release.has("Deployment", FULLNAME)
     assert not release.has("ClusterRole", FULLNAME)
     assert namespace.find("BatchInference", "job")
 
 
-def test_reinstall_adopts_the_kept_definition(release: Release) -> None:
+def test_reinstall_adopts_the_kept_crd(release: Release) -> None:
     release.install()
-    namespace = some_job(release)
+    namespace = create_job(release)
     release.uninstall()
     release.install()
     assert namespace.find("BatchInference", "job")
 
 
-def test_definition_stays_when_it_is_disabled(release: Release) -> None:
+def test_upgrade_with_crd_disabled_keeps_the_crd(release: Release) -> None:
     release.install()
-    namespace = some_job(release)
+    namespace = create_job(release)
     release.upgrade(crds={"enabled": False})
     assert namespace.find("BatchInference", "job")
 
 
-def test_definition_is_deleted_when_not_kept(release: Release) -> None:
+def test_uninstall_deletes_the_crd_if_not_kept(release: Release) -> None:
     release.install(crds={"keep": False})
-    some_job(release)
+    create_job(release)
     release.uninstall()
-    eventually(
-        "the definition is gone",
-        lambda: not release.has("CustomResourceDefinition", CRD),
-        30,
-        0.05,
-    )
+    gone = "the definition is gone"
+    eventually(gone, lambda: not release.has("CustomResourceDefinition", CRD), 30, 0.05)
 
 
-def test_named_namespaces_get_roles_and_the_cluster_none(release: Release) -> None:
+def test_watched_namespaces_get_roles_instead_of_a_cluster_role(release: Release) -> None:
     watched = [f"{release.namespace}-{team}" for team in ("a", "b")]
     for name in watched:
         new_namespace(release.server, name)
@@ -181,20 +177,20 @@ def test_upgrade_with_invalid_value_changes_nothing(release: Release) -> None:
 def test_uninstall_leaves_only_kept_objects(release: Release) -> None:
     release.install()
     release.uninstall()
-    assert left_of(release, "configmaps") == left_of(release, "serviceaccounts") == []
-    (key,) = left_of(release, "secrets")
+    assert remaining(release, "configmaps") == remaining(release, "serviceaccounts") == []
+    (key,) = remaining(release, "secrets")
     release.install()
-    assert left_of(release, "secrets")[0]["data"] == key["data"]
+    assert remaining(release, "secrets")[0]["data"] == key["data"]
 
 
-def test_uninstall_leaves_nothing_without_keep(release: Release) -> None:
+def test_uninstall_deletes_all_objects_if_none_is_kept(release: Release) -> None:
     release.install(crds={"keep": False})
     release.uninstall()
     for plural in ("secrets", "configmaps", "serviceaccounts"):
-        assert left_of(release, plural) == []
+        assert remaining(release, plural) == []
 
 
-def left_of(release: Release, plural: str) -> list[Any]:
+def remaining(release: Release, plural: str) -> list[Any]:
     path = f"/api/v1/namespaces/{release.namespace}/{plural}"
     items: list[Any] = release.server.get(path, labelSelector="helm.sh/chart")["items"]
     return items

@@ -1,4 +1,4 @@
-"""Rights in the whole cluster, or in the namespaces that are named and nowhere else."""
+"""Permissions in the whole cluster, or only in the watched namespaces."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def of_kind(manifests: list[Object], kind: str) -> list[Object]:
     return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
-def test_all_namespaces_take_a_cluster_role(chart: Chart) -> None:
+def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
     manifests = chart.manifests()
     assert {"ClusterRole", "ClusterRoleBinding"} <= kinds(manifests)
     assert {"Role", "RoleBinding"}.isdisjoint(kinds(manifests))
 
 
-def test_named_namespaces_take_a_role_in_each_and_none_in_the_cluster(chart: Chart) -> None:
+def test_roles_are_created_in_watched_namespaces_only(chart: Chart) -> None:
     manifests = chart.manifests(WATCHED)
     assert {"ClusterRole", "ClusterRoleBinding"}.isdisjoint(kinds(manifests))
     for kind in ("Role", "RoleBinding"):
@@ -35,7 +35,7 @@ def test_named_namespaces_take_a_role_in_each_and_none_in_the_cluster(chart: Cha
         assert found == WATCHED["watchNamespaces"]
 
 
-def test_the_rights_in_a_namespace_are_the_same_whichever_way_they_are_given(chart: Chart) -> None:
+def test_roles_and_cluster_role_grant_the_same_permissions(chart: Chart) -> None:
     everywhere = one(chart.manifests({"rbac": {"aggregate": False}}), "ClusterRole")["rules"]
     within = [role["rules"] for role in of_kind(chart.manifests(WATCHED), "Role")]
     (extra,) = (rule for rule in everywhere if rule not in within[0])
@@ -43,7 +43,7 @@ def test_the_rights_in_a_namespace_are_the_same_whichever_way_they_are_given(cha
     assert within == [[rule for rule in everywhere if rule != extra]] * 2
 
 
-def test_rights_are_aggregated_to_view_and_edit(chart: Chart) -> None:
+def test_roles_are_aggregated_to_view_edit_and_admin(chart: Chart) -> None:
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
     given = {
         label.removeprefix(aggregate): role["rules"]
@@ -66,29 +66,26 @@ def test_roles_have_no_wildcards(chart: Chart, values: Object) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])
-def test_each_binding_joins_the_role_with_the_service_account(chart: Chart, values: Object) -> None:
+def test_role_bindings_refer_to_role_and_service_account(chart: Chart, values: Object) -> None:
     manifests = chart.manifests(values)
     account = one(manifests, "ServiceAccount")["metadata"]
     bindings = [m for m in manifests if m["kind"].endswith("RoleBinding")]
     assert bindings
     for binding in bindings:
-        (subject,) = binding["subjects"]
-        assert subject == {
-            "kind": "ServiceAccount",
-            "name": account["name"],
-            "namespace": NAMESPACE,
-        }
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": NAMESPACE}
+        ]
         role = binding["roleRef"]
         assert role["kind"] == binding["kind"].removesuffix("Binding")
         assert role["name"] in {m["metadata"]["name"] for m in of_kind(manifests, role["kind"])}
 
 
-def test_roles_can_be_left_to_others(chart: Chart) -> None:
+def test_roles_can_be_disabled(chart: Chart) -> None:
     manifests = chart.manifests({"rbac": {"create": False}})
     assert not any("Role" in kind for kind in kinds(manifests))
 
 
-def test_a_service_account_of_ones_own_is_used(chart: Chart) -> None:
+def test_service_account_can_be_an_existing_one(chart: Chart) -> None:
     manifests = chart.manifests({"serviceAccount": {"create": False, "name": "own"}})
     assert "ServiceAccount" not in kinds(manifests)
     pod = one(manifests, "Deployment")["spec"]["template"]["spec"]

@@ -37,23 +37,27 @@ def report_in(directory: Path) -> Report:
     return Report.parse((directory / REPORT_FILE).read_bytes())
 
 
+@pytest.mark.xdist_group("command")
 class TestSuccess:
     """One job that succeeds, with all options."""
 
     @pytest.fixture(scope="class")
-    def directory(self, tmp_path_factory: pytest.TempPathFactory, own_code: Path) -> Path:
+    @classmethod
+    def directory(cls, tmp_path_factory: pytest.TempPathFactory, own_code: Path) -> Path:
         directory = tmp_path_factory.mktemp("success")
         steps = [{"name": "own", "python": {"callable": "own_code:length"}}]
         job_file(directory, own_code, steps=steps)
         return directory
 
     @pytest.fixture(scope="class")
-    def command(self, directory: Path) -> Command:
+    @classmethod
+    def command(cls, directory: Path) -> Command:
         arguments = ["run", "job.yaml", "--sample", "3", "--report-directory", "reports/here"]
         return Command(arguments, directory, {"SOME_SECRET": SECRET})
 
     @pytest.fixture(scope="class")
-    def done(self, command: Command) -> subprocess.CompletedProcess[str]:
+    @classmethod
+    def done(cls, command: Command) -> subprocess.CompletedProcess[str]:
         return command.run()
 
     def test_exit_code_is_0_and_stdout_is_empty(

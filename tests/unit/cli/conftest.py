@@ -19,7 +19,7 @@ WriteJob = Callable[..., str]
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of its own, in which the program runs."""
+    """Return a temporary directory, and run the program in it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -39,7 +39,7 @@ def invoke(directory: Path) -> Invoke:
 
 @pytest.fixture
 def write_job(directory: Path) -> WriteJob:
-    """Write documents into a file of `directory`, as one YAML stream; returns the file's name."""
+    """Write documents into a file of `directory`, as one YAML stream, and return its name."""
 
     def write(*documents: Document, file: str = "job.yaml") -> str:
         (directory / file).write_text(yaml.safe_dump_all(documents))

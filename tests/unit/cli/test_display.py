@@ -1,4 +1,4 @@
-"""What a person sees of a running job."""
+"""The display of a running job, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -30,20 +30,29 @@ def report(state: JobState = JobState.RUNNING, **fields: Any) -> Report:
     )
 
 
-def at(rows: int, total: int | None = 1000, rate: float | None = None) -> Report:
-    """A running job that has finished so many rows."""
+def running(rows: int, total: int | None = 1000, rate: float | None = None) -> Report:
+    """Return the report of a running job that has finished some rows."""
     percent = None if total is None else 100 * rows // total
     progress = Progress(rows=rows, total=total, percent=percent, rowsPerSecond=rate)
     return report(progress=progress)
 
 
 def log(*reports: Report, width: int = 80) -> list[str]:
-    """The lines that a file or a pipe gets."""
-    console = Console(file=io.StringIO(), width=width)
+    """Return the lines that are written to a file or a pipe."""
+    return output_of(Console(file=io.StringIO(), width=width), *reports).splitlines()
+
+
+def on_terminal(*reports: Report) -> str:
+    return output_of(
+        Console(file=io.StringIO(), force_terminal=True, width=100, _environ={}), *reports
+    )
+
+
+def output_of(console: Console, *reports: Report) -> str:
     with Display(console) as display:
         for one in reports:
             display.show(one)
-    return printed(console).splitlines()
+    return printed(console)
 
 
 def summary(one: Report, width: int = 80) -> list[str]:
@@ -57,38 +66,36 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_log_gets_a_line_for_each_state() -> None:
-    states = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING]
-    assert log(*(report(state) for state in states)) == [
-        "mine: preparing",
-        "mine: running",
-        "mine: finalizing",
-    ]
+def test_log_has_a_line_for_each_state_except_the_end() -> None:
+    assert log(*map(report, JobState)) == ["mine: preparing", "mine: running", "mine: finalizing"]
 
 
-def test_a_log_gets_a_line_for_each_tenth_of_the_way() -> None:
-    lines = log(*(at(rows) for rows in range(0, 1001, 7)))
+def test_log_has_a_line_for_each_ten_percent() -> None:
+    lines = log(*(running(rows) for rows in range(0, 1001, 7)))
     assert [line.split(", ")[2] for line in lines] == [
         "0 %", "10 %", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %", "80 %", "90 %",
     ]  # fmt: skip
 
 
-def test_unchanged_state_is_logged_once() -> None:
-    assert len(log(*[at(120)] * 50)) == 1
+def test_log_omits_unchanged_reports() -> None:
+    assert len(log(*[running(120)] * 50)) == 1
 
 
-def test_line_shows_progress_and_rate() -> None:
-    assert log(at(120, rate=33.25)) == ["mine: running, 120 rows, 12 %, 33.2 rows/s"]
+def test_log_line_is_not_wrapped() -> None:
+    assert len(log(running(120, rate=33.3), width=20)) == 1
 
 
-def test_line_omits_unknown_figures() -> None:
-    assert log(at(0)) == ["mine: running, 0 rows, 0 %"]
-    assert log(at(120, total=None, rate=2.0)) == ["mine: running, 120 rows, 2.0 rows/s"]
-
-
-@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
-def test_the_end_is_left_to_the_summary(state: JobState) -> None:
-    assert log(report(state)) == []
+@pytest.mark.parametrize(
+    ("one", "figures"),
+    [
+        (running(120, rate=33.25), "120 rows, 12 %, 33.2 rows/s"),
+        (running(0), "0 rows, 0 %"),
+        (running(120, total=None, rate=2.0), "120 rows, 2.0 rows/s"),
+    ],
+    ids=["all", "no rate", "no total"],
+)
+def test_log_line_shows_the_known_figures(one: Report, figures: str) -> None:
+    assert log(one) == [f"mine: running, {figures}"]
 
 
 def test_summary_of_a_succeeded_job() -> None:
@@ -115,73 +122,51 @@ def test_summary_counts_skipped_and_failed_rows() -> None:
     assert lines[-1] == "errors  s3://out/errors/"
 
 
-def test_summary_of_a_failed_job_has_its_reason() -> None:
+def test_summary_of_a_failed_job_shows_its_reason() -> None:
     lines = summary(report(JobState.FAILED, reason="ModelLoad", message="there is no model"))
     assert lines[:3] == ["job     mine", "result  failed", "        ModelLoad: there is no model"]
 
 
-def test_the_summary_of_a_job_that_failed_at_once_has_no_numbers() -> None:
-    lines = summary(report(JobState.FAILED, message="no"))
-    assert [line.split()[0] for line in lines] == ["job", "result", "no", "output"]
-
-
-def test_a_message_of_several_lines_stays_in_its_column() -> None:
+def test_summary_without_counts_has_no_figures() -> None:
     lines = summary(report(JobState.FAILED, message="first\nsecond"))
+    assert [line.split()[0] for line in lines] == ["job", "result", "first", "second", "output"]
     assert lines[2:4] == ["        first", "        second"]
 
 
-def test_message_is_shown_unchanged() -> None:
+def test_summary_shows_a_message_unchanged() -> None:
     message = "in [/tmp/x]: the columns are [image, text] :warning: " + "and more " * 30
     lines = summary(report(JobState.FAILED, message=message), width=40)
     assert lines[2] == "        " + message
 
 
-def test_addresses_are_never_cut() -> None:
+def test_summary_shows_an_address_unchanged() -> None:
     output = "s3://bucket/" + "deep/" * 30
     done = report(JobState.SUCCEEDED).model_copy(update={"output": output})
     assert summary(done, width=40)[-1] == f"output  {output}"
 
 
-def test_a_line_of_a_log_is_never_wrapped() -> None:
-    assert len(log(at(120, rate=33.3), width=20)) == 1
-
-
-def on_terminal(*reports: Report) -> str:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, _environ={})
-    with Display(console) as display:
-        for one in reports:
-            display.show(one)
-    return printed(console)
-
-
-def test_a_terminal_gets_a_bar() -> None:
-    shown = CONTROL.sub("", on_terminal(at(0), at(500, rate=33.25)))
-    frame = next(line for line in shown.splitlines() if "500/1000" in line)
+def test_terminal_shows_a_progress_bar() -> None:
+    text = on_terminal(running(0), running(500, rate=33.25))
+    assert "mine: running" not in text, "the lines of a log are not for terminals"
+    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500/1000" in line)
     assert frame.startswith("running")
     assert "50%" in frame
     assert "33.2 rows/s" in frame
     assert "━" in frame
 
 
-def test_bar_without_total_shows_rows_only() -> None:
-    shown = CONTROL.sub("", on_terminal(at(7, total=None)))
-    assert "7/?" in shown
+def test_terminal_shows_rows_without_a_total() -> None:
+    assert "7/?" in CONTROL.sub("", on_terminal(running(7, total=None)))
 
 
-def test_the_bar_goes_when_the_job_has_ended() -> None:
-    shown = on_terminal(at(500), report(JobState.SUCCEEDED))
-    erased_line = "\x1b[2K"
-    assert shown.rstrip().endswith(erased_line)
-    assert "\x1b[?25h" in shown  # the cursor is back
+def test_terminal_progress_bar_is_erased_when_the_job_has_ended() -> None:
+    text = on_terminal(running(500), report(JobState.SUCCEEDED))
+    erased_line, visible_cursor = "\x1b[2K", "\x1b[?25h"
+    assert text.rstrip().endswith(erased_line)
+    assert visible_cursor in text
 
 
-def test_a_terminal_gets_no_lines() -> None:
-    assert "mine: running" not in on_terminal(at(0), at(500))
-
-
-def test_display_survives_a_replaced_stderr(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_display_survives_a_replaced_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     display = Display()
     saved = os.dup(2)
     with open(os.devnull, "w") as nowhere:

@@ -1,4 +1,4 @@
-"""Relative paths of a job start where its file lies."""
+"""Relative paths of a job start at the directory of its file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from support.documents.parsed import filter_step, job, nearest_step
 from support.documents.runtimes import full_model
 
 HERE = Path("/jobs/mine")
+SQL = {"format": "sql", "query": "SELECT 1"}
 
 
 def absolute(directory: Path = HERE, **spec: Any) -> BatchInference:
@@ -42,7 +43,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_input(path: str, expected: str) -> None:
+def test_path_of_input_is_made_absolute(path: str, expected: str) -> None:
     made = absolute(read={"format": "text", "paths": ["/first", path]})
     assert made.spec.read.paths == ["/first", expected]
 
@@ -53,43 +54,31 @@ def test_input(path: str, expected: str) -> None:
         ({"format": "lance", "path": "a.lance"}, "path", "/jobs/mine/a.lance"),
         ({"format": "huggingface", "name": "./set"}, "name", "/jobs/mine/set"),
         ({"format": "huggingface", "name": "org/set"}, "name", "org/set"),
-        (
-            {"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db"},
-            "url",
-            "sqlite:////jobs/mine/a.db",
-        ),
-        (
-            {"format": "sql", "query": "SELECT 1", "url": "postgresql://host/db"},
-            "url",
-            "postgresql://host/db",
-        ),
+        ({**SQL, "url": "sqlite:///a.db"}, "url", "sqlite:////jobs/mine/a.db"),
+        ({**SQL, "url": "postgresql://host/db"}, "url", "postgresql://host/db"),
     ],
 )
-def test_a_source_that_is_not_files(read: dict[str, str], field: str, expected: str) -> None:
+def test_path_of_a_source_is_made_absolute(read: dict[str, str], field: str, expected: str) -> None:
     assert getattr(absolute(read=read).spec.read, field) == expected
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_output_and_errors(path: str, expected: str) -> None:
-    made = absolute(write={"format": "parquet", "path": path}, errors={"path": path})
-    assert (made.spec.write.path, made.spec.errors.path) == (expected, expected)
+def test_path_of_output_errors_and_search_is_made_absolute(path: str, expected: str) -> None:
+    write = {"format": "parquet", "path": path}
+    spec = absolute(write=write, errors={"path": path}, steps=[nearest_step(path)]).spec
+    assert (spec.write.path, spec.errors.path) == (expected, expected)
+    assert spec.steps[0].nearest
+    assert spec.steps[0].nearest.path == expected
 
 
-@pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_an_output_to_search(path: str, expected: str) -> None:
-    (step,) = absolute(steps=[nearest_step(path)]).spec.steps
-    assert step.nearest
-    assert step.nearest.path == expected
-
-
-def test_the_home_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_of_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     made = absolute(read={"format": "text", "paths": ["~/data"]})
     assert made.spec.read.paths == ["/home/me/data"]
     assert with_source("~/model") == "/home/me/model"
 
 
-def test_errors_beside_the_output_stay_there() -> None:
+def test_path_of_errors_stays_unset() -> None:
     assert absolute().spec.errors.path is None
 
 
@@ -98,17 +87,14 @@ def test_errors_beside_the_output_stay_there() -> None:
     [
         ("./model", "/jobs/mine/model"),
         ("../model", "/jobs/mine/../model"),
-        ("/models/clip", "/models/clip"),
-        ("org/model", "org/model"),
-        ("model", "model"),
-        ("s3://models/clip/", "s3://models/clip/"),
+        *((same, same) for same in ("/models/clip", "org/model", "model", "s3://models/clip/")),
     ],
 )
-def test_the_source_of_a_model(source: str, expected: str) -> None:
+def test_path_of_a_model_is_made_absolute(source: str, expected: str) -> None:
     assert with_source(source) == expected
 
 
-def test_local_folder_takes_precedence_over_hub_model(tmp_path: Path) -> None:
+def test_path_of_a_local_model_takes_precedence_over_the_hub(tmp_path: Path) -> None:
     (tmp_path / "org" / "model").mkdir(parents=True)
     assert with_source("org/model", tmp_path) == str(tmp_path / "org" / "model")
     assert with_source("org/other", tmp_path) == "org/other"
@@ -119,14 +105,14 @@ def test_local_folder_takes_precedence_over_hub_model(tmp_path: Path) -> None:
     ("folder", "expected"),
     [("", "/jobs/mine/"), ("models/", "/jobs/mine/models/"), ("s3://models/", "s3://models/")],
 )
-def test_the_file_of_a_model_is_always_a_path(runtime: str, folder: str, expected: str) -> None:
+def test_path_of_a_model_file_is_made_absolute(runtime: str, folder: str, expected: str) -> None:
     model = full_model(runtime)
     file = model.get("source", "weights.pt").rpartition("/")[2]
     made = absolute(steps=[{"name": "score", "model": {**model, "source": f"{folder}{file}"}}])
     assert source_of(made) == f"{expected}{file}"
 
 
-def test_a_model_of_the_hub_may_be_one_of_sentence_transformers() -> None:
+def test_path_of_sentence_transformers_is_made_absolute() -> None:
     step = {"name": "embed", "model": full_model("sentenceTransformers")}
     assert source_of(absolute(steps=[step])) == "org/model"
     step["model"]["source"] = "./model"
@@ -134,27 +120,27 @@ def test_a_model_of_the_hub_may_be_one_of_sentence_transformers() -> None:
     assert source_of(absolute(steps=[step])) == "/jobs/mine/model"
 
 
-def test_everything_else_stays_as_it_is() -> None:
+def test_job_without_relative_paths_is_unchanged() -> None:
     steps = [filter_step(), model_step(batchSize=7), python_step(resources={"gpu": 1})]
     before = job(steps=steps, cluster={"image": "i"})
     assert with_absolute_paths(before, HERE) == before
 
 
-def test_a_file_lies_in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path)
     assert directory_of("deep/job.yaml") == (tmp_path / "deep").resolve()
     assert directory_of("job.yaml") == tmp_path.resolve()
 
 
-def test_a_file_that_is_a_link_lies_where_the_link_leads(tmp_path: Path) -> None:
+def test_directory_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "job.yaml").touch()
     (tmp_path / "link.yaml").symlink_to(tmp_path / "real" / "job.yaml")
     assert directory_of(str(tmp_path / "link.yaml")) == (tmp_path / "real").resolve()
 
 
-def test_stdin_lies_in_the_directory_of_the_process(
+def test_directory_of_stdin_is_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -163,9 +149,8 @@ def test_stdin_lies_in_the_directory_of_the_process(
 
 def test_file_is_read_as_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
-    file = tmp_path / "job.yaml"
-    file.write_bytes("name: für".encode())
-    assert read_text(str(file)) == "name: für"
+    (tmp_path / "job.yaml").write_bytes("name: für".encode())
+    assert read_text(str(tmp_path / "job.yaml")) == "name: für"
 
 
 def test_missing_file_raises_spec_error(tmp_path: Path) -> None:

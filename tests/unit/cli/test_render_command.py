@@ -21,7 +21,7 @@ Render = Callable[..., list[Document]]
 
 @pytest.fixture
 def render(invoke: Invoke, write_job: WriteJob) -> Render:
-    """The objects of a job."""
+    """Return the rendered objects of a job."""
 
     def run(*arguments: str, job: Document | None = None) -> list[Document]:
         result = invoke("render", write_job(job or document("mine")), *arguments)
@@ -40,45 +40,33 @@ def token(objects: list[Document]) -> str:
     return str(objects[1]["stringData"]["auth_token"])
 
 
-def test_the_objects_are_what_a_ray_job_needs_and_the_ray_job(render: Render) -> None:
+def test_render_prints_config_map_secret_and_ray_job(render: Render) -> None:
     objects = render()
     assert [one["kind"] for one in objects] == ["ConfigMap", "Secret", "RayJob"]
     config_map, secret, ray_job = objects
     cluster = ray_job["spec"]["rayClusterSpec"]
     assert config_map["metadata"]["name"] in repr(cluster["headGroupSpec"])
     assert secret["metadata"]["name"] == cluster["authOptions"]["secretName"]
+    assert all("ownerReferences" not in one["metadata"] for one in objects)
 
 
-def test_config_map_holds_the_job(render: Render) -> None:
+def test_render_stores_the_job_in_the_config_map(render: Render) -> None:
     job = document("mine", steps=[filter_step(expression="text != 'für'")])
-    there = parse_one(render(job=job)[0]["data"]["job.yaml"])
-    assert there.metadata.name == "mine"
-    assert there.spec.steps[0].filter == "text != 'für'"
+    stored = parse_one(render(job=job)[0]["data"]["job.yaml"])
+    assert stored.metadata.name == "mine"
+    assert stored.spec.steps[0].filter == "text != 'für'"
 
 
-def test_rendered_objects_have_no_owner(render: Render) -> None:
-    assert all("ownerReferences" not in one["metadata"] for one in render())
-
-
-def test_the_token_is_long_and_new_each_time(render: Render) -> None:
+def test_render_creates_a_new_token_and_new_names_each_time(render: Render) -> None:
     first, second = render(), render()
     assert token(first) != token(second)
     assert len(token(first)) >= 32
     assert token(first) not in repr([first[0], first[2]])
-
-
-def test_second_rendering_has_other_names(render: Render) -> None:
-    first, second = render(), render()
     for index in (0, 1):
-        names = [objects[index]["metadata"]["name"] for objects in (first, second)]
-        assert names[0] != names[1]
+        assert first[index]["metadata"]["name"] != second[index]["metadata"]["name"]
 
 
-def test_default_image_is_the_pipeline_of_this_version(render: Render) -> None:
-    assert image(render()) == f"batchinference/pipeline:{__version__}"
-
-
-def test_operator_defaults_are_applied(render: Render, directory: Path) -> None:
+def test_render_applies_platform_defaults(render: Render, directory: Path) -> None:
     (directory / "defaults.yaml").write_text("image: platform:1\nserviceAccountName: batch\n")
     objects = render("--defaults", "defaults.yaml")
     assert image(objects) == "platform:1"
@@ -86,53 +74,44 @@ def test_operator_defaults_are_applied(render: Render, directory: Path) -> None:
     assert image(render("--defaults", "defaults.yaml", job=own)) == "own:2"
 
 
-@pytest.mark.parametrize("content", ["", "workers: {max: 3}\n"], ids=["empty", "without an image"])
-def test_defaults_without_image_keep_the_default_image(
-    render: Render, directory: Path, content: str
-) -> None:
-    (directory / "defaults.yaml").write_text(content)
-    assert image(render("--defaults", "defaults.yaml")) == f"batchinference/pipeline:{__version__}"
+def test_render_uses_the_image_of_this_version_by_default(render: Render, directory: Path) -> None:
+    default = f"batchinference/pipeline:{__version__}"
+    assert image(render()) == default
+    for content in ("", "workers: {max: 3}\n"):
+        (directory / "defaults.yaml").write_text(content)
+        assert image(render("--defaults", "defaults.yaml")) == default, content
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param(
-            b"imge: a\n", "imge: unknown field; did you mean 'image'?", id="unknown field"
-        ),
-        pytest.param(
-            b"workers: {max: 0}\n",
-            "workers.max: Input should be greater than or equal to 1, got 0",
-            id="wrong value",
-        ),
-        pytest.param(b"- a\n", "expected a mapping, got a list", id="no mapping"),
-        pytest.param(b"a: [\n", "not valid YAML: ", id="no YAML"),
-        pytest.param(b"\xff\xfe\n", "cannot be read: ", id="no text"),
+        (b"imge: a\n", "imge: unknown field; did you mean 'image'?"),
+        (b"workers: {max: 0}\n", "workers.max: Input should be greater than or equal to 1, got 0"),
+        (b"- a\n", "expected a mapping, got a list"),
+        (b"a: [\n", "not valid YAML: "),
+        (b"\xff\xfe\n", "cannot be read: "),
+        (None, "cannot be read: "),
     ],
+    ids=["unknown field", "invalid value", "list", "invalid YAML", "binary", "missing"],
 )
 @pytest.mark.parametrize("command", ["render", "plan"])
-def test_invalid_defaults_name_their_file(
+def test_invalid_platform_defaults_are_refused(
     invoke: Invoke,
     write_job: WriteJob,
     directory: Path,
-    content: bytes,
+    content: bytes | None,
     message: str,
     command: str,
 ) -> None:
-    (directory / "defaults.yaml").write_bytes(content)
+    if content is not None:
+        (directory / "defaults.yaml").write_bytes(content)
     result = invoke(command, write_job(document()), "--defaults", "defaults.yaml")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"defaults.yaml: {message}")
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_missing_defaults_file_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
-    result = invoke("render", write_job(document()), "--defaults", "nowhere.yaml")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("nowhere.yaml: cannot be read: ")
-
-
-def test_conflict_of_defaults_and_job_is_reported(
+def test_platform_defaults_in_conflict_with_the_job_are_refused(
     invoke: Invoke, write_job: WriteJob, directory: Path
 ) -> None:
     (directory / "defaults.yaml").write_text("workers: {max: 2}\n")
@@ -144,7 +123,7 @@ def test_conflict_of_defaults_and_job_is_reported(
     )
 
 
-def test_unrunnable_job_is_not_rendered(invoke: Invoke, write_job: WriteJob) -> None:
+def test_render_refuses_a_job_with_local_paths(invoke: Invoke, write_job: WriteJob) -> None:
     job = document(read={"format": "text", "paths": ["./a", "b"]})
     result = invoke("render", write_job(job))
     assert (result.exit_code, result.stdout) == (2, "")
@@ -154,7 +133,7 @@ def test_unrunnable_job_is_not_rendered(invoke: Invoke, write_job: WriteJob) -> 
     ]
 
 
-def test_the_yaml_is_for_people(invoke: Invoke, write_job: WriteJob) -> None:
+def test_render_prints_readable_yaml(invoke: Invoke, write_job: WriteJob) -> None:
     job = document("mine", steps=[filter_step(expression="text != 'für'")])
     text = invoke("render", write_job(job)).stdout
     assert text.count("\n---\n") == 2
@@ -162,6 +141,6 @@ def test_the_yaml_is_for_people(invoke: Invoke, write_job: WriteJob) -> None:
     assert "&id" not in text
 
 
-def test_stdin_is_read_for_a_dash(invoke: Invoke) -> None:
+def test_render_reads_stdin(invoke: Invoke) -> None:
     result = invoke("render", "-", stdin=yaml.safe_dump(document()))
     assert len(list(yaml.safe_load_all(result.stdout))) == 3

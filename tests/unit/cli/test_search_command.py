@@ -1,4 +1,4 @@
-"""`batchinference search`: what is refused before anything is read."""
+"""`batchinference search`: invalid arguments are refused before anything is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Invoke = Callable[..., Result]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "give exactly one of --text, --image and --row, got none"),
         (["--text", "a", "--row", "1"], "got --text and --row"),
@@ -25,30 +25,30 @@ Invoke = Callable[..., Result]
     ],
     ids=["no query", "two queries", "three queries", "k", "where", "function", "image", "output"],
 )
-def test_invalid_arguments_exit_with_2_and_one_line(
-    invoke: Invoke, arguments: list[str], words: str
+def test_search_arguments_are_refused_in_one_line(
+    invoke: Invoke, arguments: list[str], message: str
 ) -> None:
     result = invoke("search", "out", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("search: ")
-    assert words in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x", "1001"])
-def test_k_is_a_number_of_rows(invoke: Invoke, count: str) -> None:
+def test_search_k_is_refused(invoke: Invoke, count: str) -> None:
     result = invoke("search", "out", "--row", "1", "-k", count)
     assert result.exit_code == 2
     assert "-k" in result.stderr
 
 
-def test_an_address_of_an_unknown_kind_is_refused(invoke: Invoke) -> None:
+def test_search_output_of_unknown_scheme_is_refused(invoke: Invoke) -> None:
     result = invoke("search", "ftp://out", "--row", "1")
     assert result.exit_code == 2
     assert "'ftp://out': the scheme 'ftp://' is not supported" in result.stderr
 
 
-def test_a_directory_that_no_job_has_written_is_refused(invoke: Invoke, directory: Path) -> None:
+def test_search_directory_without_an_output_is_refused(invoke: Invoke, directory: Path) -> None:
     (directory / "out").mkdir()
     result = invoke("search", "out", "--text", "a cat")
     assert result.exit_code == 2

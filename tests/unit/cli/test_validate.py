@@ -1,4 +1,4 @@
-"""`batchinference validate`: what is wrong with files, without running anything."""
+"""`batchinference validate`: problems of files are reported without running a job."""
 
 from __future__ import annotations
 
@@ -14,35 +14,33 @@ from support.documents.parsed import filter_step
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-WRONG = filter_step(expression="txt == 'a'")
-WRONG_LINE = (
+INVALID = filter_step(expression="txt == 'a'")
+INVALID_MESSAGE = (
     "spec.steps[0]: step 'keep' reads column 'txt', but the columns here are text; "
     "did you mean 'text'?"
 )
 
 
-def test_a_valid_file_is_said_to_be_so(invoke: Invoke, write_job: WriteJob) -> None:
-    result = invoke("validate", write_job(document("mine")))
-    assert (result.exit_code, result.stdout, result.stderr) == (
-        0,
-        "job.yaml: mine is valid\n",
-        "",
-    )
+def test_validate_accepts_local_paths(invoke: Invoke, write_job: WriteJob) -> None:
+    for write in ({"format": "parquet", "path": "./out"}, {"format": "json", "path": "s3://out/"}):
+        result = invoke("validate", write_job(document("mine", write=write)))
+        assert result.exit_code == 0
+        assert (result.stdout, result.stderr) == ("job.yaml: mine is valid\n", "")
 
 
-def test_all_files_are_validated(invoke: Invoke, write_job: WriteJob) -> None:
+def test_validate_reads_all_files(invoke: Invoke, write_job: WriteJob) -> None:
     files = [
         write_job(document("a"), file="a.yaml"),
-        write_job(document("b", steps=[WRONG]), file="b.yaml"),
+        write_job(document("b", steps=[INVALID]), file="b.yaml"),
         write_job(document("c"), file="c.yaml"),
     ]
     result = invoke("validate", *files)
     assert result.exit_code == 2
     assert result.stdout.splitlines() == ["a.yaml: a is valid", "c.yaml: c is valid"]
-    assert result.stderr.splitlines() == [f"b.yaml: {WRONG_LINE}"]
+    assert result.stderr.splitlines() == [f"b.yaml: {INVALID_MESSAGE}"]
 
 
-def test_each_problem_has_a_line(invoke: Invoke, write_job: WriteJob) -> None:
+def test_validate_prints_a_line_for_each_problem(invoke: Invoke, write_job: WriteJob) -> None:
     wrong = document(
         "Bad_Name", read={"format": "text"}, write={"format": "orc", "path": "s3://out/"}
     )
@@ -59,7 +57,7 @@ def test_each_problem_has_a_line(invoke: Invoke, write_job: WriteJob) -> None:
     assert all(len(line.split(": ", 2)[2]) > 10 for line in lines)
 
 
-def test_deadlocked_job_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
+def test_validate_refuses_a_deadlocked_job(invoke: Invoke, write_job: WriteJob) -> None:
     crowd = model_step(replicas={"min": 8, "max": 8})
     file = write_job(document(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
     result = invoke("validate", file)
@@ -67,53 +65,49 @@ def test_deadlocked_job_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
     assert "job.yaml: spec.cluster.workers.max: this job would wait for ever" in result.stderr
 
 
-def test_all_jobs_of_a_file_are_validated(invoke: Invoke, write_job: WriteJob) -> None:
-    """Also after one that is wrong, whether its form or its plan is."""
+def test_validate_continues_after_an_invalid_job(invoke: Invoke, write_job: WriteJob) -> None:
     jobs = [
-        document("a", steps=[WRONG]),
+        document("a", steps=[INVALID]),
         document("b", write={}),
         document("c"),
-        document("d", steps=[WRONG]),
+        document("d", steps=[INVALID]),
     ]
     result = invoke("validate", write_job(*jobs))
     assert result.exit_code == 2
     assert result.stdout == "job.yaml (BatchInference 3): c is valid\n"
     assert result.stderr.splitlines() == [
-        f"job.yaml (BatchInference 1): {WRONG_LINE}",
+        f"job.yaml (BatchInference 1): {INVALID_MESSAGE}",
         "job.yaml (BatchInference 2): spec.write.format: required, but missing",
-        f"job.yaml (BatchInference 4): {WRONG_LINE}",
+        f"job.yaml (BatchInference 4): {INVALID_MESSAGE}",
     ]
 
 
-def test_other_objects_of_a_file_are_ignored(invoke: Invoke, write_job: WriteJob) -> None:
+def test_validate_ignores_other_objects(invoke: Invoke, write_job: WriteJob) -> None:
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}}
     result = invoke("validate", write_job(secret, document("mine")))
     assert (result.exit_code, result.stdout) == (0, "job.yaml: mine is valid\n")
 
 
-def test_stdin_is_read_for_a_dash(invoke: Invoke) -> None:
+def test_validate_reads_stdin(invoke: Invoke) -> None:
     result = invoke("validate", "-", stdin=yaml.safe_dump(document("piped")))
     assert (result.exit_code, result.stdout) == (0, "-: piped is valid\n")
-    result = invoke("validate", "-", stdin=yaml.safe_dump(document(steps=[WRONG])))
-    assert (result.exit_code, result.stderr) == (2, f"-: {WRONG_LINE}\n")
-
-
-def test_local_paths_are_fine_here(invoke: Invoke, write_job: WriteJob) -> None:
-    file = write_job(document(write={"format": "parquet", "path": "./out"}))
-    assert invoke("validate", file).exit_code == 0
+    result = invoke("validate", "-", stdin=yaml.safe_dump(document(steps=[INVALID])))
+    assert (result.exit_code, result.stderr) == (2, f"-: {INVALID_MESSAGE}\n")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("", "no BatchInference here, only an empty document", id="empty"),
-        pytest.param("a: [", "not valid YAML: line 1", id="broken"),
-        pytest.param("kind: Secret", "no BatchInference here, only Secret", id="another kind"),
-        pytest.param("- a", "expected 'apiVersion: batchinference.dev/v1alpha1'", id="a list"),
-        pytest.param("a: 1\na: 2", "the key 'a' is given twice", id="a key twice"),
+        ("", "no BatchInference here, only an empty document"),
+        ("a: [", "not valid YAML: line 1"),
+        ("kind: \0", "not valid YAML: "),
+        ("kind: Secret", "no BatchInference here, only Secret"),
+        ("- a", "expected 'apiVersion: batchinference.dev/v1alpha1'"),
+        ("a: 1\na: 2", "the key 'a' is given twice"),
     ],
+    ids=["empty", "syntax error", "control character", "Secret", "list", "duplicate key"],
 )
-def test_a_file_that_holds_no_job(
+def test_validate_refuses_a_file_without_a_job(
     invoke: Invoke, directory: Path, content: str, message: str
 ) -> None:
     (directory / "f.yaml").write_text(content)
@@ -124,7 +118,7 @@ def test_a_file_that_holds_no_job(
 
 
 @pytest.mark.parametrize("file", ["missing.yaml", "folder", "binary"])
-def test_unreadable_file_does_not_stop_validation(
+def test_validate_continues_after_an_unreadable_file(
     invoke: Invoke, write_job: WriteJob, directory: Path, file: str
 ) -> None:
     (directory / "folder").mkdir()
@@ -135,14 +129,7 @@ def test_unreadable_file_does_not_stop_validation(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_control_characters_are_refused(invoke: Invoke, directory: Path) -> None:
-    (directory / "nul.yaml").write_bytes(b"kind: \x00\n")
-    result = invoke("validate", "nul.yaml")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("nul.yaml: not valid YAML: ")
-
-
-def test_a_file_is_needed(invoke: Invoke) -> None:
+def test_validate_requires_a_file(invoke: Invoke) -> None:
     result = invoke("validate")
     assert result.exit_code == 2
     assert "FILE" in result.stderr

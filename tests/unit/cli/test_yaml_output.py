@@ -1,4 +1,4 @@
-"""YAML that the program prints: for people, and the same to every reader of YAML."""
+"""YAML output: readable, and unambiguous for each YAML parser."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ GO_NUMBERS = st.from_regex(
     r"\A[-+]?(0o[0-7]{1,3}|0[xX][0-9a-fA-F]{1,3}|0[bB][01]{1,3}"
     r"|(\.[0-9]{1,3}|[0-9]{1,3}(\.[0-9]{0,3})?)([eE][-+]?[0-9]{1,2})?)\Z"
 )
-"""What kubectl takes for a number."""
+"""Text that kubectl parses as a number."""
 
 
 def written(text: str) -> str:
-    """How a text is written as a value."""
+    """Return how a text is written as a value."""
     return as_yaml([{"a": text}]).removeprefix("---\na: ").removesuffix("\n")
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.dictionaries(TEXTS, VALUES, max_size=3), min_size=1, max_size=3))
-def test_objects_survive_a_round_trip(objects: list[dict[str, Any]]) -> None:
+def test_yaml_survives_a_round_trip(objects: list[dict[str, Any]]) -> None:
     assert list(yaml.safe_load_all(as_yaml(objects))) == objects
 
 
 @given(GO_NUMBERS)
-def test_a_text_that_looks_like_a_number_is_quoted(text: str) -> None:
+def test_yaml_text_that_looks_like_a_number_is_quoted(text: str) -> None:
     assert written(text) in (f"'{text}'", f'"{text}"')
 
 
@@ -45,29 +45,27 @@ def test_a_text_that_looks_like_a_number_is_quoted(text: str) -> None:
     "text",
     ["y", "Y", "n", "N", "yes", "No", "on", "OFF", "true", "null", "~", "", "2026-01-01", "1:30"],
 )
-def test_ambiguous_text_is_quoted(text: str) -> None:
+def test_yaml_ambiguous_text_is_quoted(text: str) -> None:
     assert written(text) == f"'{text}'"
 
 
 @pytest.mark.parametrize("text", ["a", "yy", "500m", "4Gi", "2.60.0", "1e", "e3", "v1", "a-1"])
-def test_a_plain_text_is_written_plainly(text: str) -> None:
+def test_yaml_plain_text_is_not_quoted(text: str) -> None:
     assert written(text) == text
 
 
-def test_each_object_is_a_document_of_its_own() -> None:
-    assert as_yaml([{"a": "x"}, {"b": "y"}]) == "---\na: x\n---\nb: 'y'\n"
+SHARED = {"drop": ["ALL"]}
 
 
-def test_a_text_of_several_lines_is_written_as_such() -> None:
-    assert as_yaml([{"file": "a: 1\nb:\n  c: 2\n"}]) == "---\nfile: |\n  a: 1\n  b:\n    c: 2\n"
-
-
-def test_no_yaml_aliases_are_written() -> None:
-    shared = {"drop": ["ALL"]}
-    assert as_yaml([{"a": shared, "b": shared}]) == (
-        "---\na:\n  drop:\n  - ALL\nb:\n  drop:\n  - ALL\n"
-    )
-
-
-def test_the_order_of_fields_is_kept() -> None:
-    assert as_yaml([{"kind": "b", "apiVersion": "a"}]) == "---\nkind: b\napiVersion: a\n"
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        ([{"a": "x"}, {"b": "y"}], "---\na: x\n---\nb: 'y'\n"),
+        ([{"file": "a: 1\nb:\n  c: 2\n"}], "---\nfile: |\n  a: 1\n  b:\n    c: 2\n"),
+        ([{"a": SHARED, "b": SHARED}], "---\na:\n  drop:\n  - ALL\nb:\n  drop:\n  - ALL\n"),
+        ([{"kind": "b", "apiVersion": "a"}], "---\nkind: b\napiVersion: a\n"),
+    ],
+    ids=["documents", "several lines", "no aliases", "order of fields"],
+)
+def test_yaml_layout(objects: list[dict[str, Any]], expected: str) -> None:
+    assert as_yaml(objects) == expected

@@ -1,4 +1,4 @@
-"""Steps that name columns which are not there are found before anything runs."""
+"""Steps and outputs that name missing columns are refused before a job runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.columns import check_columns, input_columns
 from batchinference.spec import SpecError
-from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import (
     drop_step,
     filter_step,
@@ -18,8 +18,6 @@ from support.documents.parsed import (
     select_step,
     spec_of,
 )
-
-IMAGES = {"format": "images", "paths": ["s3://in/"]}
 
 
 def read(format_: str, **options: Any) -> Document:
@@ -34,29 +32,23 @@ def problems(*steps: Document, columns: list[str] | None, **spec: Any) -> list[s
 @pytest.mark.parametrize(
     ("given", "columns"),
     [
-        pytest.param(read("text"), ["text"], id="text"),
-        pytest.param(read("images"), ["image"], id="images"),
-        pytest.param(read("binary"), ["bytes"], id="binary"),
-        pytest.param(read("audio"), ["amplitude", "sample_rate"], id="audio"),
-        pytest.param(read("video"), ["frame", "frame_index"], id="video"),
-        pytest.param(
+        (read("text"), ["text"]),
+        (read("text", include_paths=True), ["text", "path"]),
+        (read("images"), ["image"]),
+        (read("binary"), ["bytes"]),
+        (read("audio"), ["amplitude", "sample_rate"]),
+        (read("video"), ["frame", "frame_index"]),
+        (
             read("video", include_timestamps=True, include_paths=True),
             ["frame", "frame_index", "frame_timestamp", "path"],
-            id="video with timestamps and paths",
         ),
-        pytest.param(read("numpy"), None, id="numpy"),
-        pytest.param(read("webdataset"), None, id="webdataset"),
-        pytest.param(read("text", include_paths=True), ["text", "path"], id="with paths"),
-        pytest.param(read("parquet"), None, id="parquet"),
-        pytest.param(read("parquet", columns=["a", "b"]), ["a", "b"], id="parquet that says"),
-        pytest.param(
-            read("parquet", columns=["a"], include_paths=True), ["a", "path"], id="and with paths"
-        ),
-        pytest.param(read("parquet", include_paths=True), None, id="parquet with paths"),
-        pytest.param(read("csv"), None, id="csv"),
-        pytest.param(read("csv", column_names=["a", "b"]), ["a", "b"], id="csv that says"),
-        pytest.param(read("json"), None, id="json"),
+        (read("parquet", columns=["a", "b"]), ["a", "b"]),
+        (read("parquet", columns=["a"], include_paths=True), ["a", "path"]),
+        (read("parquet", include_paths=True), None),
+        (read("csv", column_names=["a", "b"]), ["a", "b"]),
+        *((read(format_), None) for format_ in ("numpy", "webdataset", "parquet", "csv", "json")),
     ],
+    ids=str,
 )
 def test_columns_of_the_input(given: Document, columns: list[str] | None) -> None:
     assert input_columns(spec_of(**given)) == columns
@@ -73,20 +65,20 @@ def test_columns_of_the_input(given: Document, columns: list[str] | None) -> Non
     ],
     ids=["filter", "filter with col()", "select", "drop", "nearest"],
 )
-def test_a_step_that_reads_a_missing_column_is_named(step: Document) -> None:
+def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
     assert problems(step, columns=["text", "lable"]) == [
         "spec.steps[0]: step 'step' reads column 'label', but the columns here are text, lable; "
         "did you mean 'lable'?"
     ]
 
 
-def test_a_model_that_reads_a_missing_column_is_named() -> None:
+def test_missing_column_of_a_model_is_named() -> None:
     assert problems(filter_step(), model_step(), columns=["prompt"])[1:] == [
         "spec.steps[1]: step 'embed' reads column 'text', but the columns here are prompt"
     ]
 
 
-def test_every_missing_column_of_every_step_is_named() -> None:
+def test_missing_columns_of_all_steps_are_named() -> None:
     steps = [filter_step("a", "x > y"), filter_step("b", "z > 0")]
     assert [line.split(",")[0] for line in problems(*steps, columns=["text"])] == [
         "spec.steps[0]: step 'a' reads column 'x'",
@@ -98,49 +90,41 @@ def test_every_missing_column_of_every_step_is_named() -> None:
 @pytest.mark.parametrize(
     ("steps", "columns"),
     [
-        pytest.param([model_step(), filter_step("k", "len(embedding) > 0")], ["text"], id="model"),
-        pytest.param(
-            [nearest_step(column="text"), filter_step("k", "len(matches) > 0")],
-            ["text"],
-            id="nearest",
-        ),
-        pytest.param(
-            [label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"], id="label"
-        ),
+        ([model_step(), filter_step("k", "len(embedding) > 0")], ["text"]),
+        ([nearest_step(column="text"), filter_step("k", "len(matches) > 0")], ["text"]),
+        ([label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"]),
     ],
+    ids=["model", "nearest", "label"],
 )
-def test_a_column_that_a_step_adds_is_there_afterwards(
-    steps: list[Document], columns: list[str]
-) -> None:
+def test_added_column_can_be_read_afterwards(steps: list[Document], columns: list[str]) -> None:
     assert problems(*steps, columns=columns, **read("text", include_paths=True)) == []
 
 
 @pytest.mark.parametrize(
     "step", [drop_step("text", name="slim"), select_step("other", name="slim")], ids=["drop", "sel"]
 )
-def test_a_column_that_is_gone_is_missing_afterwards(step: Document) -> None:
+def test_removed_column_is_missing_afterwards(step: Document) -> None:
     assert problems(step, filter_step(), columns=["text", "other"]) == [
         "spec.steps[1]: step 'keep' reads column 'text', but the columns here are other"
     ]
 
 
-def test_a_label_needs_the_path_that_an_earlier_step_dropped() -> None:
+def test_label_requires_the_path_column() -> None:
     steps = [drop_step("path"), label_step()]
     assert problems(*steps, columns=["text", "path"], **read("text", include_paths=True)) == [
         "spec.steps[1]: step 'label' reads column 'path', but the columns here are text"
     ]
 
 
-def test_columns_are_unknown_after_own_code() -> None:
-    assert problems(python_step(), filter_step(expression="x > 0"), columns=["text"]) == []
+def test_unknown_columns_are_not_checked() -> None:
+    """Columns are unknown after Python code and for inputs such as Parquet."""
+    reads_x = filter_step(expression="x > 0")
+    assert problems(python_step(), reads_x, columns=["text"]) == []
+    assert problems(reads_x, columns=None) == []
 
 
-def test_columns_of_self_describing_files_are_unknown() -> None:
-    assert problems(filter_step(expression="x > 0"), columns=None) == []
-
-
-@pytest.mark.parametrize("columns", [["text"], None], ids=["after own code", "unknown input"])
-def test_columns_are_known_again_after_they_are_selected(columns: list[str] | None) -> None:
+@pytest.mark.parametrize("columns", [["text"], None], ids=["after Python code", "unknown input"])
+def test_selected_columns_are_checked_again(columns: list[str] | None) -> None:
     steps = [python_step(), select_step("label"), filter_step()]
     assert problems(*steps, columns=columns) == [
         "spec.steps[2]: step 'keep' reads column 'text', but the columns here are label"
@@ -148,14 +132,15 @@ def test_columns_are_known_again_after_they_are_selected(columns: list[str] | No
 
 
 def test_steps_that_drop_every_column_are_refused() -> None:
-    message = "spec.steps: they drop every column: nothing is left to write"
-    assert problems(drop_step("text"), columns=["text"]) == [message]
+    assert problems(drop_step("text"), columns=["text"]) == [
+        "spec.steps: they drop every column: nothing is left to write"
+    ]
 
 
 @pytest.mark.parametrize(
     "step", [label_step("_bi_id", "step"), model_step("step")], ids=["label", "model"]
 )
-def test_names_of_the_products_own_columns_cannot_be_taken(step: Document) -> None:
+def test_reserved_column_names_are_refused(step: Document) -> None:
     if "model" in step:
         step = step | {"model": step["model"] | {"output": "_bi_id"}}
     found = problems(python_step(), step, columns=None, **read("text", include_paths=True))
@@ -165,10 +150,62 @@ def test_names_of_the_products_own_columns_cannot_be_taken(step: Document) -> No
     ]
 
 
-def test_a_plan_is_refused_for_its_columns() -> None:
-    spec = spec_of(**document(read=IMAGES, steps=[model_step()])["spec"])
+def test_plan_with_a_missing_column_is_refused() -> None:
     with pytest.raises(SpecError) as refusal:
-        plan_for_cluster(spec)
+        plan_for_cluster(spec_of(**read("images"), steps=[model_step()]))
     assert str(refusal.value) == (
         "spec.steps[0]: step 'embed' reads column 'text', but the columns here are image"
     )
+
+
+# --- columns of the output --------------------------------------------------------------
+
+
+def write_problems(format_: str, **fields: Any) -> list[str]:
+    """Return the problems of an output with columns `image` and `path`."""
+    write = {"format": format_, "path": "s3://out/", **fields}
+    return problems(columns=["image", "path"], write=write)
+
+
+@pytest.mark.parametrize(
+    ("format_", "fields", "problem"),
+    [
+        ("parquet", {"columns": ["pat"]}, "columns: it names column 'pat', but the columns here "
+                                          "are image, path; did you mean 'path'?"),
+        ("parquet", {"partitionBy": ["class"]}, "partitionBy: it names column 'class', but the "
+                                                "columns here are image, path"),
+        ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
+                                            "here are image, path"),
+        ("images", {"column": "photo"}, "column: it names column 'photo', but the columns here "
+                                        "are image, path"),
+        ("images", {"nameColumn": "name"}, "nameColumn: it names column 'name', but the columns "
+                                           "here are image, path"),
+        ("json", {"columns": ["path"], "partitionBy": ["path"]},
+         "partitionBy: every column becomes a directory: nothing is left to write"),
+    ],
+    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left"],
+)  # fmt: skip
+def test_write_column_that_is_missing_is_refused(
+    format_: str, fields: dict[str, Any], problem: str
+) -> None:
+    assert write_problems(format_, **fields) == [f"spec.write.{problem}"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "fields"),
+    [
+        ("parquet", {"columns": ["path"]}),
+        ("csv", {"columns": ["image"], "partitionBy": ["path"]}),
+        ("webdataset", {"keyColumn": "path"}),
+        ("images", {"nameColumn": "path"}),
+        ("images", {"partitionBy": ["path"]}),
+        ("numpy", {}),
+    ],
+)
+def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
+    assert write_problems(format_, **fields) == []
+
+
+def test_write_columns_are_not_checked_if_unknown() -> None:
+    write = {"format": "images", "path": "s3://out/", "column": "photo"}
+    assert problems(columns=None, write=write) == []

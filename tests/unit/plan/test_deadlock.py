@@ -1,4 +1,4 @@
-"""A job whose replicas would take every CPU from the tasks that feed them is refused."""
+"""A job is refused if its replicas hold all CPUs, so that reading and writing never run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WORKERS = st.builds(Workers, cpu=st.sampled_from([None, 1.0, 1.5, 2.0, 4.0, 8.0]
 
 
 def at_the_same_time(stages: list[Stage]) -> list[float]:
-    """CPUs of what must run together: every pool's first replicas, and one task of the widest
-    kind that feeds them, and one that writes."""
+    """Return the CPUs of all that must run together: the first replicas of each pool, one of the
+    tasks that need most CPUs, and one write task."""
     replicas = [stage.cpus for stage in stages if stage.replicas for _ in range(stage.replicas.min)]
     tasks = [stage.cpus for stage in stages if not stage.replicas]
     return [*replicas, max([TASK_CPUS, *tasks]), WRITE_CPUS]
@@ -44,7 +44,7 @@ def with_max(workers: Workers, most: int) -> Workers:
 
 
 def asked_for(error: SpecError) -> int:
-    """The number of workers that a refusal asks for."""
+    """Return the number of workers that a refusal suggests."""
     (problem,) = error.problems
     assert problem.path == "spec.cluster.workers.max"
     found = re.search(r"Raise cluster\.workers\.max to (\d+) or lower replicas\.min", str(problem))
@@ -54,7 +54,7 @@ def asked_for(error: SpecError) -> int:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STAGES, WORKERS, st.integers(1, 4))
-def test_accepted_job_can_run_and_refusal_names_enough_workers(
+def test_deadlock_refusal_suggests_enough_workers(
     stages: list[Stage], workers: Workers, most: int
 ) -> None:
     assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
@@ -69,10 +69,10 @@ def test_accepted_job_can_run_and_refusal_names_enough_workers(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STAGES, WORKERS, st.integers(1, 4))
-def test_runnable_job_needs_at_most_one_extra_worker(
+def test_deadlock_check_needs_at_most_one_extra_worker(
     stages: list[Stage], workers: Workers, most: int
 ) -> None:
-    """Finding the best placement is hard, so one worker more than the best may be asked for."""
+    """The best placement is hard to find, so the check may require one worker more."""
     assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
     group = cpu_group(stages, workers)
     if fits(at_the_same_time(stages), group.cpus, most):
@@ -81,12 +81,12 @@ def test_runnable_job_needs_at_most_one_extra_worker(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(STAGES)
-def test_planned_workers_never_deadlock(stages: list[Stage]) -> None:
+def test_deadlock_is_impossible_with_default_workers(stages: list[Stage]) -> None:
     group = cpu_group(stages, Workers())
     assert fits(at_the_same_time(stages), group.cpus, group.max)
 
 
-def test_refusal_explains_which_cpus_are_held() -> None:
+def test_deadlock_refusal_explains_which_cpus_are_held() -> None:
     pool = Stage("embed", (), 1.0, replicas=Replicas(min=4, max=4))
     with pytest.raises(SpecError) as refusal:
         cpu_group([pool], Workers(cpu=2.0, max=2))
@@ -97,11 +97,13 @@ def test_refusal_explains_which_cpus_are_held() -> None:
     )
 
 
-def test_optional_replicas_cause_no_refusal() -> None:
-    pool = Stage("embed", (), 1.0, replicas=Replicas(min=1, max=100))
-    assert cpu_group([pool], Workers(cpu=4.0, max=1)).max == 1
-
-
-def test_gpu_replicas_hold_no_cpus_of_readers() -> None:
-    pool = Stage("embed", (), 8.0, gpus=1, replicas=Replicas(min=9, max=9))
-    assert cpu_group([pool], Workers(cpu=2.0, max=1)).max == 1
+@pytest.mark.parametrize(
+    ("pool", "cpu"),
+    [
+        (Stage("embed", (), 1.0, replicas=Replicas(min=1, max=100)), 4.0),
+        (Stage("embed", (), 8.0, gpus=1, replicas=Replicas(min=9, max=9)), 2.0),
+    ],
+    ids=["optional replicas", "replicas on GPUs"],
+)
+def test_deadlock_check_ignores_replicas_that_hold_no_cpus(pool: Stage, cpu: float) -> None:
+    assert cpu_group([pool], Workers(cpu=cpu, max=1)).max == 1

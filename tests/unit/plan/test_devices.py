@@ -1,4 +1,4 @@
-"""Devices in a plan: which groups they need, and of which kind they are."""
+"""Devices in a plan: their worker groups, kinds and profiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plan(*steps: Document, **profiles: Document) -> Plan:
     return plan_for_cluster(spec_of(steps=list(steps), cluster={"profiles": profiles}))
 
 
-def asking(name: str = "embed", most: int = 1, **resources: Any) -> Document:
+def with_resources(name: str = "embed", most: int = 1, **resources: Any) -> Document:
     return model_step(name, replicas={"max": most}, resources=resources)
 
 
@@ -30,8 +30,10 @@ def stage(*steps: Document, **profiles: Document) -> Stage:
     return only
 
 
-def test_a_pool_with_custom_resources_gets_pods_of_just_its_shape() -> None:
-    step = asking(most=3, cpu=4, custom={"NPU": 2, "licence": 1}, acceleratorType="Ascend910B")
+def test_custom_resources_determine_the_shape_of_pods() -> None:
+    step = with_resources(
+        most=3, cpu=4, custom={"NPU": 2, "licence": 1}, acceleratorType="Ascend910B"
+    )
     made = plan(step)
     assert made.groups[1:] == (
         WorkerGroup(
@@ -49,21 +51,21 @@ def test_a_pool_with_custom_resources_gets_pods_of_just_its_shape() -> None:
 
 
 @pytest.mark.parametrize("custom", [{"NPU": 1}, {"licence": 1}], ids=["a device", "no device"])
-def test_custom_resources_are_never_on_the_group_cpu(custom: Document) -> None:
-    made = plan(asking(custom=custom), asking("plain"))
+def test_custom_resources_are_not_in_the_cpu_group(custom: Document) -> None:
+    made = plan(with_resources(custom=custom), with_resources("plain"))
     assert [made.group_of(stage) for stage in made.stages] == ["embed", CPU_GROUP]
     assert made.groups[0].custom == ()
 
 
-def test_pods_are_shared_where_devices_and_their_types_are_the_same() -> None:
+def test_pools_with_equal_devices_share_a_group() -> None:
     made = plan(
-        asking("a", gpu=1, acceleratorType="T4"),
-        asking("b", gpu=1, acceleratorType="A100"),
-        asking("c", gpu=1),
-        asking("d", gpu=1, acceleratorType="T4", most=2),
-        asking("e", custom={"NPU": 1, "licence": 2}),
-        asking("f", custom={"licence": 2, "NPU": 1}),
-        asking("g", custom={"NPU": 1}),
+        with_resources("a", gpu=1, acceleratorType="T4"),
+        with_resources("b", gpu=1, acceleratorType="A100"),
+        with_resources("c", gpu=1),
+        with_resources("d", gpu=1, acceleratorType="T4", most=2),
+        with_resources("e", custom={"NPU": 1, "licence": 2}),
+        with_resources("f", custom={"licence": 2, "NPU": 1}),
+        with_resources("g", custom={"NPU": 1}),
     )
     groups = [made.group_of(stage) for stage in made.stages]
     assert groups == ["a", "b", "c", "a", "e", "e", "g"]
@@ -75,39 +77,29 @@ def test_pods_are_shared_where_devices_and_their_types_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("resources", "profiles", "kinds"),
     [
-        pytest.param({"gpu": 2}, {}, {"GPU": "cuda"}, id="GPUs"),
-        pytest.param({"custom": {"NPU": 1}}, {}, {"NPU": "npu"}, id="NPUs"),
-        pytest.param({"custom": {"licence": 1}}, {}, {}, id="no device"),
-        pytest.param({"custom": {"licence": 1}}, {"licence": {}}, {}, id="a profile without kind"),
-        pytest.param(
-            {"custom": {"XPU": 1}}, {"XPU": {"device": "xpu"}}, {"XPU": "xpu"}, id="a profile"
-        ),
-        pytest.param(
-            {"gpu": 1, "acceleratorType": "Max"},
-            {"Max": {"device": "xpu"}},
-            {"GPU": "xpu"},
-            id="the kind of a type of GPU",
-        ),
-        pytest.param(
-            {"gpu": 1, "custom": {"licence": 1}, "acceleratorType": "T4"},
-            {"T4": {}},
-            {"GPU": "cuda"},
-            id="a type without kind",
-        ),
+        ({"gpu": 2}, {}, {"GPU": "cuda"}),
+        ({"custom": {"NPU": 1}}, {}, {"NPU": "npu"}),
+        ({"custom": {"licence": 1}}, {}, {}),
+        ({"custom": {"licence": 1}}, {"licence": {}}, {}),
+        ({"custom": {"XPU": 1}}, {"XPU": {"device": "xpu"}}, {"XPU": "xpu"}),
+        ({"gpu": 1, "acceleratorType": "Max"}, {"Max": {"device": "xpu"}}, {"GPU": "xpu"}),
+        ({"gpu": 1, "custom": {"licence": 1}, "acceleratorType": "T4"}, {"T4": {}},
+         {"GPU": "cuda"}),
     ],
-)
-def test_the_kind_of_a_device_is_in_its_profile(
+    ids=str,
+)  # fmt: skip
+def test_device_kind_comes_from_its_profile(
     resources: Document, profiles: Document, kinds: dict[str, str]
 ) -> None:
-    assert dict(stage(asking(**resources), **profiles).kinds) == kinds
+    assert dict(stage(with_resources(**resources), **profiles).kinds) == kinds
 
 
-def test_tasks_have_no_devices() -> None:
+def test_devices_are_not_for_tasks() -> None:
     step = {"name": "f", "python": {"callable": "m:f"}, "resources": {"cpu": 2}}
     assert stage(step).resources == {}
 
 
-def test_the_profile_of_a_type_lies_over_that_of_the_device() -> None:
+def test_profile_of_an_accelerator_type_overrides_the_device_profile() -> None:
     profiles = {
         "NPU": profile(nodeSelector={"arch": "arm64", "npu": "any"}, runtimeClassName="ascend"),
         "Ascend910B": profile(nodeSelector={"npu": "910B"}, resource="huawei.com/Ascend910B"),
@@ -125,7 +117,7 @@ def test_the_profile_of_a_type_lies_over_that_of_the_device() -> None:
     }
 
 
-def test_the_type_is_that_of_the_gpus_where_there_are_any() -> None:
+def test_accelerator_type_applies_to_gpus_before_custom_resources() -> None:
     found = profiles_of(1, (("NPU", 1),), "T4", {"T4": profile(nodeSelector={"gpu": "t4"})})
     assert found["GPU"].node_selector == {"gpu": "t4"}
     assert found["NPU"].node_selector == {}

@@ -27,7 +27,7 @@ ADDED = ("class", "score", "text")
 
 @dataclass
 class Run:
-    """A row on its way, what the filters have seen, and the columns that each step touched."""
+    """The row, the values that filters have read, and the columns that each step touched."""
 
     row: Row = field(default_factory=lambda: {name: name for name in START})
     seen: list[Any] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Run:
 
 
 def interpret(steps: list[Step]) -> Run:
-    """Run the steps over one row. Raises KeyError for a column that is not there."""
+    """Run the steps over one row. Raises KeyError for a missing column."""
     run = Run()
     for step in steps:
         run.touched.append(take(step, run))
@@ -43,10 +43,10 @@ def interpret(steps: list[Step]) -> Run:
 
 
 def take(step: Step, run: Run) -> set[str]:
-    """Run a step; returns the columns that it touches."""
+    """Run a step and return the columns that it touches."""
     row = run.row
     if step.python is not None:
-        # code of one's own may look at everything, the order of the columns included
+        # Python code may read all columns, and their order
         row["own"] = (step.name, tuple(row.items()))
         return set(row)
     if step.model is not None:
@@ -75,7 +75,7 @@ def _model(name: str, column: str, output: str) -> Document:
 
 @st.composite
 def pipelines(draw: Callable[[Any], Any]) -> list[Step]:
-    """Steps that read only columns which are there, and leave at least one."""
+    """Generate steps that read only existing columns and leave at least one."""
     run = Run()
     steps: list[Step] = []
     for number in range(draw(st.integers(0, 8))):
@@ -106,8 +106,8 @@ def without_drops(steps: list[Step]) -> list[Step]:
     return [step for step in steps if step.drop_columns is None]
 
 
-def drops_by_own_code(steps: list[Step]) -> list[list[str]]:
-    """The columns that are dropped before, between and after the steps of the user's own code."""
+def drops_between_python_steps(steps: list[Step]) -> list[list[str]]:
+    """Return the columns that are dropped before, between and after Python steps."""
     parts: list[list[str]] = [[]]
     for step in steps:
         if step.python:
@@ -118,13 +118,13 @@ def drops_by_own_code(steps: list[Step]) -> list[list[str]]:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(pipelines())
-def test_drops_move_as_early_as_possible_and_change_nothing_else(steps: list[Step]) -> None:
+def test_drops_move_as_early_as_possible_with_equal_results(steps: list[Step]) -> None:
     early = drop_early(steps)
     before, after = interpret(steps), interpret(early)
     assert list(after.row.items()) == list(before.row.items())
     assert after.seen == before.seen
     assert without_drops(early) == without_drops(steps)
-    assert drops_by_own_code(early) == drops_by_own_code(steps)
+    assert drops_between_python_steps(early) == drops_between_python_steps(steps)
     for place, step in enumerate(early):
         if step.drop_columns and place > 0:
             assert set(step.drop_columns) <= after.touched[place - 1]
@@ -134,48 +134,29 @@ def test_drops_move_as_early_as_possible_and_change_nothing_else(steps: list[Ste
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        pytest.param(
-            [model_step("embed"), filter_step("keep", "score > 1"), drop_step("text")],
-            ["embed", "drop", "keep"],
-            id="past a step that does not read it",
-        ),
-        pytest.param(
-            [filter_step("keep", "len(text) > 1"), drop_step("path")],
-            ["drop", "keep"],
-            id="to the front when nobody reads it",
-        ),
-        pytest.param(
-            [filter_step("keep", "score > 1"), python_step("own"), drop_step("text")],
-            ["keep", "own", "drop"],
-            id="not past own code",
-        ),
-        pytest.param(
-            [label_step("class"), filter_step("keep", "score > 1"), drop_step("class")],
-            ["label", "drop", "keep"],
-            id="not past the step that adds it",
-        ),
-        pytest.param(
-            [select_step("text", "path"), filter_step("keep", "len(text) > 1"), drop_step("path")],
-            ["select", "drop", "keep"],
-            id="not past the selection that names it",
-        ),
-        pytest.param(
-            [model_step("embed"), filter_step("keep", "len(path) > 1"), drop_step("path", "text")],
-            ["embed", "drop", "keep", "drop"],
-            id="each column by itself",
-        ),
-        pytest.param(
-            [filter_step("keep", "len(col('odd name')) > 1"), drop_step("odd name")],
-            ["keep", "drop"],
-            id="a filter that reads a column by col()",
-        ),
+        ([model_step("embed"), filter_step("keep", "score > 1"), drop_step("text")],
+         ["embed", "drop", "keep"]),
+        ([filter_step("keep", "len(text) > 1"), drop_step("path")], ["drop", "keep"]),
+        ([filter_step("keep", "score > 1"), python_step("own"), drop_step("text")],
+         ["keep", "own", "drop"]),
+        ([label_step("class"), filter_step("keep", "score > 1"), drop_step("class")],
+         ["label", "drop", "keep"]),
+        ([select_step("text", "path"), filter_step("keep", "len(text) > 1"), drop_step("path")],
+         ["select", "drop", "keep"]),
+        ([model_step("embed"), filter_step("keep", "len(path) > 1"), drop_step("path", "text")],
+         ["embed", "drop", "keep", "drop"]),
+        ([filter_step("keep", "len(col('odd name')) > 1"), drop_step("odd name")],
+         ["keep", "drop"]),
     ],
-)
-def test_position_of_a_drop(steps: list[Document], expected: list[str]) -> None:
+    ids=["after the reader", "unread", "Python", "added", "selected", "two columns", "col()"],
+)  # fmt: skip
+def test_drop_moves_behind_the_last_step_that_needs_the_column(
+    steps: list[Document], expected: list[str]
+) -> None:
     assert [step.name for step in drop_early(steps_of(*steps))] == expected
 
 
-def test_drops_at_the_same_position_are_merged() -> None:
+def test_drops_at_one_position_are_merged() -> None:
     steps = steps_of(model_step(), drop_step("text", name="a"), drop_step("embedding", name="b"))
     assert [step.drop_columns for step in drop_early(steps)] == [None, ["text", "embedding"]]
 

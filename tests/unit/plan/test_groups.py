@@ -1,4 +1,4 @@
-"""Worker groups: which pods a job's stages get."""
+"""Worker groups: the pods for the stages of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from support.tiers import examples
 
 GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 TAKEN = {"head", "headgroup"}
-"""What KubeRay and Kueue call the head."""
+"""Names of the head in KubeRay and Kueue."""
+LARGER_WORKERS = "raise cluster.workers.cpu or lower the step's resources.cpu"
 
 
 def plan(*steps: Document, **workers: Any) -> Plan:
@@ -40,62 +41,52 @@ def on_gpu(name: str, gpu: int = 1, most: int = 1, **resources: Any) -> Document
     return model_step(name, replicas={"max": most}, resources={"gpu": gpu, **resources})
 
 
-def test_a_job_without_models_has_the_group_cpu_alone() -> None:
+def test_cpu_group_is_first_and_always_exists() -> None:
     (group,) = plan(filter_step()).groups
     assert (group.name, group.gpus) == (CPU_GROUP, 0)
-
-
-def test_the_group_cpu_comes_first_and_is_always_there() -> None:
     assert [group.name for group in plan(on_gpu("first")).groups] == [CPU_GROUP, "first"]
 
 
-def test_steps_that_ask_for_cpus_alone_share_the_group_cpu() -> None:
+def test_cpu_group_is_shared_by_steps_that_request_cpus_only() -> None:
     made = plan(model_step("a"), python_step("b", resources={"cpu": 2}), filter_step())
     assert [group.name for group in made.groups] == [CPU_GROUP]
     assert {made.group_of(stage) for stage in made.stages} == {CPU_GROUP}
 
 
-def test_a_pool_on_gpus_gets_pods_of_just_its_shape() -> None:
-    (group,) = own_groups(on_gpu("embed", gpu=2, most=4, cpu=6.5, memory="20Gi"))
-    assert group == WorkerGroup("embed", cpus=6.5, gpus=2, memory="20Gi", min=0, max=4)
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (on_gpu("embed", gpu=2, most=4, cpu=6.5, memory="20Gi"),
+         WorkerGroup("embed", cpus=6.5, gpus=2, memory="20Gi", min=0, max=4)),
+        (model_step("large", resources={"memory": "32Gi"}),
+         WorkerGroup("large", cpus=1, gpus=0, memory="32Gi", min=0, max=1)),
+        (model_step("embed", replicas={"min": 3, "max": 8}, resources={"gpu": 1}),
+         WorkerGroup("embed", cpus=1, gpus=1, memory=DEFAULT_MEMORY, min=0, max=8)),
+    ],
+    ids=["GPUs", "memory", "defaults"],
+)  # fmt: skip
+def test_group_of_a_pool_has_its_shape_and_starts_empty(
+    step: Document, expected: WorkerGroup
+) -> None:
+    assert own_groups(step) == [expected]
 
 
-def test_a_pool_that_asks_for_memory_gets_pods_of_its_own() -> None:
-    (group,) = own_groups(model_step("large", resources={"memory": "32Gi"}))
-    assert group == WorkerGroup("large", cpus=1, gpus=0, memory="32Gi", min=0, max=1)
-
-
-def test_default_memory_of_gpu_groups() -> None:
-    (group,) = own_groups(on_gpu("embed"))
-    assert group.memory == DEFAULT_MEMORY
-
-
-def test_pods_on_gpus_come_when_they_are_asked_for() -> None:
-    step = model_step("embed", replicas={"min": 3, "max": 8}, resources={"gpu": 1})
-    (group,) = own_groups(step)
-    assert (group.min, group.max) == (0, 8)
-
-
-def test_pools_of_the_same_shape_share_pods() -> None:
+def test_group_is_shared_by_pools_of_equal_shape() -> None:
     made = plan(on_gpu("a", most=2), filter_step(), on_gpu("b", most=3))
     assert [(group.name, group.max) for group in made.groups[1:]] == [("a", 5)]
     assert [made.group_of(stage) for stage in made.stages] == ["a", CPU_GROUP, "a"]
 
 
-def test_pools_of_different_shapes_get_groups_of_their_own() -> None:
-    steps = [
-        on_gpu("one"),
-        on_gpu("two", gpu=2),
-        on_gpu("wide", cpu=4),
-        on_gpu("large", memory="8Gi"),
-    ]
-    made = plan(*steps)
+def test_group_is_not_shared_by_pools_of_different_shapes() -> None:
+    made = plan(
+        on_gpu("one"), on_gpu("two", gpu=2), on_gpu("wide", cpu=4), on_gpu("large", memory="8Gi")
+    )
     names = ["one", "two", "wide", "large"]
     assert [group.name for group in made.groups[1:]] == names
     assert [made.group_of(stage) for stage in made.stages] == names
 
 
-def test_memory_that_is_asked_for_may_be_that_of_the_others() -> None:
+def test_group_is_shared_if_a_pool_requests_the_default_memory() -> None:
     made = plan(on_gpu("a"), on_gpu("b", memory=DEFAULT_MEMORY))
     assert [made.group_of(stage) for stage in made.stages] == ["a", "a"]
 
@@ -106,19 +97,19 @@ LONG = "a-name-of-twenty-let"
 @pytest.mark.parametrize(
     ("steps", "groups"),
     [
-        pytest.param([LONG + "ters"], [LONG], id="cut"),
-        pytest.param([LONG[:19] + "-x"], [LONG[:19]], id="cut before a dash"),
-        pytest.param([LONG + "-1", LONG + "-2"], [LONG, "a-name-of-twent-2"], id="cut and alike"),
-        pytest.param(["cpu"], ["cpu-2"], id="cpu is taken"),
-        pytest.param(["head", "headgroup"], ["head-2", "headgroup-2"], id="KubeRay's own names"),
-        pytest.param(
+        ([LONG + "ters"], [LONG]),
+        ([LONG[:19] + "-x"], [LONG[:19]]),
+        ([LONG + "-1", LONG + "-2"], [LONG, "a-name-of-twent-2"]),
+        (["cpu"], ["cpu-2"]),
+        (["head", "headgroup"], ["head-2", "headgroup-2"]),
+        (
             ["a-name-of-twent-2", LONG + "-1", LONG + "-2"],
             ["a-name-of-twent-2", LONG, "a-name-of-twent-3"],
-            id="a step that is named as a numbered group would be",
         ),
     ],
+    ids=["cut", "cut before a dash", "equal after the cut", "cpu", "KubeRay", "number is taken"],
 )
-def test_names_of_groups(steps: list[str], groups: list[str]) -> None:
+def test_group_names_are_truncated_and_unique(steps: list[str], groups: list[str]) -> None:
     made = own_groups(*(on_gpu(name, gpu=number) for number, name in enumerate(steps, start=1)))
     assert [group.name for group in made] == groups
 
@@ -131,8 +122,7 @@ SHAPES = st.tuples(
 
 def stage_of(name: str, shape: tuple[float, int, str], replicas: int) -> Stage:
     cpus, gpus, memory = shape
-    most = Replicas(min=1, max=replicas)
-    return Stage(name, (), cpus, gpus, memory or None, replicas=most)
+    return Stage(name, (), cpus, gpus, memory or None, replicas=Replicas(min=1, max=replicas))
 
 
 STAGES = st.lists(
@@ -163,7 +153,7 @@ def test_groups_match_the_shapes_of_stages(stages: list[Stage]) -> None:
 
 
 def assert_valid_names(names: list[str]) -> None:
-    """KubeRay accepts the names, and they are unique."""
+    """Assert that KubeRay accepts the names and that they are unique."""
     assert len(set(names)) == len(names)
     assert names[0] == CPU_GROUP
     for name in names:
@@ -175,79 +165,60 @@ def assert_valid_names(names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("steps", "cpus", "most"),
     [
-        pytest.param([], 2, 2, id="reading and writing"),
-        pytest.param([model_step()], 3, 2, id="and one replica"),
-        pytest.param([model_step(replicas={"max": 4})], 3, 3, id="and more that may come"),
-        pytest.param([model_step(replicas={"min": 4, "max": 4})], 6, 2, id="replicas that must"),
-        pytest.param(
-            [model_step(resources={"cpu": 4}, replicas={"min": 4, "max": 4})],
-            MAX_DEFAULT_CPUS,
-            4,
-            id="no more CPUs than are usual",
-        ),
-        pytest.param([model_step(resources={"cpu": 12})], 12, 3, id="unless one replica needs it"),
-        pytest.param([model_step(resources={"cpu": 0.5})], 2, 2, id="whole CPUs"),
-        pytest.param([on_gpu("embed", most=8)], 2, 2, id="models on GPUs take nothing here"),
+        ([], 2, 2),
+        ([model_step()], 3, 2),
+        ([model_step(replicas={"max": 4})], 3, 3),
+        ([model_step(replicas={"min": 4, "max": 4})], 6, 2),
+        ([model_step(resources={"cpu": 4}, replicas={"min": 4, "max": 4})], MAX_DEFAULT_CPUS, 4),
+        ([model_step(resources={"cpu": 12})], 12, 3),
+        ([model_step(resources={"cpu": 0.5})], 2, 2),
+        ([on_gpu("embed", most=8)], 2, 2),
+    ],
+    ids=[
+        *("reading and writing", "one replica", "optional replicas", "required replicas"),
+        *("default maximum", "wide replica", "rounded CPUs", "GPUs"),
     ],
 )
-def test_default_group_cpu(steps: list[Document], cpus: float, most: int) -> None:
+def test_cpu_group_defaults(steps: list[Document], cpus: float, most: int) -> None:
     expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=1, max=most)
     assert cpu_group(*steps) == expected
 
 
-def test_group_cpu_follows_the_job() -> None:
+def test_cpu_group_follows_the_job() -> None:
     group = cpu_group(model_step(), cpu=4.5, memory="16Gi", min=2, max=7)
     assert group == WorkerGroup(CPU_GROUP, cpus=4.5, gpus=0, memory="16Gi", min=2, max=7)
 
 
-def test_wider_workers_are_fewer() -> None:
+def test_cpu_group_has_fewer_workers_if_they_are_wider() -> None:
     step = model_step(replicas={"min": 1, "max": 8})
     assert cpu_group(step, cpu=2).max == 6
     assert cpu_group(step, cpu=16).max == 2
 
 
-def test_workers_that_start_with_the_cluster_are_never_too_many() -> None:
+def test_cpu_group_minimum_is_one_by_default_and_raises_the_maximum() -> None:
+    assert cpu_group().min == 1
+    assert cpu_group(min=0).min == 0
     assert cpu_group(min=5).max == 5
 
 
-def test_the_first_worker_starts_with_the_cluster_unless_told_otherwise() -> None:
-    assert cpu_group().min == 1
-    assert cpu_group(min=0).min == 0
-
-
-def test_min_above_max_is_refused() -> None:
-    clash = Workers.model_construct(cpu=None, memory=None, min=3, max=2)
+def test_cpu_group_with_min_above_max_is_refused() -> None:
     with pytest.raises(SpecError) as refusal:
-        groups_of([], clash)
+        groups_of([], Workers.model_construct(cpu=None, memory=None, min=3, max=2))
     assert str(refusal.value) == "spec.cluster.workers: min (3) is above max (2)"
 
 
 @pytest.mark.parametrize(
     ("step", "cpu", "message"),
     [
-        pytest.param(
-            model_step("embed", resources={"cpu": 4}),
-            2,
-            "step 'embed' needs 4 CPUs and a worker has 2: "
-            "raise cluster.workers.cpu or lower the step's resources.cpu",
-            id="a model",
-        ),
-        pytest.param(
-            python_step("clean", "m:function", resources={"cpu": 2.5}),
-            2,
-            "step 'clean' needs 2.5 CPUs and a worker has 2: "
-            "raise cluster.workers.cpu or lower the step's resources.cpu",
-            id="a function",
-        ),
-        pytest.param(
-            on_gpu("embed", cpu=8),
-            0.5,
-            "a worker needs at least 1 CPU to read and write, got 0.5",
-            id="reading and writing",
-        ),
+        (model_step("embed", resources={"cpu": 4}), 2,
+         f"step 'embed' needs 4 CPUs and a worker has 2: {LARGER_WORKERS}"),
+        (python_step("clean", "m:function", resources={"cpu": 2.5}), 2,
+         f"step 'clean' needs 2.5 CPUs and a worker has 2: {LARGER_WORKERS}"),
+        (on_gpu("embed", cpu=8), 0.5, "a worker needs at least 1 CPU to read and write, got 0.5"),
     ],
-)
-def test_workers_that_are_too_narrow_are_refused(step: Document, cpu: float, message: str) -> None:
+    ids=["model", "function", "reading and writing"],
+)  # fmt: skip
+def test_cpu_group_with_too_few_cpus_is_refused(step: Document, cpu: float, message: str) -> None:
     with pytest.raises(SpecError) as refusal:
         plan(step, cpu=cpu)
     assert str(refusal.value) == f"spec.cluster.workers.cpu: {message}"

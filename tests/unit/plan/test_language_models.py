@@ -1,4 +1,4 @@
-"""What the plan makes of models for vLLM: pods for tensor and pipeline parallelism, CPUs beside."""
+"""Plans for vLLM: pods for tensor and pipeline parallelism, and CPUs for prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.documents.parsed import drop_step, spec_of
 from support.documents.vllm_models import vllm_step
 
 
-def asking(
+def vllm_spec(
     gpu: int = 1, most: int = 1, resources: dict[str, Any] | None = None, **fields: Any
 ) -> BatchInferenceSpec:
     step = vllm_step(gpu=gpu, **fields)
@@ -22,7 +22,7 @@ def asking(
 
 
 def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
-    """Name, CPUs, GPUs, memory and most of each group but `cpu`."""
+    """Return name, CPUs, GPUs, memory and maximum of each group except `cpu`."""
     return [
         (group.name, group.cpus, group.gpus, group.memory, group.max) for group in plan.groups[1:]
     ]
@@ -38,18 +38,18 @@ def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
     ],
     ids=["one GPU", "tensor", "pipeline", "both"],
 )
-def test_a_pod_has_the_gpus_of_a_tensor_parallel_group(
+def test_vllm_pod_has_the_gpus_of_a_tensor_parallel_group(
     parallelism: dict[str, int], gpus: int, pod_gpus: int, pods: int
 ) -> None:
     large = {"cpu": 8, "memory": "64Gi"}
-    plan = plan_for_cluster(asking(gpus, 3, large, parallelism=parallelism))
+    plan = plan_for_cluster(vllm_spec(gpus, 3, large, parallelism=parallelism))
     assert shapes(plan) == [("ask", 8, pod_gpus, "64Gi", pods)]
     (stage,) = plan.stages
     assert (stage.gpus, stage.batch_size) == (gpus, 32)
     assert plan.group_of(stage) == "ask"
 
 
-def test_pods_of_one_shape_are_shared() -> None:
+def test_vllm_pods_of_equal_shape_are_shared() -> None:
     steps = [
         vllm_step("first", gpu=4, parallelism={"tensor": 2, "pipeline": 2}),
         vllm_step("second", gpu=2, output="other", parallelism={"tensor": 2}),
@@ -58,8 +58,8 @@ def test_pods_of_one_shape_are_shared() -> None:
     assert shapes(plan) == [("first", 1, 2, "4Gi", 3)]
 
 
-def test_dropping_columns_joins_the_stage() -> None:
-    (stage,) = plan_for_cluster(asking()).stages
+def test_vllm_stage_includes_a_drop() -> None:
+    (stage,) = plan_for_cluster(vllm_spec()).stages
     assert [step.name for step in stage.steps] == ["ask", "drop"]
 
 
@@ -68,33 +68,32 @@ def test_dropping_columns_joins_the_stage() -> None:
     [({}, 0.5), ({"chat": False}, 0.25), ({"task": "embed"}, 0.25)],
     ids=["chat", "text", "embed"],
 )
-def test_prompt_actors_have_cpus_besides_reading_and_writing(
+def test_vllm_prompt_actors_have_cpus_in_addition_to_tasks(
     fields: dict[str, Any], cpus: float
 ) -> None:
-    on_cluster = plan_for_cluster(asking(most=4, **fields))
+    on_cluster = plan_for_cluster(vllm_spec(most=4, **fields))
     without = plan_for_cluster(spec_of())
     assert cpus_needed(on_cluster) == cpus_needed(without) + 1 + cpus
     (cpu, *_) = on_cluster.groups
     assert cpu.cpus * cpu.max >= 1.25 + 4 * cpus
 
 
-def test_a_machine_that_has_the_gpus_runs_it_on_them() -> None:
-    plan = plan_for_machine(asking(4, 3, parallelism={"tensor": 2, "pipeline": 2}), gpus=4)
+def test_vllm_uses_the_gpus_of_a_machine() -> None:
+    plan = plan_for_machine(vllm_spec(4, 3, parallelism={"tensor": 2, "pipeline": 2}), gpus=4)
     (stage,) = plan.stages
     assert (stage.gpus, plan.groups, plan.notes) == (4, (), ())
 
 
-def test_a_machine_that_has_too_few_says_so() -> None:
-    plan = plan_for_machine(asking(4, parallelism={"tensor": 4}), gpus=1)
+def test_vllm_on_a_machine_with_too_few_gpus_gets_a_note() -> None:
+    plan = plan_for_machine(vllm_spec(4, parallelism={"tensor": 4}), gpus=1)
     assert plan.stages[0].gpus == 0
-    (note,) = plan.notes
-    assert note == (
+    assert plan.notes == (
         "step 'ask' runs without GPUs, which vLLM needs unless it was built for CPUs: the job "
-        "needs 4 GPU(s) at the same time and this machine has 1"
+        "needs 4 GPU(s) at the same time and this machine has 1",
     )
 
 
-def test_workers_too_small_for_prompt_actors_are_refused() -> None:
+def test_vllm_workers_too_small_for_prompt_actors_are_refused() -> None:
     tight = {"workers": {"cpu": 1.25, "max": 1}}
     assert plan_for_cluster(spec_of(cluster=tight))
     with pytest.raises(SpecError, match="this job would wait for ever"):

@@ -1,4 +1,4 @@
-"""The plan on one machine: no worker groups, and models on the CPU where GPUs do not suffice."""
+"""The plan on one machine: no worker groups, and models on the CPU if GPUs do not suffice."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ def on_gpu(name: str, gpu: int = 1) -> Document:
     return model_step(name, resources={"gpu": gpu, "cpu": 2})
 
 
-def test_a_machine_has_no_worker_groups() -> None:
-    assert plan(model_step(), filter_step()).groups == ()
-
-
-def test_cpu_steps_are_planned_as_for_a_cluster() -> None:
+def test_machine_plan_has_stages_but_no_worker_groups() -> None:
     made = plan(filter_step(), model_step(batchSize=7))
+    assert made.groups == ()
     assert [stage.name for stage in made.stages] == ["keep", "embed"]
     assert made.stages[1].batch_size == 7
     assert made.notes == ()
 
 
 @pytest.mark.parametrize("gpus", [3, 4])
-def test_models_run_on_gpus_that_are_there(gpus: int) -> None:
+def test_models_run_on_available_gpus(gpus: int) -> None:
     made = plan(on_gpu("one"), on_gpu("two", gpu=2), gpus=gpus)
     assert [stage.gpus for stage in made.stages] == [1, 2]
     assert made.notes == ()
@@ -45,7 +42,7 @@ def test_models_run_on_cpu_with_a_note_without_gpus() -> None:
     )
 
 
-def test_models_run_on_cpu_where_gpus_are_too_few() -> None:
+def test_models_run_on_cpu_with_a_note_if_gpus_are_too_few() -> None:
     made = plan(on_gpu("one"), on_gpu("two"), gpus=1)
     assert [stage.gpus for stage in made.stages] == [0, 0]
     assert [note.split(":")[0] for note in made.notes] == [
@@ -59,7 +56,7 @@ def on_npu(name: str, count: int = 1, **others: int) -> Document:
     return model_step(name, resources={"custom": {"NPU": count, **others}})
 
 
-def test_steps_run_on_devices_that_are_there() -> None:
+def test_steps_run_on_available_devices() -> None:
     made = plan(on_npu("one"), on_npu("two", 2), on_gpu("three"), gpus=1, NPU=3.0)
     assert [stage.resources for stage in made.stages] == [{"NPU": 1}, {"NPU": 2}, {"GPU": 1}]
     assert made.notes == ()
@@ -75,7 +72,7 @@ def test_steps_run_on_cpu_without_their_devices() -> None:
     )
 
 
-def test_other_custom_resources_are_ignored() -> None:
+def test_missing_custom_resource_is_ignored_with_a_note() -> None:
     made = plan(on_npu("embed", licence=1), NPU=1)
     assert made.stages[0].resources == {"NPU": 1}
     assert made.notes == (
@@ -84,29 +81,28 @@ def test_other_custom_resources_are_ignored() -> None:
     )
 
 
-def test_a_machine_takes_the_type_of_accelerator_that_it_has() -> None:
+def test_accelerator_type_is_ignored_on_a_machine() -> None:
     step = model_step(resources={"gpu": 1, "acceleratorType": "T4"})
     made = plan(step, gpus=1)
     assert (made.stages[0].gpus, made.stages[0].accelerator, made.notes) == (1, None, ())
 
 
 GI = 2**30
+POOLS = [
+    model_step("small", resources={"memory": "4Gi"}),
+    model_step("large", resources={"memory": "8Gi"}),
+]
 
 
 @pytest.mark.parametrize("memory", [12 * GI, 12 * GI + 1, 16.5 * GI])
-def test_memory_is_counted_where_a_replica_of_each_pool_fits(memory: float) -> None:
-    steps = [model_step(name, resources={"memory": size}) for name, size in SIZES.items()]
-    made = plan(*steps, model_step("plain"), memory=memory)
+def test_memory_is_reserved_if_one_replica_of_each_pool_fits(memory: float) -> None:
+    made = plan(*POOLS, model_step("plain"), memory=memory)
     assert [stage.memory for stage in made.stages] == ["4Gi", "8Gi", None]
     assert made.notes == ()
 
 
-SIZES = {"small": "4Gi", "large": "8Gi"}
-
-
-def test_memory_is_ignored_with_a_note_where_it_is_short() -> None:
-    steps = [model_step(name, resources={"memory": size}) for name, size in SIZES.items()]
-    made = plan(*steps, memory=11.5 * GI)
+def test_memory_is_ignored_with_a_note_if_it_is_too_small() -> None:
+    made = plan(*POOLS, memory=11.5 * GI)
     assert [stage.memory for stage in made.stages] == [None, None]
     reason = "the job needs 12.0 Gi at the same time and this machine has 11.5 Gi"
     assert made.notes == (
@@ -116,7 +112,7 @@ def test_memory_is_ignored_with_a_note_where_it_is_short() -> None:
 
 
 @pytest.mark.parametrize("gpus", [0, 1], ids=["on the CPU", "on the GPU"])
-def test_a_machine_grows_its_pools_from_one_replica(gpus: int) -> None:
+def test_machine_pools_start_with_one_replica(gpus: int) -> None:
     step = model_step(replicas={"min": 4, "max": 8}, resources={"gpu": 1})
     (stage,) = plan(step, gpus=gpus).stages
     assert stage.replicas is not None
@@ -131,19 +127,16 @@ def test_missing_column_is_refused_on_a_machine() -> None:
 @pytest.mark.parametrize(
     ("steps", "cpus"),
     [
-        pytest.param([], 1.25, id="reading and writing"),
-        pytest.param([filter_step()], 1.25, id="column steps run where reading runs"),
-        pytest.param([model_step()], 2.25, id="a replica beside them"),
-        pytest.param([model_step(replicas={"min": 3, "max": 3})], 2.25, id="one replica is enough"),
-        pytest.param(
-            [model_step("a"), python_step("b", resources={"cpu": 2.5})], 4.75, id="of each pool"
-        ),
-        pytest.param(
-            [python_step("f", "m:function", resources={"cpu": 3})],
-            3.25,
-            id="a wide function",
-        ),
+        ([], 1.25),
+        ([filter_step()], 1.25),
+        ([model_step()], 2.25),
+        ([model_step(replicas={"min": 3, "max": 3})], 2.25),
+        ([model_step("a"), python_step("b", resources={"cpu": 2.5})], 4.75),
+        ([python_step("f", "m:function", resources={"cpu": 3})], 3.25),
     ],
+    ids=["no steps", "filter", "one replica", "three replicas", "two pools", "wide function"],
 )
-def test_reserved_cpus_for_tasks(steps: list[Document], cpus: float) -> None:
+def test_cpus_needed_for_tasks_and_one_replica_of_each_pool(
+    steps: list[Document], cpus: float
+) -> None:
     assert cpus_needed(plan(*steps)) == cpus

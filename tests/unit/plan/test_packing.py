@@ -1,4 +1,4 @@
-"""How many pods hold a set of tasks and actors."""
+"""The number of pods that a set of tasks and actors needs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MANY = st.lists(st.integers(1, 80).map(lambda n: n / 20), max_size=200)
 @pytest.mark.parametrize(
     ("demands", "size", "pods"),
     [
-        pytest.param([], 4, 0, id="nothing needs no pod"),
-        pytest.param([4], 4, 1, id="a demand as large as a pod"),
-        pytest.param([1, 1, 1, 1], 4, 1, id="together as large as a pod"),
-        pytest.param([1, 1, 1, 1, 0.25], 4, 2, id="a little more than a pod"),
-        pytest.param([3, 3], 4, 2, id="what is left of two pods is of no use together"),
-        pytest.param([1, 3, 1, 3], 4, 2, id="the largest first"),
-        pytest.param([0.1] * 30, 3, 1, id="rounding costs no pod"),
+        ([], 4, 0),
+        ([4], 4, 1),
+        ([1, 1, 1, 1], 4, 1),
+        ([1, 1, 1, 1, 0.25], 4, 2),
+        ([3, 3], 4, 2),
+        ([1, 3, 1, 3], 4, 2),
+        ([0.1] * 30, 3, 1),  # sums of floats are rounded
     ],
 )
-def test_pods_that_some_demands_need(demands: list[float], size: float, pods: int) -> None:
+def test_pods_needed_for_demands(demands: list[float], size: float, pods: int) -> None:
     assert pods_needed(demands, size) == pods
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(FEW)
-def test_all_demands_fit_into_the_pods(demands: list[float]) -> None:
+def test_pods_hold_all_demands(demands: list[float]) -> None:
     assert fits(demands, SIZE, pods_needed(demands, SIZE))
 
 
@@ -43,7 +43,7 @@ def test_all_demands_fit_into_the_pods(demands: list[float]) -> None:
 @given(FEW)
 def test_pods_are_within_the_bound_of_first_fit_decreasing(demands: list[float]) -> None:
     best = fewest_boxes(demands, SIZE)
-    # the bound that Dosa proved for placing the largest first
+    # the bound that Dosa proved for first-fit decreasing
     assert best <= pods_needed(demands, SIZE) <= 11 / 9 * best + 6 / 9
 
 
@@ -64,6 +64,7 @@ def test_pods_are_more_than_half_full(demands: list[float]) -> None:
 
 @given(MANY.flatmap(lambda demands: st.tuples(st.just(demands), st.permutations(demands))))
 @settings(max_examples=examples(100), deadline=None)
-def test_the_order_of_the_demands_does_not_matter(orders: tuple[list[float], list[float]]) -> None:
-    first, second = orders
-    assert pods_needed(first, SIZE) == pods_needed(second, SIZE)
+def test_pods_do_not_depend_on_the_order_of_demands(
+    orders: tuple[list[float], list[float]],
+) -> None:
+    assert pods_needed(orders[0], SIZE) == pods_needed(orders[1], SIZE)

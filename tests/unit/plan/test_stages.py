@@ -1,4 +1,4 @@
-"""Which steps run together, and what each stage takes."""
+"""The steps of each stage, and its resources."""
 
 from __future__ import annotations
 
@@ -30,86 +30,83 @@ def stages(*steps: Document) -> list[Stage]:
 
 
 def names(*steps: Document) -> list[list[str]]:
-    """The names of the steps of each stage."""
+    """Return the names of the steps of each stage."""
     return [[step.name for step in stage.steps] for stage in stages(*steps)]
 
 
-def test_a_job_without_steps_has_no_stage_between_reading_and_writing() -> None:
-    assert stages() == []
-
-
-def test_steps_that_only_touch_columns_run_in_one_task() -> None:
-    together = [label_step(), filter_step("first"), filter_step("second"), select_step("text")]
-    assert names(*together) == [["label", "first", "second", "select"]]
-
-
-def test_a_function_runs_with_its_neighbours() -> None:
-    assert names(filter_step("a"), python_step("f", FUNCTION), filter_step("b")) == [
-        ["a", "f", "b"]
-    ]
-
-
-def test_a_function_that_asks_for_other_cpus_runs_by_itself() -> None:
+def test_task_stage_of_a_wide_function_or_search_has_its_cpus() -> None:
     wide = python_step("f", FUNCTION, resources={"cpu": 2})
-    assert names(filter_step("a"), wide, filter_step("b")) == [["a"], ["f"], ["b"]]
     assert [stage.cpus for stage in stages(filter_step("a"), wide)] == [1, 2]
+    assert stages({**nearest_step(), "resources": {"cpu": 2}})[0].replicas is None
 
 
-def test_search_shares_the_group_cpu() -> None:
-    assert names(model_step(), nearest_step(), filter_step("b")) == [["embed"], ["near", "b"]]
-    wide = {**nearest_step(), "resources": {"cpu": 2}}
-    assert names(wide, filter_step("b")) == [["near"], ["b"]]
-    assert stages(wide)[0].replicas is None
-
-
-def test_functions_that_ask_for_the_same_cpus_run_together() -> None:
-    wide = [python_step(name, FUNCTION, resources={"cpu": 2}) for name in ("f", "g")]
-    assert names(*wide) == [["f", "g"]]
-
-
-@pytest.mark.parametrize("pool", [model_step("pool"), python_step("pool")], ids=["model", "class"])
-def test_a_model_or_class_gets_a_pool_of_its_own(pool: Document) -> None:
-    assert names(filter_step("a"), pool, filter_step("b")) == [["a"], ["pool"], ["b"]]
-
-
-def test_two_models_run_in_two_pools() -> None:
-    assert names(model_step("one"), model_step("two")) == [["one"], ["two"]]
+WIDE = [python_step(name, FUNCTION, resources={"cpu": 2}) for name in ("f", "g")]
 
 
 @pytest.mark.parametrize(
-    "slim", [drop_step("text", name="slim"), select_step("embedding", name="slim")]
+    ("steps", "expected"),
+    [
+        ([], []),
+        (
+            [label_step(), filter_step("a"), filter_step("b"), select_step("text")],
+            [["label", "a", "b", "select"]],
+        ),
+        ([filter_step("a"), python_step("f", FUNCTION), filter_step("b")], [["a", "f", "b"]]),
+        ([filter_step("a"), WIDE[0], filter_step("b")], [["a"], ["f"], ["b"]]),
+        (WIDE, [["f", "g"]]),
+        ([model_step(), nearest_step(), filter_step("b")], [["embed"], ["near", "b"]]),
+        ([{**nearest_step(), "resources": {"cpu": 2}}, filter_step("b")], [["near"], ["b"]]),
+    ],
+    ids=["none", "columns", "function", "wide function", "wide functions", "search", "wide search"],
 )
-def test_dropping_columns_joins_the_pool_before_it(slim: Document) -> None:
-    assert names(model_step("embed"), slim, filter_step("b", "true_one")) == [
-        ["embed", "slim"],
-        ["b"],
-    ]
+def test_task_stage_joins_steps_with_equal_cpus(
+    steps: list[Document], expected: list[list[str]]
+) -> None:
+    assert names(*steps) == expected
 
 
-def test_no_other_step_joins_a_pool() -> None:
-    for step in (filter_step("own"), label_step(name="own"), python_step("own", FUNCTION)):
-        assert names(model_step("embed"), step) == [["embed"], ["own"]]
+SLIM = drop_step("text", name="slim")
 
 
-def test_a_column_is_dropped_in_the_pool_that_reads_it_last() -> None:
-    steps = [model_step("embed"), filter_step("some", "score > 1"), drop_step("text", name="slim")]
-    assert names(*steps) == [["embed", "slim"], ["some"]]
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([filter_step("a"), model_step("pool"), filter_step("b")], [["a"], ["pool"], ["b"]]),
+        ([filter_step("a"), python_step("pool"), filter_step("b")], [["a"], ["pool"], ["b"]]),
+        ([model_step("one"), model_step("two")], [["one"], ["two"]]),
+        ([model_step("embed"), filter_step("own")], [["embed"], ["own"]]),
+        ([model_step("embed"), label_step(name="own")], [["embed"], ["own"]]),
+        ([model_step("embed"), python_step("own", FUNCTION)], [["embed"], ["own"]]),
+        ([model_step("embed"), SLIM, filter_step("b", "true_one")], [["embed", "slim"], ["b"]]),
+        (
+            [model_step("embed"), select_step("embedding", name="slim"), filter_step("b", "true")],
+            [["embed", "slim"], ["b"]],
+        ),
+        ([model_step("embed"), filter_step("b", "score > 1"), SLIM], [["embed", "slim"], ["b"]]),
+    ],
+    ids=[
+        *("model", "class", "two models", "filter", "label", "function", "drop", "select"),
+        "drop after a filter",
+    ],
+)
+def test_pool_stage_is_joined_only_by_dropped_columns(
+    steps: list[Document], expected: list[list[str]]
+) -> None:
+    assert names(*steps) == expected
 
 
-def test_a_column_that_nobody_reads_is_dropped_before_the_first_pool() -> None:
+def test_unread_column_is_dropped_before_the_first_pool() -> None:
     first, second = stages(model_step("embed"), drop_step("path", name="slim"))
     assert (first.name, first.replicas) == ("slim", None)
     assert [step.name for step in second.steps] == ["embed"]
 
 
-def test_a_stage_is_named_after_its_first_step() -> None:
-    assert [stage.name for stage in stages(label_step(), filter_step(), model_step())] == [
-        "label",
-        "embed",
-    ]
+def test_stage_is_named_after_its_first_step() -> None:
+    made = stages(label_step(), filter_step(), model_step())
+    assert [stage.name for stage in made] == ["label", "embed"]
 
 
-def test_the_stages_hold_all_steps_in_their_order() -> None:
+def test_stages_hold_all_steps_in_order() -> None:
     steps = steps_of(*full_document()["spec"]["steps"])
     joined = [step for stage in stages_of(steps) for step in stage.steps]
     assert joined == drop_early(steps)
@@ -118,21 +115,25 @@ def test_the_stages_hold_all_steps_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("step", "size"),
     [
-        pytest.param(model_step(), MODEL_BATCH_SIZE, id="model"),
-        pytest.param(model_step(model=chat(concurrency=4)), 32, id="endpoint"),
-        pytest.param(model_step(model=chat(concurrency=40)), 320, id="busy endpoint"),
-        pytest.param(model_step(batchSize=7), 7, id="model that says"),
-        pytest.param(python_step(), None, id="class: a whole block"),
-        pytest.param(python_step(batchSize=7), 7, id="class that says"),
-        pytest.param(python_step(callable_=FUNCTION, batchSize=7), None, id="function: a block"),
-        pytest.param(filter_step(), None, id="filter: a whole block"),
+        (model_step(), MODEL_BATCH_SIZE),
+        (model_step(model=chat(concurrency=4)), 32),
+        (model_step(model=chat(concurrency=40)), 320),
+        (model_step(batchSize=7), 7),
+        (python_step(), None),
+        (python_step(batchSize=7), 7),
+        (python_step(callable_=FUNCTION, batchSize=7), None),
+        (filter_step(), None),
+    ],
+    ids=[
+        *("model", "endpoint", "concurrent endpoint", "model with batchSize", "class"),
+        *("class with batchSize", "function with batchSize", "filter"),
     ],
 )
-def test_rows_of_a_batch(step: Document, size: int | None) -> None:
+def test_batch_size_of_a_stage(step: Document, size: int | None) -> None:
     assert stages(step)[0].batch_size == size
 
 
-def test_default_resources_of_a_stage() -> None:
+def test_stage_resources_have_defaults() -> None:
     task, pool = stages(filter_step(), model_step())
     assert (task.cpus, task.gpus, task.memory, task.replicas) == (TASK_CPUS, 0, None, None)
     assert (pool.cpus, pool.gpus, pool.memory) == (1, 0, None)
@@ -140,7 +141,7 @@ def test_default_resources_of_a_stage() -> None:
 
 
 @pytest.mark.parametrize("make", [model_step, python_step], ids=["model", "class"])
-def test_a_pool_takes_what_its_step_says(make: Any) -> None:
+def test_pool_resources_follow_the_step(make: Any) -> None:
     asked = {"cpu": 2.5, "gpu": 2, "memory": "5Gi"}
     (stage,) = stages(make(resources=asked, replicas={"min": 2, "max": 8}))
     assert (stage.cpus, stage.gpus, stage.memory) == (2.5, 2, "5Gi")

@@ -1,4 +1,4 @@
-"""Write tasks take CPUs of their own, and no more than they need."""
+"""Write tasks have their own CPUs, in addition to those of a machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from batchinference.plan.writing import MIN_WRITERS, with_writers, writers
 @pytest.mark.parametrize(
     ("machine", "ray"), [(1, 2), (2, 3), (4, 5), (8, 9), (9, 11), (16, 19), (64, 73)]
 )
-def test_a_machine_gets_so_many_logical_cpus(machine: int, ray: int) -> None:
+def test_writers_add_logical_cpus_to_a_machine(machine: int, ray: int) -> None:
     assert with_writers(machine) == ray
 
 
 @given(st.integers(1, 1000))
-def test_all_cpus_of_a_machine_are_left_to_tasks_that_compute(machine: int) -> None:
+def test_writers_leave_all_cpus_of_a_machine_to_other_tasks(machine: int) -> None:
     def left(cpus: int) -> float:
         return cpus - writers(cpus) * WRITE_CPUS
 
@@ -26,5 +26,5 @@ def test_all_cpus_of_a_machine_are_left_to_tasks_that_compute(machine: int) -> N
 
 
 @given(st.floats(0, 1000))
-def test_there_are_always_some_writers_and_never_more_than_cpus(cpus: float) -> None:
+def test_writers_are_at_least_the_minimum_and_at_most_the_cpus(cpus: float) -> None:
     assert MIN_WRITERS <= writers(cpus) <= max(MIN_WRITERS, cpus)

@@ -1,4 +1,4 @@
-"""Ray's own autoscaler, given a rendered job, starts nodes of the group that a replica runs on."""
+"""Ray's autoscaler starts nodes of the worker group that a replica runs on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.operator.rendered import Rendered, render
 
 
 def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[list[str], bool]:
-    """The groups of which the autoscaler starts nodes when an actor asks for so much of a node of a
-    group, and whether it takes that for possible at all."""
+    """Return the groups of the nodes that the autoscaler starts for an actor with this demand on a
+    node of a group, and whether the demand is feasible."""
     from ray.autoscaler._private.kuberay.autoscaling_config import (
         _derive_autoscaling_config_from_ray_cr,
     )
@@ -27,7 +27,7 @@ def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[
     from ray.core.generated.common_pb2 import LABEL_OPERATOR_IN
 
     metadata = {"name": "cluster", "namespace": "default"}
-    resource = {"metadata": metadata, "spec": without_first_workers(rendered.cluster)}
+    resource = {"metadata": metadata, "spec": without_minimum_workers(rendered.cluster)}
     config = AutoscalingConfig(
         _derive_autoscaling_config_from_ray_cr(resource), skip_content_hash=True
     )
@@ -45,20 +45,20 @@ def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[
     return started, not reply.infeasible_resource_requests
 
 
-def without_first_workers(cluster: Document) -> Document:
+def without_minimum_workers(cluster: Document) -> Document:
     groups = [{**group, "minReplicas": 0} for group in cluster["workerGroupSpecs"]]
     return {**cluster, "workerGroupSpecs": groups}
 
 
 def demand_of(stage: Stage) -> dict[str, float]:
-    """What Ray asks of a node for one replica."""
+    """Return the resources that Ray requests of a node for one replica."""
     demand: dict[str, float] = {"CPU": math.ceil(stage.cpus), **stage.resources}
     if stage.accelerator:
         demand[f"accelerator_type:{stage.accelerator}"] = 0.001
     return demand
 
 
-def test_a_replica_brings_a_node_of_its_group(rendered: Rendered) -> None:
+def test_autoscaler_starts_a_node_of_the_group_of_a_replica(rendered: Rendered) -> None:
     plan = plan_for_cluster(rendered.job.spec)
     for stage in plan.stages:
         group = plan.group_of(stage)
@@ -68,7 +68,7 @@ def test_a_replica_brings_a_node_of_its_group(rendered: Rendered) -> None:
 @pytest.mark.parametrize(
     "more", [{"NPU": 3}, {"accelerator_type:Ascend910A": 0.001}, {"GPU": 1}], ids=str
 )
-def test_more_than_a_pod_has_is_impossible(more: dict[str, Any]) -> None:
+def test_autoscaler_finds_more_than_a_pod_has_infeasible(more: dict[str, Any]) -> None:
     step = model_step(resources={"custom": {"NPU": 2}, "acceleratorType": "Ascend910B"})
     made = render(job(steps=[step], cluster={"profiles": {"Ascend910B": {}}}))
     (stage,) = plan_for_cluster(made.job.spec).stages

@@ -1,4 +1,4 @@
-"""Profiles of the platform under those of a job: filled in by name, field by field."""
+"""Profiles of a job are merged with those of the platform: by name, field by field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.documents.minimal import Document, model_step
 from support.documents.parsed import job
 from support.operator.rendered import render
 
-PLATFORM = {
+PLATFORM: dict[str, Any] = {
     "image": "platform:1",
     "profiles": {
         "T4": {
@@ -33,12 +33,9 @@ def merged(**profiles: Document) -> dict[str, Any]:
     return dumped["profiles"]
 
 
-def test_a_job_has_the_profiles_of_the_platform() -> None:
+def test_profiles_of_the_platform_are_extended_by_the_job() -> None:
     assert merged() == PLATFORM["profiles"]
-
-
-def test_a_job_adds_profiles_of_its_own() -> None:
-    assert merged(XPU={"device": "xpu"}) == {**PLATFORM["profiles"], "XPU": {"device": "xpu"}}  # type: ignore[dict-item]
+    assert merged(XPU={"device": "xpu"}) == {**PLATFORM["profiles"], "XPU": {"device": "xpu"}}
 
 
 @pytest.mark.parametrize(
@@ -55,14 +52,14 @@ def test_a_job_adds_profiles_of_its_own() -> None:
     ],
     ids=["nothing", "a label", "tolerations", "a resource", "a variable"],
 )
-def test_a_job_changes_single_fields_of_a_profile(own: Document, expected: Document) -> None:
-    platform: Any = PLATFORM["profiles"]
+def test_profile_of_the_job_overrides_single_fields(own: Document, expected: Document) -> None:
+    platform = PLATFORM["profiles"]
     made = merged(T4=own)
     assert made["T4"] == {**platform["T4"], **expected}
     assert made["A100"] == platform["A100"]
 
 
-def test_a_job_that_names_no_profile_runs_by_those_of_the_platform() -> None:
+def test_profiles_of_the_platform_apply_to_a_job_without_profiles() -> None:
     step = model_step(resources={"gpu": 1, "acceleratorType": "A100"})
     made = render(job(steps=[step]), Cluster.model_validate(PLATFORM))
     pod = made.workers["embed"]["template"]["spec"]

@@ -1,4 +1,4 @@
-"""The platform's defaults lie under a job's own settings: what the job says always wins."""
+"""Settings of a job override the defaults of the platform."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.documents.parsed import job
 from support.tiers import examples
 
 Pair = tuple[Any, Any]
-"""A job's value and a platform's."""
+"""The value of the job and the value of the platform."""
 
 WHOLE: dict[str, Pair] = {
     "image": ("own:1", "default:1"),
@@ -30,7 +30,7 @@ WHOLE: dict[str, Pair] = {
     "queue": ("own", "default"),
     "queuePriorityClass": ("own", "default"),
 }
-"""Fields that are taken whole."""
+"""Fields that are replaced as a whole."""
 BY_KEY: dict[str, dict[str, Pair]] = {
     "requests": {"cpu": (0.5, 2.0), "memory": ("1Gi", "2Gi")},
     "head": {"cpu": (1.5, 2.0), "memory": ("5Gi", "6Gi")},
@@ -42,7 +42,7 @@ BY_KEY: dict[str, dict[str, Pair]] = {
         "XPU": ({"device": "xpu"}, {"device": "xpu"}),
     },
 }
-"""Objects and maps that are filled in key by key."""
+"""Objects and maps that are merged key by key."""
 BY_NAME: dict[str, dict[str, Pair]] = {
     "env": {"A": ({"value": ""}, {"value": "1"}), "B": ({"value": "x"}, {"value": "y"})},
     "imagePullSecrets": {"a": ({}, {}), "b": ({}, {}), "c": ({}, {})},
@@ -57,26 +57,26 @@ BY_NAME: dict[str, dict[str, Pair]] = {
         ),
     },
 }
-"""Lists that are filled in name by name."""
+"""Lists that are merged name by name."""
 
 
 def merged(own: Document, defaults: Document) -> Cluster:
     return effective(job(cluster=own), Cluster.model_validate(defaults)).spec.cluster
 
 
-def test_every_field_of_a_cluster_is_in_these_tests() -> None:
+def test_defaults_of_every_cluster_field_are_tested() -> None:
     fields = {field.alias for field in Cluster.model_fields.values()}
     assert fields == WHOLE.keys() | BY_KEY.keys() | BY_NAME.keys()
 
 
 def some_of(values: dict[str, Pair], side: int) -> st.SearchStrategy[Document]:
-    """Documents in which any of these fields may be missing."""
+    """Generate documents with any subset of these fields."""
     fields = {name: st.just(pair[side]) for name, pair in values.items()}
     return st.fixed_dictionaries({}, optional=fields)
 
 
 def clusters(side: int) -> st.SearchStrategy[Document]:
-    """Cluster settings with lists of named things as maps from name to the rest."""
+    """Generate cluster settings, with lists of named items as maps by name."""
     parts = {name: some_of(values, side) for name, values in (BY_KEY | BY_NAME).items()}
     objects = st.fixed_dictionaries({}, optional=parts)
     return st.tuples(some_of(WHOLE, side), objects).map(lambda both: both[0] | both[1])
@@ -93,7 +93,7 @@ def with_lists(settings_: Document) -> Document:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(clusters(0), clusters(1))
-def test_setting_of_the_job_overrides_the_platform(own: Document, defaults: Document) -> None:
+def test_defaults_are_overridden_by_the_job(own: Document, defaults: Document) -> None:
     expected = defaults | own
     for field in (BY_KEY.keys() | BY_NAME.keys()) & expected.keys():
         default, mine = defaults.get(field, {}), own.get(field, {})
@@ -103,72 +103,38 @@ def test_setting_of_the_job_overrides_the_platform(own: Document, defaults: Docu
     assert made == Cluster.model_validate(with_lists(expected))
 
 
-@pytest.mark.parametrize(("name", "pair"), WHOLE.items(), ids=WHOLE)
-def test_other_values_are_replaced_whole(name: str, pair: Pair) -> None:
-    own, default = pair
-    assert merged({name: own}, {name: default}) == Cluster.model_validate({name: own})
-    assert merged({}, {name: default}) == Cluster.model_validate({name: default})
-
-
-def test_a_variable_of_the_job_replaces_the_one_of_that_name() -> None:
+def test_default_env_variable_is_replaced_by_name() -> None:
     secret = {"secretKeyRef": {"name": "s", "key": "k"}}
     own = [{"name": "KEY", "valueFrom": secret}]
     default = [{"name": "KEY", "value": "plain"}, {"name": "REGION", "value": "eu"}]
-    made = merged({"env": own}, {"env": default}).env
-    assert [(variable.name, variable.value) for variable in made] == [
-        ("REGION", "eu"),
-        ("KEY", None),
-    ]
+    made = {one.name: one.value for one in merged({"env": own}, {"env": default}).env}
+    assert list(made.items()) == [("REGION", "eu"), ("KEY", None)]
 
 
 @pytest.mark.parametrize(
     ("own", "defaults", "message"),
     [
-        pytest.param(
-            {"volumes": [{"name": "own", "mountPath": "/data", "secret": {"secretName": "s"}}]},
-            {"volumes": [{"name": "all", "mountPath": "/data", "secret": {"secretName": "s"}}]},
-            "spec.cluster: with the platform's defaults: two volumes have the mountPath '/data'",
-            id="two volumes at one place",
-        ),
-        pytest.param(
-            {"workers": {"min": 5}},
-            {"workers": {"max": 3}},
-            "spec.cluster.workers: with the platform's defaults: min (5) is above max (3)",
-            id="more at the least than at the most",
-        ),
-        pytest.param(
-            {"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
-            {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
-            "spec.cluster.env: with the platform's defaults: "
-            "List should have at most 64 items after validation, not 65",
-            id="more than there may be",
-        ),
+        ({"volumes": [{"name": "own", "mountPath": "/data", "secret": {"secretName": "s"}}]},
+         {"volumes": [{"name": "all", "mountPath": "/data", "secret": {"secretName": "s"}}]},
+         ": with the platform's defaults: two volumes have the mountPath '/data'"),
+        ({"workers": {"min": 5}}, {"workers": {"max": 3}},
+         ".workers: with the platform's defaults: min (5) is above max (3)"),
+        ({"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
+         {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
+         ".env: with the platform's defaults: "
+         "List should have at most 64 items after validation, not 65"),
     ],
-)
-def test_settings_that_do_not_go_together_are_refused(
+    ids=["volumes at one path", "min above max", "too many variables"],
+)  # fmt: skip
+def test_defaults_in_conflict_with_the_job_are_refused(
     own: Document, defaults: Document, message: str
 ) -> None:
     with pytest.raises(SpecError) as refusal:
         merged(own, defaults)
-    assert str(refusal.value) == message
+    assert str(refusal.value) == f"spec.cluster{message}"
 
 
-def test_no_workers_to_start_with_is_a_setting_of_the_job() -> None:
-    assert merged({"workers": {"min": 0}}, {"workers": {"min": 3}}).workers.min == 0
-
-
-def test_a_job_gets_only_the_requests_that_it_leaves_out() -> None:
-    requests = merged({"requests": {"cpu": 0.5}}, {"requests": {"memory": "1Gi"}}).requests
-    assert requests is not None
-    assert (requests.cpu, requests.memory) == (0.5, "1Gi")
-
-
-def test_without_defaults_a_job_stays_as_it_is() -> None:
-    own = job(cluster={name: pair[0] for name, pair in WHOLE.items()})
-    assert effective(own, Cluster()) == own
-
-
-def test_only_the_cluster_settings_are_filled_in() -> None:
+def test_defaults_change_the_cluster_settings_only() -> None:
     own = job()
     made = effective(own, Cluster(image="default:1"))
     assert made.metadata == own.metadata

@@ -1,4 +1,4 @@
-"""Devices of worker groups, as Ray, KubeRay and Kubernetes are told of them."""
+"""Devices of worker groups, in the fields of Ray, KubeRay and Kubernetes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def limits_of(pod: Object) -> Object:
     return {name: count for name, count in limits.items() if "/" in name}
 
 
-def test_rays_autoscaler_reads_what_a_replica_asks_for(rendered: Rendered) -> None:
-    """Else it would never start a node of the group."""
+def test_autoscaler_reads_the_resources_of_each_group(rendered: Rendered) -> None:
+    """Otherwise it would never start a node of the group."""
     from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
 
     for group in plan_for_cluster(rendered.job.spec).groups:
@@ -44,7 +44,7 @@ def test_rays_autoscaler_reads_what_a_replica_asks_for(rendered: Rendered) -> No
         assert read["labels"] == {"batchinference.dev/group": group.name}
 
 
-def test_kuberay_and_its_shell_read_the_custom_resources() -> None:
+def test_custom_resources_are_readable_for_kuberay_and_a_shell() -> None:
     made = rendered_step({"custom": {"NPU": 2}, "acceleratorType": "A"}, profiles={"A": {}})
     written = made.workers["embed"]["rayStartParams"]["resources"]
     expected = {"NPU": 2, "accelerator_type:A": 1}
@@ -53,11 +53,10 @@ def test_kuberay_and_its_shell_read_the_custom_resources() -> None:
     assert json.loads(argument) == expected
 
 
-def test_npus_need_no_profile() -> None:
+def test_npus_require_no_profile() -> None:
     pod = pod_of({"custom": {"NPU": 2}})
-    resources = pod["containers"][0]["resources"]
-    assert resources["limits"]["huawei.com/Ascend910"] == "2"
-    assert resources["requests"]["huawei.com/Ascend910"] == "2"
+    for kind in ("limits", "requests"):
+        assert pod["containers"][0]["resources"][kind]["huawei.com/Ascend910"] == "2"
     assert pod["tolerations"] == [
         {"key": "huawei.com/Ascend910", "operator": "Exists", "effect": "NoSchedule"}
     ]
@@ -83,7 +82,7 @@ def test_logical_custom_resource_is_known_to_ray_only() -> None:
     ],
     ids=["built in", "for all GPUs", "for a type", "for both"],
 )
-def test_the_resource_of_gpus(profiles: Document, resource: str) -> None:
+def test_gpu_resource_follows_the_profiles(profiles: Document, resource: str) -> None:
     asked = {"gpu": 3, "acceleratorType": "T4"}
     made = rendered_step(asked, profiles={"T4": {}, **profiles})
     group = made.workers["embed"]
@@ -127,39 +126,38 @@ def refusal(resources: Document, **cluster: Any) -> str:
     return str(refused.value)
 
 
-def test_accelerator_type_without_profile_is_refused() -> None:
-    assert refusal({"gpu": 1, "acceleratorType": "T4"}) == (
-        "spec.steps[0].resources.acceleratorType: no profile says what 'T4' is on this cluster: "
-        "add cluster.profiles.T4 with nodeSelector, or ask who runs the operator for one in its "
-        "defaults"
-    )
-
-
-def test_custom_resource_without_profile_is_refused() -> None:
-    assert refusal({"custom": {"XPU": 1}}, profiles={"XPUs": {}}) == (
-        "spec.steps[0].resources.custom.XPU: no profile says what 'XPU' is on this cluster: "
-        "add cluster.profiles.XPU with resource, device, or ask who runs the operator for one in "
-        "its defaults; did you mean 'XPUs'?"
-    )
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"gpu": 1, "acceleratorType": "T4"},
+         ".acceleratorType: no profile says what 'T4' is on this cluster: add "
+         "cluster.profiles.T4 with nodeSelector, or ask who runs the operator for one in its "
+         "defaults"),
+        ({"custom": {"XPU": 1}}, ".custom.XPU: no profile says what 'XPU' is on this cluster: add "
+         "cluster.profiles.XPU with resource, device, or ask who runs the operator for one in "
+         "its defaults; did you mean 'XPUs'?"),
+        ({"gpu": 1, "custom": {"NPU": 1}},
+         ": a replica computes on one kind of device, not on GPU and NPU"),
+    ],
+    ids=["accelerator type", "custom resource", "two kinds of devices"],
+)  # fmt: skip
+def test_device_without_profile_or_of_two_kinds_is_refused(
+    resources: Document, message: str
+) -> None:
+    assert refusal(resources, profiles={"XPUs": {}}) == f"spec.steps[0].resources{message}"
 
 
 @pytest.mark.parametrize(
     ("name", "near"), [("A100-80GB", "A100-80G"), ("Ascend910C", "Ascend910B")]
 )
-def test_misspelt_ray_accelerator_is_refused(name: str, near: str) -> None:
+def test_accelerator_type_suggests_a_name_of_ray(name: str, near: str) -> None:
     assert refusal({"gpu": 1, "acceleratorType": name}).endswith(f"did you mean '{near}'?")
 
 
-def test_all_missing_profiles_are_reported() -> None:
+def test_missing_profiles_are_reported_together() -> None:
     found = refusal({"gpu": 1, "acceleratorType": "T4", "custom": {"a": 1, "b": 1}})
     assert [line.split(": ")[0] for line in found.splitlines()] == [
         "spec.steps[0].resources.custom.a",
         "spec.steps[0].resources.custom.b",
         "spec.steps[0].resources.acceleratorType",
     ]
-
-
-def test_a_replica_computes_on_one_kind_of_device() -> None:
-    assert refusal({"gpu": 1, "custom": {"NPU": 1}}) == (
-        "spec.steps[0].resources: a replica computes on one kind of device, not on GPU and NPU"
-    )

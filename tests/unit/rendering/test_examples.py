@@ -1,4 +1,4 @@
-"""Examples whose devices a machine of CPUs does not have, as a cluster gets them."""
+"""Examples that need GPUs or NPUs, as rendered for a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.operator.rendered import Rendered, render
 
 
 def rendered_example(name: str) -> Rendered:
-    """The objects of an example, with its paths in an object store, as its first lines advise."""
+    """Return the objects of an example. Its local paths become paths of an object store."""
     text = (ROOT / "examples" / name / "job.yaml").read_text().replace("./", "s3://bucket/")
     return render(parse(yaml.safe_load(text)))
 
@@ -26,7 +26,7 @@ def devices_of(group: dict[str, Any]) -> dict[str, str]:
     return {name: count for name, count in resources["limits"].items() if "/" in name}
 
 
-def test_each_replica_of_a_sharded_model_gets_a_pod_with_two_gpus() -> None:
+def test_sharded_model_example_gets_pods_with_two_gpus() -> None:
     made = rendered_example("sharded-model")
     (stage,) = plan_for_cluster(made.job.spec).stages
     assert (stage.gpus, dict(stage.kinds)) == (2, {"GPU": "cuda"})
@@ -36,17 +36,13 @@ def test_each_replica_of_a_sharded_model_gets_a_pod_with_two_gpus() -> None:
     assert (group["minReplicas"], group["maxReplicas"]) == (0, 2)
     others = [devices_of(other) for name, other in made.workers.items() if name != "continue"]
     assert others == [{}] * len(others)
-
-
-def test_the_driver_reads_how_a_sharded_model_is_laid_out() -> None:
-    made = rendered_example("sharded-model")
     (step,) = parse_one(made.config_map["data"][JOB_FILE]).spec.steps
     assert isinstance(step.model, TransformersModel)
     assert step.model.device_map == "balanced"
     assert step.model.source == "s3://bucket/model"
 
 
-def test_the_npu_example_gets_pods_with_npus() -> None:
+def test_npu_example_gets_pods_with_npus() -> None:
     made = rendered_example("npu")
     found = {name: devices_of(group) for name, group in made.workers.items()}
     assert {"huawei.com/Ascend910": "1"} in found.values()

@@ -1,4 +1,4 @@
-"""What is refused of a job in a queue, before Kueue has to refuse it."""
+"""Jobs that Kueue would refuse are refused at rendering."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def problems(groups: int, **cluster: str) -> list[str]:
     return [str(problem) for problem in check_queue(spec.cluster, plan_for_cluster(spec).groups)]
 
 
-def test_a_job_may_have_as_many_groups_as_kueue_takes() -> None:
+def test_kueue_limits_the_number_of_worker_groups() -> None:
     assert problems(MAX_GROUPS, queue="gpu") == []
     (found,) = problems(MAX_GROUPS + 1, queue="gpu")
     assert found.startswith("spec.cluster.queue: the job has 18 worker groups and Kueue takes 17")
     assert problems(MAX_GROUPS + 1) == []
 
 
-def test_a_priority_needs_a_queue() -> None:
+def test_kueue_priority_requires_a_queue() -> None:
     (found,) = problems(1, queuePriorityClass="nightly")
     assert found.startswith("spec.cluster.queuePriorityClass: a priority in no queue")
 
 
-def test_the_queue_may_be_the_platforms() -> None:
+def test_kueue_queue_may_come_from_the_platform() -> None:
     platform = Cluster(image="own:1", queue="gpu")
     made = render(effective(job(cluster={"queuePriorityClass": "nightly"}), platform))
     assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
 
 
-def test_a_job_in_no_queue_is_not_held_back() -> None:
+def test_kueue_does_not_suspend_a_job_without_a_queue() -> None:
     made = render(job(cluster={"image": "own:1"})).ray_job
     assert "suspend" not in made["spec"]
     assert "annotations" not in made["metadata"]

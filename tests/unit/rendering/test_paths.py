@@ -1,4 +1,4 @@
-"""Local paths in a job for a cluster, where every pod has a disk of its own."""
+"""Local paths in a job for a cluster, where each pod has its own disk."""
 
 from __future__ import annotations
 
@@ -56,87 +56,70 @@ def test_object_store_addresses_are_accepted() -> None:
     assert problems(**spec) == []
 
 
-@pytest.mark.parametrize("path", ["data", "./data", "../data/*.txt", "~/data", "file://data"])
-def test_relative_input_is_refused_with_a_hint(path: str) -> None:
-    assert problems(**reading("s3://in/", path)) == [
-        f"spec.read.paths[1]: '{path}' is a relative path, which no pod has: {WAY_OUT}"
-    ]
-
-
 SQL = {"format": "sql", "query": "SELECT 1"}
 
 
-@pytest.mark.parametrize(
-    ("read", "field", "path"),
-    [
-        ({"format": "lance", "path": "./a.lance"}, "path", "./a.lance"),
-        ({"format": "huggingface", "name": "./set"}, "name", "./set"),
-        ({**SQL, "url": "sqlite:///data/a.db"}, "url", "data/a.db"),
-    ],
-)
-def test_a_source_at_a_relative_path_is_refused(read: Document, field: str, path: str) -> None:
-    assert problems(read=read) == [
-        f"spec.read.{field}: '{path}' is a relative path, which no pod has: {WAY_OUT}"
-    ]
+def nearest(path: str) -> Document:
+    return {"steps": [nearest_step(path)]}
 
 
 @pytest.mark.parametrize(
-    "read",
+    ("spec", "field", "path"),
     [
-        {"format": "lance", "path": "gs://in/a.lance"},
-        {"format": "lance", "path": "/data/a.lance"},
-        {"format": "huggingface", "name": "org/set"},
-        {"format": "huggingface", "name": "/data/set"},
-        {**SQL, "url": "sqlite:////data/a.db"},
-        {**SQL, "url": "postgresql://host/db"},
-        {**SQL, "urlEnv": "DATABASE_URL"},
+        *(
+            (reading("s3://in/", path), "read.paths[1]", path)
+            for path in ("data", "./data", "../data/*.txt", "~/data", "file://data")
+        ),
+        ({"read": {"format": "lance", "path": "./a.lance"}}, "read.path", "./a.lance"),
+        ({"read": {"format": "huggingface", "name": "./set"}}, "read.name", "./set"),
+        ({"read": {**SQL, "url": "sqlite:///data/a.db"}}, "read.url", "data/a.db"),
+        *(
+            (transformers(path), "steps[0].model.source", path)
+            for path in ("./model", "../model", "~/model", ".", "file://model")
+        ),
+        *((nearest(path), "steps[0].nearest.path", path) for path in ("out", "./out", "~/out")),
     ],
 )
-def test_source_on_a_shared_volume_is_accepted(read: Document) -> None:
-    assert problems(read=read) == []
-
-
-@pytest.mark.parametrize("path", ["/data/in", "file:///data/in"])
-def test_absolute_input_may_lie_in_the_image(path: str) -> None:
-    assert problems(**reading(path)) == []
-
-
-@pytest.mark.parametrize("source", ["./model", "../model", "~/model", ".", "file://model"])
-def test_a_model_at_a_relative_path_is_refused(source: str) -> None:
-    assert problems(**transformers(source)) == [
-        f"spec.steps[0].model.source: '{source}' is a relative path, which no pod has: {WAY_OUT}"
+def test_relative_path_is_refused(spec: Document, field: str, path: str) -> None:
+    assert problems(**spec) == [
+        f"spec.{field}: '{path}' is a relative path, which no pod has: {WAY_OUT}"
     ]
 
 
-@pytest.mark.parametrize("path", ["out", "./out", "~/out"])
-def test_an_output_to_search_at_a_relative_path_is_refused(path: str) -> None:
-    assert problems(steps=[nearest_step(path)]) == [
-        f"spec.steps[0].nearest.path: '{path}' is a relative path, which no pod has: {WAY_OUT}"
-    ]
-
-
-@pytest.mark.parametrize("path", ["/data/out", "s3://bucket/out"])
-def test_an_output_to_search_may_be_anywhere_that_pods_see(path: str) -> None:
-    assert problems(steps=[nearest_step(path)]) == []
-
-
-@pytest.mark.parametrize("source", ["org/model", "model", "/models/clip", "file:///models/clip"])
-def test_model_of_the_hub_or_image_is_accepted(source: str) -> None:
-    assert problems(**transformers(source)) == []
+@pytest.mark.parametrize(
+    "spec",
+    [
+        reading("/data/in"),
+        reading("file:///data/in"),
+        {"read": {"format": "lance", "path": "gs://in/a.lance"}},
+        {"read": {"format": "lance", "path": "/data/a.lance"}},
+        {"read": {"format": "huggingface", "name": "org/set"}},
+        {"read": {"format": "huggingface", "name": "/data/set"}},
+        {"read": {**SQL, "url": "sqlite:////data/a.db"}},
+        {"read": {**SQL, "url": "postgresql://host/db"}},
+        {"read": {**SQL, "urlEnv": "DATABASE_URL"}},
+        transformers("org/model"),
+        transformers("model"),
+        transformers("/models/clip"),
+        transformers("file:///models/clip"),
+        nearest("/data/out"),
+        nearest("s3://bucket/out"),
+        torch(factory="own:build"),
+        torch(factory="own:build", source="/models/weights.pt"),
+    ],
+    ids=str,
+)
+def test_absolute_path_or_address_is_accepted(spec: Document) -> None:
+    assert problems(**spec) == []
 
 
 @pytest.mark.parametrize("runtime", ["torch", "torchvision", "keras", "onnx"])
 @pytest.mark.parametrize("folder", ["", "models/", "./"])
-def test_the_file_of_a_model_is_always_a_path(runtime: str, folder: str) -> None:
+def test_relative_model_file_is_refused(runtime: str, folder: str) -> None:
     model = full_model(runtime)
     file = folder + model.get("source", "weights.pt").rpartition("/")[2]
     (problem,) = problems(steps=[{"name": "score", "model": {**model, "source": file}}])
     assert problem.startswith(f"spec.steps[0].model.source: '{file}' is a relative path")
-
-
-def test_a_torch_model_that_a_function_makes_has_no_path() -> None:
-    assert problems(**torch(factory="own:build")) == []
-    assert problems(**torch(factory="own:build", source="/models/weights.pt")) == []
 
 
 @pytest.mark.parametrize("path", ["out", "./out", "/out", "file:///out", "~/out"])
@@ -149,19 +132,14 @@ def test_output_on_the_disk_of_a_pod_is_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "volumes"),
     [
-        pytest.param("/data/out", [volume("/data")], id="below a volume"),
-        pytest.param("/data", [volume("/data/")], id="the volume itself"),
-        pytest.param("file:///data/out", [volume("/data")], id="with a scheme"),
-        pytest.param("/data/a/../out", [volume("/data")], id="up and down within it"),
-        pytest.param(
-            "/data/out", [volume("/data", source={"hostPath": {"path": "/d"}})], id="of the node"
-        ),
-        pytest.param(
-            "/data/out/x",
-            [volume("/data", "all", readOnly=True), volume("/data/out", "out")],
-            id="a volume that can be written within one that cannot",
-        ),
+        ("/data/out", [volume("/data")]),
+        ("/data", [volume("/data/")]),
+        ("file:///data/out", [volume("/data")]),
+        ("/data/a/../out", [volume("/data")]),
+        ("/data/out", [volume("/data", source={"hostPath": {"path": "/d"}})]),
+        ("/data/out/x", [volume("/data", "all", readOnly=True), volume("/data/out", "out")]),
     ],
+    ids=["below", "itself", "scheme", "parent", "host path", "writable in read-only"],
 )
 def test_output_on_a_writable_volume_is_accepted(path: str, volumes: list[Document]) -> None:
     assert problems(*volumes, **writing(path)) == []
@@ -170,28 +148,21 @@ def test_output_on_a_writable_volume_is_accepted(path: str, volumes: list[Docume
 @pytest.mark.parametrize(
     ("path", "volumes"),
     [
-        pytest.param("/data/out", [volume("/data", readOnly=True)], id="read-only"),
-        pytest.param("/database/out", [volume("/data")], id="a name that only begins alike"),
-        pytest.param("/data/../out", [volume("/data")], id="out of the volume again"),
-        pytest.param(
-            "/data/out", [volume("/data", source={"configMap": {"name": "c"}})], id="a ConfigMap"
-        ),
-        pytest.param(
-            "/data/out", [volume("/data", source={"secret": {"secretName": "s"}})], id="a Secret"
-        ),
-        pytest.param(
-            "/data/in/x",
-            [volume("/data", "all"), volume("/data/in", "in", readOnly=True)],
-            id="a volume that cannot be written within one that can",
-        ),
+        ("/data/out", [volume("/data", readOnly=True)]),
+        ("/database/out", [volume("/data")]),
+        ("/data/../out", [volume("/data")]),
+        ("/data/out", [volume("/data", source={"configMap": {"name": "c"}})]),
+        ("/data/out", [volume("/data", source={"secret": {"secretName": "s"}})]),
+        ("/data/in/x", [volume("/data", "all"), volume("/data/in", "in", readOnly=True)]),
     ],
+    ids=["read-only", "common prefix", "parent", "ConfigMap", "Secret", "read-only in writable"],
 )
 def test_output_on_a_read_only_volume_is_refused(path: str, volumes: list[Document]) -> None:
     (problem,) = problems(*volumes, **writing(path))
     assert problem.startswith(f"spec.write.path: '{path}' is not on a mounted volume")
 
 
-def test_all_invalid_paths_are_reported() -> None:
+def test_invalid_paths_are_reported_together() -> None:
     spec = {**reading("a", "b"), **writing("c"), **transformers("./d"), "errors": {"path": "e"}}
     assert [problem.split(":")[0] for problem in problems(**spec)] == [
         "spec.read.paths[0]",
@@ -202,6 +173,49 @@ def test_all_invalid_paths_are_reported() -> None:
     ]
 
 
-def test_a_job_with_such_paths_is_not_rendered() -> None:
+def test_job_with_a_relative_path_is_not_rendered() -> None:
     with pytest.raises(SpecError, match="is a relative path"):
         render(job(**reading("./data")))
+
+
+# --- local files that hold a table or a catalog -----------------------------------------
+
+
+def sql(url: str) -> Document:
+    return {"format": "sql", "table": "rows", "url": url}
+
+
+def iceberg(**properties: str) -> Document:
+    return {"format": "iceberg", "table": "ns.rows", "catalog": {"properties": properties}}
+
+
+def table_problems(write: Document) -> list[str]:
+    """Return the fields whose path is refused in a job with a shared volume at /data."""
+    found = problems(volume("/data"), write={"path": "s3://out/", **write})
+    return [problem.split(": ")[0] for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("write", "fields"),
+    [
+        (sql("sqlite:////tmp/x.db"), ["spec.write.url"]),
+        (sql("sqlite:///x.db"), ["spec.write.url"]),
+        (iceberg(uri="sqlite:////tmp/c.db"), ["spec.write.catalog.properties.uri"]),
+        (iceberg(warehouse="/tmp/w"), ["spec.write.catalog.properties.warehouse"]),
+    ],
+)
+def test_table_path_in_a_pod_is_refused(write: Document, fields: list[str]) -> None:
+    assert table_problems(write) == fields
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        sql("sqlite:////data/x.db"),
+        sql("postgresql://db/x"),
+        iceberg(uri="http://catalog", warehouse="prod"),
+        iceberg(uri="sqlite:////data/c.db", warehouse="/data/w"),
+    ],
+)
+def test_table_path_on_a_shared_volume_is_accepted(write: Document) -> None:
+    assert table_problems(write) == []

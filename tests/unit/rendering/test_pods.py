@@ -34,7 +34,7 @@ def container(pod: Object) -> Object:
 
 
 @pytest.mark.parametrize("kubernetes", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
-def test_kubernetes_knows_every_field(rendered: Rendered, kubernetes: str) -> None:
+def test_pods_are_valid_for_kubernetes(rendered: Rendered, kubernetes: str) -> None:
     for pod in rendered.pods:
         template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pod"}}
         kubernetes_validate.validate(template | {"template": pod}, kubernetes, strict=True)
@@ -42,12 +42,13 @@ def test_kubernetes_knows_every_field(rendered: Rendered, kubernetes: str) -> No
         kubernetes_validate.validate(one, kubernetes, strict=True)
 
 
-def test_rays_container_is_the_only_one(rendered: Rendered) -> None:
+def test_pods_have_only_the_container_of_ray(rendered: Rendered) -> None:
     names = [[one["name"] for one in pod["spec"]["containers"]] for pod in rendered.pods]
     assert names == [["ray-head"]] + [["ray-worker"]] * len(rendered.workers)
+    assert all("restartPolicy" not in pod["spec"] for pod in rendered.pods), "KubeRay sets it"
 
 
-def test_every_container_meets_the_level_restricted(rendered: Rendered) -> None:
+def test_containers_meet_the_pod_security_level_restricted(rendered: Rendered) -> None:
     autoscaler = rendered.cluster["autoscalerOptions"]
     for one in (*rendered.containers, autoscaler):
         context = one["securityContext"]
@@ -57,33 +58,24 @@ def test_every_container_meets_the_level_restricted(rendered: Rendered) -> None:
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_restart_policy_is_left_to_kuberay(rendered: Rendered) -> None:
-    assert all("restartPolicy" not in pod["spec"] for pod in rendered.pods)
-
-
-def test_only_the_head_has_a_service_account_token(
-    rendered: Rendered,
-) -> None:
-    head, *workers = rendered.pods
-    assert "automountServiceAccountToken" not in head["spec"]
-    assert all(pod["spec"]["automountServiceAccountToken"] is False for pod in workers)
-
-
-def test_only_the_head_gets_the_file_of_the_job(rendered: Rendered) -> None:
+def test_service_account_token_and_job_file_are_in_the_head_only(rendered: Rendered) -> None:
     name = rendered.config_map["metadata"]["name"]
     head, *workers = rendered.pods
+    assert "automountServiceAccountToken" not in head["spec"]
     assert name in repr(head)
-    assert all(name not in repr(pod) for pod in workers)
+    for pod in workers:
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert name not in repr(pod)
 
 
-def test_limits_are_what_the_plan_counts_with(rendered: Rendered) -> None:
+def test_limits_of_pods_equal_the_plan(rendered: Rendered) -> None:
     for group in plan_for_cluster(rendered.job.spec).groups:
         limits = container(rendered.workers[group.name]["template"])["resources"]["limits"]
         assert cpu_number(limits["cpu"]) == group.cpus
         assert limits["memory"] == group.memory
 
 
-def test_no_pod_asks_for_more_than_it_may_use(rendered: Rendered) -> None:
+def test_requests_do_not_exceed_limits(rendered: Rendered) -> None:
     autoscaler = rendered.cluster["autoscalerOptions"]
     for one in (*rendered.containers, autoscaler):
         limits, requests = one["resources"]["limits"], one["resources"]["requests"]
@@ -113,11 +105,12 @@ def test_requests_equal_limits_by_default() -> None:
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
-        pytest.param({"cpu": 0.5}, {"cpu": "500m", "memory": "3Gi"}, id="cpu"),
-        pytest.param({"memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"}, id="memory"),
-        pytest.param({}, {"cpu": "2", "memory": "3Gi"}, id="nothing of both"),
-        pytest.param({"cpu": 64, "memory": "1Ti"}, {"cpu": "2", "memory": "3Gi"}, id="too much"),
+        ({"cpu": 0.5}, {"cpu": "500m", "memory": "3Gi"}),
+        ({"memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"}),
+        ({}, {"cpu": "2", "memory": "3Gi"}),
+        ({"cpu": 64, "memory": "1Ti"}, {"cpu": "2", "memory": "3Gi"}),
     ],
+    ids=["cpu", "memory", "none", "more than the limits"],
 )
 def test_requests_follow_the_job(requests: Any, expected: Any) -> None:
     made = with_cluster(requests=requests, workers={"cpu": 2, "memory": "3Gi"})
@@ -125,80 +118,71 @@ def test_requests_follow_the_job(requests: Any, expected: Any) -> None:
     assert resources == {"limits": {"cpu": "2", "memory": "3Gi"}, "requests": expected}
 
 
-def test_head_follows_the_job() -> None:
-    limits = container(with_cluster(head={"cpu": 2.5, "memory": "8Gi"}).pods[0])["resources"]
-    assert limits["limits"] == {"cpu": "2500m", "memory": "8Gi"}
+@pytest.mark.parametrize(
+    ("cluster", "limits"),
+    [
+        ({"head": {"cpu": 2.5, "memory": "8Gi"}}, {"cpu": "2500m", "memory": "8Gi"}),
+        ({}, {"cpu": "1", "memory": "4Gi"}),
+    ],
+    ids=["own", "default"],
+)
+def test_limits_of_the_head(cluster: Any, limits: Any) -> None:
+    assert container(with_cluster(**cluster).pods[0])["resources"]["limits"] == limits
 
 
-def test_default_head() -> None:
-    limits = container(with_cluster().pods[0])["resources"]
-    assert limits["limits"] == {"cpu": "1", "memory": "4Gi"}
-
-
-CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "c"}}
 REFERENCE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "secret"}}}
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "field", "expected"),
+    ("setting", "value"),
     [
-        ("serviceAccountName", "reader", "serviceAccountName", "reader"),
-        ("priorityClassName", "low", "priorityClassName", "low"),
-        ("nodeSelector", {"pool": "a"}, "nodeSelector", {"pool": "a"}),
-        (
-            "tolerations",
-            [{"key": "a", "value": "b", "effect": "NoSchedule"}],
-            "tolerations",
-            [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}],
-        ),
-        ("imagePullSecrets", [{"name": "registry"}], "imagePullSecrets", [{"name": "registry"}]),
+        ("serviceAccountName", "reader"),
+        ("priorityClassName", "low"),
+        ("nodeSelector", {"pool": "a"}),
+        ("tolerations", [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}]),
+        ("imagePullSecrets", [{"name": "registry"}]),
     ],
 )
-def test_pod_setting_is_in_every_pod(setting: str, value: Any, field: str, expected: Any) -> None:
+def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
     for pod in with_cluster(model_step(), **{setting: value}).pods:
-        assert pod["spec"][field] == expected
+        assert pod["spec"][setting] == value
     for pod in with_cluster(model_step()).pods:
-        assert field not in pod["spec"]
+        assert setting not in pod["spec"]
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "field", "expected"),
+    ("setting", "value"),
     [
-        ("image", "own:3", "image", "own:3"),
-        ("imagePullPolicy", "Always", "imagePullPolicy", "Always"),
-        ("env", [{"name": "A", "value": ""}], "env", [{"name": "A", "value": ""}]),
-        ("env", [REFERENCE], "env", [REFERENCE]),
+        ("image", "own:3"),
+        ("imagePullPolicy", "Always"),
+        ("env", [{"name": "A", "value": ""}]),
+        ("env", [REFERENCE]),
     ],
 )
-def test_container_setting_is_in_every_container(
-    setting: str, value: Any, field: str, expected: Any
-) -> None:
+def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
     head, *workers = with_cluster(model_step(), **{setting: value}).containers
-    if field == "env":  # what Ray leaves a driver that is asked to stop
+    if setting == "env":  # the head also has the variable for the time that Ray waits for a driver
         assert head["env"].pop(0)["name"] == STOP_WAIT
     for one in (head, *workers):
-        assert one[field] == expected
+        assert one[setting] == value
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
+    "source",
     [
-        (
-            {"persistentVolumeClaim": {"claimName": "c"}},
-            {"persistentVolumeClaim": {"claimName": "c"}},
-        ),
-        ({"hostPath": {"path": "/var"}}, {"hostPath": {"path": "/var"}}),
-        ({"configMap": {"name": "c"}}, {"configMap": {"name": "c"}}),
-        ({"secret": {"secretName": "s"}}, {"secret": {"secretName": "s"}}),
+        {"persistentVolumeClaim": {"claimName": "c"}},
+        {"hostPath": {"path": "/var"}},
+        {"configMap": {"name": "c"}},
+        {"secret": {"secretName": "s"}},
     ],
     ids=["claim", "host path", "config map", "secret"],
 )
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "writable"])
-def test_a_volume_is_mounted_in_every_pod(source: Any, expected: Any, read_only: bool) -> None:
+def test_volume_is_mounted_in_every_pod(source: Any, read_only: bool) -> None:
     volume = {"name": "v", "mountPath": "/v", "readOnly": read_only, **source}
     mount = {"name": "v", "mountPath": "/v"} | ({"readOnly": True} if read_only else {})
     for pod in with_cluster(model_step(resources={"gpu": 1}), volumes=[volume]).pods:
-        assert {"name": "v", **expected} in pod["spec"]["volumes"]
+        assert {"name": "v", **source} in pod["spec"]["volumes"]
         assert mount in container(pod)["volumeMounts"]
 
 
@@ -226,7 +210,7 @@ def test_volume_over_the_job_file_is_refused(volume: dict[str, str], field: str)
     [({}, 1, 1, 3), ({"tensor": 4}, 4, 4, 3), ({"tensor": 4, "pipeline": 2}, 8, 4, 6)],
     ids=["one GPU", "tensor", "tensor and pipeline"],
 )
-def test_pods_of_a_language_model_have_the_gpus_that_share_a_layer(
+def test_vllm_pods_have_the_gpus_of_the_tensor_parallelism(
     parallelism: dict[str, int], gpus: int, pod_gpus: int, most: int
 ) -> None:
     step = vllm_step(parallelism=parallelism) | {"replicas": {"min": 1, "max": 3}}

@@ -1,4 +1,4 @@
-"""Properties of documents: each is refused with a readable message or survives a round trip."""
+"""Each document is refused with a readable message or survives a round trip."""
 
 from __future__ import annotations
 
@@ -20,27 +20,11 @@ from support.tiers import examples, in_long_tier
 
 DOCUMENTS = list(valid_documents().values())
 FREE = {
-    *(
-        "inputs",
-        "options",
-        "properties",
-        "factoryArgs",
-        "constructorArgs",
-        "callArgs",
-        "nodeSelector",
-    ),
-    *(
-        "sampling",
-        "body",
-        "headersFrom",
-        "renameColumns",
-        "constructorRefs",
-        "engine",
-        "chatTemplateArgs",
-    ),
-    *("custom", "profiles", "properties", "onCause"),
+    *("inputs", "options", "properties", "factoryArgs", "constructorArgs", "callArgs"),
+    *("sampling", "body", "headersFrom", "renameColumns", "constructorRefs", "engine"),
+    *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
 }
-"""Mappings in which the user names the keys; `options` of a model, not of what is read."""
+"""Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""
 STRANGE: dict[str, Any] = {
     "null": None,
     "true": True,
@@ -73,28 +57,30 @@ STRANGE: dict[str, Any] = {
 }
 FULL = full_document()
 ALL_PLACES = [place for place in places(FULL) if place[0] != "metadata"]
-"""At a landing each strange value is tried in one place of six, all together in all of them."""
 
 
 def user_names_it(place: Place) -> bool:
-    """Whether the last key of a place is the user's choice."""
+    """Return whether the user chooses the last key of a place."""
     if len(place) < 2 or place[-2] not in FREE:
         return False
     return place[-2] != "options" or "model" in place
 
 
 @pytest.mark.scaled("properties")
-@pytest.mark.parametrize("value", STRANGE.values(), ids=STRANGE.keys())
-def test_strange_value_is_accepted_or_refused_at_its_place(value: Any) -> None:
+@pytest.mark.parametrize("name", STRANGE)
+def test_strange_value_is_accepted_or_refused_at_its_place(name: str) -> None:
+    """At a landing, try each value in one place of six: all values together cover all places."""
     every = 1 if in_long_tier() else 6
-    for place in ALL_PLACES[list(map(id, STRANGE.values())).index(id(value)) % every :: every]:
+    for place in ALL_PLACES[list(STRANGE).index(name) % every :: every]:
         try:
-            parse(changed(FULL, place, value))
+            parse(changed(FULL, place, STRANGE[name]))
         except SpecError as error:
             for problem in error.problems:
                 assert_readable(str(problem))
                 assert "\n" not in str(problem)
-                assert _related(problem.path, named(place[:-1])), (place, str(problem))
+                parent = named(place[:-1])
+                related = problem.path.startswith(parent) or parent.startswith(problem.path)
+                assert related, (place, str(problem))
 
 
 def test_strange_document_is_refused() -> None:
@@ -109,11 +95,6 @@ def assert_readable(message: str) -> None:
     message.encode()
 
 
-def _related(path: str, place: str) -> bool:
-    """Whether one of the two holds the other."""
-    return path.startswith(place) or place.startswith(path)
-
-
 @given(st.data())
 @settings(max_examples=examples(400), deadline=None)
 def test_renamed_field_is_refused_at_its_path(data: st.DataObject) -> None:
@@ -122,18 +103,13 @@ def test_renamed_field_is_refused_at_its_path(data: st.DataObject) -> None:
     place = data.draw(st.sampled_from([place for place in fields if not user_names_it(place)]))
     name = data.draw(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=40))
     assume(name not in FIELD_NAMES)
-    renamed = _renamed(original, place, name)
+    removed = changed(original, place, REMOVED)
     with pytest.raises(SpecError) as caught:
-        parse(renamed)
+        parse(changed(removed, (*place[:-1], name), at(original, place)))
     found = {problem.path: problem.message for problem in caught.value.problems}
     unknown = found.get(named((*place[:-1], name)), "").startswith("unknown ")
     missing = found.get(named(place)) == "required, but missing"
     assert unknown or missing
-
-
-def _renamed(original: Document, place: Place, name: str) -> Document:
-    value = at(original, place)
-    return changed(changed(original, place, REMOVED), (*place[:-1], name), value)
 
 
 def _field_names(model: type[BaseModel]) -> set[str]:
@@ -144,20 +120,16 @@ def _field_names(model: type[BaseModel]) -> set[str]:
 
 FIELD_NAMES = _field_names(BatchInference)
 
-PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text()
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+JSON_VALUES = st.recursive(
+    SCALARS
     | st.sampled_from([*READ_OPTIONS, "s3://a/", "8Gi", "a > 1", "m:C", "Exists", "overwrite"]),
     lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),
     max_leaves=5,
 )
-"""What JSON can hold."""
 
 
-@given(st.sampled_from(DOCUMENTS), st.data(), PLAIN | st.just(REMOVED))
+@given(st.sampled_from(DOCUMENTS), st.data(), JSON_VALUES | st.just(REMOVED))
 @settings(max_examples=examples(800), deadline=None)
 def test_accepted_job_survives_a_round_trip(
     original: Document, data: st.DataObject, value: Any
@@ -170,7 +142,7 @@ def test_accepted_job_survives_a_round_trip(
     assert_round_trip(job)
 
 
-def test_every_valid_document_survives_a_round_trip() -> None:
+def test_valid_documents_survive_a_round_trip() -> None:
     for valid in DOCUMENTS:
         assert_round_trip(parse(valid))
 
@@ -180,7 +152,7 @@ def test_every_valid_document_survives_a_round_trip() -> None:
     ["yes", "1.5", "2026-01-02", "null", "~", "", " x ", "a: b", "# x", "é\u2028", "\x85", "0x1"],
     ids=short,
 )
-def test_text_stays_text(text: str) -> None:
+def test_yaml_round_trip_keeps_text_as_text(text: str) -> None:
     place = ("spec", "cluster", "nodeSelector", "pool")
     assert_round_trip(parse(changed(full_document(), place, text)))
 
@@ -194,5 +166,4 @@ def assert_round_trip(job: BatchInference) -> None:
 
 def test_valid_documents_use_every_field() -> None:
     used = {key for valid in DOCUMENTS for place in places(valid) for key in place}
-    status = {"status", "namespace"}
-    assert FIELD_NAMES - used - status == set()
+    assert FIELD_NAMES - used - {"status", "namespace"} == set()

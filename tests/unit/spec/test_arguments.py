@@ -1,4 +1,4 @@
-"""Keyword arguments: what JSON can hold, for a cluster must get what a laptop gets."""
+"""Keyword arguments of steps and models hold JSON values only."""
 
 from __future__ import annotations
 
@@ -14,27 +14,21 @@ from support.documents.refusals import calling, refused, short
 PLACE = "spec.steps[0].python.constructorArgs"
 LOOP: list[Any] = []
 LOOP.append(LOOP)
+MAPPING = ": expected a mapping, got"
+DATE = "JSON has no such value: put a date in quotes"
+KEY = "a key must be a text: put it in quotes"
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        -7,
-        10**30,
-        0.5,
-        "",
-        "text",
-        [],
-        {},
-        [1, "a", None, [2.5]],
+        *(None, True, -7, 10**30, 0.5, "", "text", [], {}, [1, "a", None, [2.5]]),
         {"deep": {"deeper": [{"": 1}]}},
         {"id2label": {"0": "cat", "1": "dog"}},
     ],
     ids=short,
 )
-def test_json_values_are_kept(value: Any) -> None:
+def test_argument_keeps_its_json_value(value: Any) -> None:
     step = parse(calling(constructorArgs={"argument": value})).spec.steps[0]
     assert step.python
     assert step.python.constructor_args == {"argument": value}
@@ -43,25 +37,25 @@ def test_json_values_are_kept(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (dt.date(2026, 1, 2), "JSON has no such value: put a date in quotes"),
-        ([dt.datetime(2026, 1, 2, tzinfo=dt.UTC)], "JSON has no such value: put a date in quotes"),
+        (dt.date(2026, 1, 2), DATE),
+        ([dt.datetime(2026, 1, 2, tzinfo=dt.UTC)], DATE),
         (b"bytes", "JSON has no such value"),
         ({"a"}, "JSON has no such value"),
         (("a",), "JSON has no such value"),
         (float("nan"), "JSON has no such number"),
         ({"threshold": float("-inf")}, "JSON has no such number"),
-        ({0: "cat"}, "a key must be a text: put it in quotes"),
-        ([{True: "yes"}], "a key must be a text: put it in quotes"),
+        ({0: "cat"}, KEY),
+        ([{True: "yes"}], KEY),
         (LOOP, "nested more than 32 levels deep"),
     ],
     ids=["date", "time", "bytes", "set", "tuple", "nan", "inf", "number", "boolean", "loop"],
 )
-def test_values_outside_json_are_refused(value: Any, message: str) -> None:
+def test_argument_outside_json_is_refused(value: Any, message: str) -> None:
     found = refused(calling(constructorArgs={"argument": value}))
     assert found.startswith(f"{PLACE}.argument: {message}")
 
 
-def test_depth_of_arguments_is_limited() -> None:
+def test_argument_depth_is_limited_to_32() -> None:
     value: Any = 1
     for _ in range(32):
         value = [value]
@@ -70,39 +64,34 @@ def test_depth_of_arguments_is_limited() -> None:
     assert refused(calling(constructorArgs={"argument": [value]})) == message
 
 
-def test_at_most_64_arguments() -> None:
-    arguments = {f"argument{number}": number for number in range(65)}
-    assert refused(calling(callArgs=arguments)) == (
-        "spec.steps[0].python.callArgs: "
-        "Dictionary should have at most 64 items after validation, not more"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {f"argument{number}": number for number in range(65)},
+            ": Dictionary should have at most 64 items after validation, not more",
+        ),
+        ({1: "a"}, ".1: as a key: Input should be a valid string, got a number (not shown)"),
+        (None, f"{MAPPING} null"),
+        ([], f"{MAPPING} a list"),
+        ("a=1", f"{MAPPING} a text"),
+        (7, f"{MAPPING} a number"),
+    ],
+    ids=short,
+)
+def test_arguments_must_be_a_mapping_of_at_most_64_names(arguments: Any, message: str) -> None:
+    for field in ("constructorArgs", "callArgs"):
+        found = refused(calling(**{field: arguments}))
+        assert found.startswith(f"spec.steps[0].python.{field}{message}")
 
 
-@pytest.mark.parametrize("value", [None, [], "a=1", 7])
-def test_arguments_are_a_mapping(value: Any) -> None:
-    assert refused(calling(callArgs=value)).startswith(
-        "spec.steps[0].python.callArgs: expected a mapping, got "
-    )
-
-
-def test_argument_names_are_strings() -> None:
-    assert refused(calling(constructorArgs={1: "a"})) == (
-        f"{PLACE}.1: as a key: Input should be a valid string, got a number (not shown)"
-    )
+TORCH = {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"}, "output": "y"}
 
 
 @pytest.mark.parametrize(
-    ("model", "field"),
-    [
-        (model_step()["model"], "options"),
-        (
-            {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"}, "output": "y"},
-            "factoryArgs",
-        ),
-    ],
-    ids=["options", "factoryArgs"],
+    ("model", "field"), [(model_step()["model"], "options"), (TORCH, "factoryArgs")], ids=short
 )
-def test_rules_apply_to_arguments_of_models(model: dict[str, Any], field: str) -> None:
+def test_model_arguments_follow_the_same_rules(model: dict[str, Any], field: str) -> None:
     assert parse(document(steps=[model_step(model={**model, field: {"a": [1]}})]))
     wrong = {**model, field: {"a": dt.date(2026, 1, 2)}}
     found = refused(document(steps=[model_step(model=wrong)]))

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition: what the API server asks of one, and that it agrees with us."""
+"""The CustomResourceDefinition: the API server accepts it, and it agrees with the parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchinference.spec.generate import CRD_FILE, generated_files
 from batchinference.spec.job import MUTABLE
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
-from support.documents.minimal import Document, document
+from support.documents.minimal import Document, document, python_step
 from support.documents.refusals import READ_OPTIONS, SOURCES, reading, valid_documents, writing
 from support.documents.variations import changed, full_document, places
 from support.tiers import examples
@@ -39,14 +39,14 @@ STRUCTURAL = {
     *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
     "x-kubernetes-int-or-string",
 }
-"""What a structural schema may be made of: no $ref, anyOf, oneOf, const or nullable."""
+"""Keywords of a structural schema: no $ref, anyOf, oneOf, const or nullable."""
 KIB = 1024
 
 Schema = dict[str, Any]
 
 
 def schemas(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    """A schema and all below it, with their paths."""
+    """Yield a schema and all schemas below it, with their paths."""
     yield path, schema
     for name, child in schema.get("properties", {}).items():
         yield from schemas(child, f"{path}.{name}")
@@ -63,18 +63,18 @@ def of_type(kind: str, among: dict[str, Schema]) -> dict[str, Schema]:
     return {path: schema for path, schema in among.items() if schema.get("type") == kind}
 
 
-def test_definition_is_valid_for_kubernetes() -> None:
+def test_crd_is_valid_for_kubernetes() -> None:
     assert kubernetes_validate.validate(CRD, "1.35", strict=True)
 
 
-def test_kubernetes_schema_detects_a_fault() -> None:
+def test_kubernetes_schema_refuses_an_invalid_crd() -> None:
     wrong = copy.deepcopy(CRD)
     wrong["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = 7
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, "1.35", strict=True)
 
 
-def test_names_of_the_resource() -> None:
+def test_crd_names_and_version() -> None:
     assert CRD["metadata"]["name"] == "batchinferences.batchinference.dev"
     assert CRD["spec"]["group"] == "batchinference.dev"
     assert CRD["spec"]["scope"] == "Namespaced"
@@ -86,14 +86,8 @@ def test_names_of_the_resource() -> None:
         "shortNames": ["bi"],
         "categories": ["all"],
     }
-
-
-def test_one_version_is_served_and_stored() -> None:
-    (version,) = CRD["spec"]["versions"]
-    assert (version["name"], version["served"], version["storage"]) == ("v1alpha1", True, True)
-
-
-def test_the_status_is_a_subresource() -> None:
+    assert CRD["spec"]["versions"] == [VERSION]
+    assert (VERSION["name"], VERSION["served"], VERSION["storage"]) == ("v1alpha1", True, True)
     assert VERSION["subresources"] == {"status": {}}
 
 
@@ -101,34 +95,26 @@ def test_printer_columns() -> None:
     columns = {column["name"]: column for column in VERSION["additionalPrinterColumns"]}
     usual = [name for name, column in columns.items() if "priority" not in column]
     assert usual == ["Phase", "%", "Rows/s", "ETA", "Attempt", "Errors", "Age"]
-    assert [name for name in columns if name not in usual] == [
-        "Rows",
-        "RayJob",
-        "Reason",
-        "Message",
-    ]
-    assert columns["Age"] == {
-        "name": "Age",
-        "type": "date",
-        "jsonPath": ".metadata.creationTimestamp",
-    }
+    rest = [name for name in columns if name not in usual]
+    assert rest == ["Rows", "RayJob", "Reason", "Message"]
+    age = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+    assert columns["Age"] == age
 
 
-@pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda c: c["name"])
-def test_printer_columns_refer_to_existing_fields(column: dict[str, str]) -> None:
-    path = re.sub(r"\[\?\(.*?\)\]", "[]", column["jsonPath"]).removeprefix(".")
-    if path.startswith("metadata."):
-        return
-    kinds = {"integer": "integer", "number": "number", "string": "string"}
-    assert ALL[path]["type"] == kinds[column["type"]]
+def test_printer_columns_have_the_type_of_their_field() -> None:
+    for column in VERSION["additionalPrinterColumns"]:
+        path = re.sub(r"\[\?\(.*?\)\]", "[]", column["jsonPath"]).removeprefix(".")
+        if not path.startswith("metadata."):
+            assert ALL[path]["type"] == column["type"], path
+            assert column["type"] in ("integer", "number", "string"), path
 
 
-def test_definition_fits_into_an_annotation() -> None:
+def test_crd_fits_into_an_annotation() -> None:
     assert len(generated_files()[CRD_FILE].encode()) < 256 * KIB
     assert len(json.dumps(CRD).encode()) < 256 * KIB
 
 
-def test_the_schema_is_structural() -> None:
+def test_schema_is_structural() -> None:
     for path, schema in ALL.items():
         assert set(schema) <= STRUCTURAL, path
         one_of_two = schema.get("x-kubernetes-int-or-string", False)
@@ -137,14 +123,14 @@ def test_the_schema_is_structural() -> None:
         assert ("items" in schema) == (schema.get("type") == "array"), path
 
 
-def test_objects_declare_their_fields() -> None:
+def test_schema_objects_declare_their_fields() -> None:
     inside = {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
     for path, schema in of_type("object", ALL).items():
         assert len(inside & set(schema)) == 1, path
         assert set(schema.get("required", [])) <= set(schema.get("properties", {})), path
 
 
-def test_only_keyword_arguments_are_free() -> None:
+def test_unknown_fields_are_kept_in_arguments_only() -> None:
     free = [path for path in ALL if "x-kubernetes-preserve-unknown-fields" in ALL[path]]
     assert [path.removeprefix("spec.steps[].") for path in free] == [
         "model.sampling",
@@ -165,8 +151,8 @@ def test_every_field_is_described() -> None:
             assert len(schema["description"]) <= 1024, path
 
 
-def test_every_field_of_the_spec_is_bounded() -> None:
-    """The API server refuses rules over what may grow without end, and etcd has its limits."""
+def test_spec_fields_are_bounded() -> None:
+    """The API server refuses rules over unbounded values, and etcd limits the size of an object."""
     bounds = {"string": "maxLength", "array": "maxItems", "integer": "maximum", "number": "maximum"}
     for path, schema in IN_SPEC.items():
         kind = schema.get("type")
@@ -178,7 +164,7 @@ def test_every_field_of_the_spec_is_bounded() -> None:
             assert "maxProperties" in schema, path
 
 
-def test_defaults_are_shown() -> None:
+def test_schema_defaults() -> None:
     defaults = {path: schema["default"] for path, schema in IN_SPEC.items() if "default" in schema}
     assert defaults == {
         "spec.priority": 0,
@@ -197,11 +183,11 @@ def test_defaults_are_shown() -> None:
 
 
 def test_list_items_have_no_defaults() -> None:
-    """Tools that compare a list with that of a manifest compare it as a whole."""
+    """Tools compare a list with the list in the manifest as a whole."""
     assert not [path for path, schema in IN_SPEC.items() if "[]" in path and "default" in schema]
 
 
-def test_required_fields() -> None:
+def test_schema_required_fields() -> None:
     required = {path: schema["required"] for path, schema in ALL.items() if "required" in schema}
     assert ROOT["required"] == ["spec"]
     assert required["spec"] == ["read", "write"]
@@ -214,7 +200,7 @@ def test_required_fields() -> None:
     assert "spec.errors" not in required
 
 
-def test_lists_of_named_things_are_maps() -> None:
+def test_schema_lists_with_keys_are_maps() -> None:
     keys = {path: schema.get("x-kubernetes-list-map-keys") for path, schema in ALL.items()}
     assert {path: key for path, key in keys.items() if key} == {
         "spec.steps": ["name"],
@@ -230,21 +216,19 @@ RULES = {
     for path, schema in {"": ROOT, **ALL}.items()
     if "x-kubernetes-validations" in schema
 }
-"""Rules in CEL, by the path of their object and by their message."""
+"""CEL rules, by the path of their object and by their message."""
 
 
-def test_work_is_immutable() -> None:
+def test_spec_is_immutable_except_for_mutable_fields() -> None:
     ((message, rule),) = RULES["spec"].items()
     fields = ", ".join(MUTABLE)
     assert message == f"only {fields} can be changed: for other work, create a new BatchInference"
-    compared = {
-        name for name in ROOT["properties"]["spec"]["properties"] if f"oldSelf.{name}" in rule
-    }
-    assert compared == set(ROOT["properties"]["spec"]["properties"]) - set(MUTABLE)
+    compared = {name for name in SPEC["properties"] if f"oldSelf.{name}" in rule}
+    assert compared == set(SPEC["properties"]) - set(MUTABLE)
 
 
-def test_order_of_steps_is_immutable() -> None:
-    """To CEL, lists of the type `map` are equal in any order."""
+def test_step_order_is_immutable() -> None:
+    """CEL ignores the order when it compares lists of type `map`."""
     (rule,) = RULES["spec"].values()
     names = ".steps.map(step, step.name)"
     assert rule.endswith(f"(!has(self.steps) || self{names} == oldSelf{names})")
@@ -259,12 +243,12 @@ def test_name_is_validated_by_a_rule() -> None:
     )
 
 
-def test_a_step_does_one_thing() -> None:
+def test_step_rules_require_one_kind() -> None:
     rules = RULES["spec.steps[]"]
     kinds = [Step.model_fields[kind].alias for kind in Step.KINDS]
-    given = ", ".join(f"has(self.{kind})" for kind in kinds)
+    has = ", ".join(f"has(self.{kind})" for kind in kinds)
     assert rules[f"a step holds exactly one of {', '.join(kinds)}"] == (
-        f"[{given}].filter(given, given).size() == 1"
+        f"[{has}].filter(given, given).size() == 1"
     )
     assert rules["batchSize, replicas and resources are for model and python steps"] == (
         "has(self.model) || has(self.python) || has(self.nearest) || "
@@ -272,18 +256,18 @@ def test_a_step_does_one_thing() -> None:
     )
 
 
-@pytest.mark.parametrize("option", sorted({name for own in READ_OPTIONS.values() for name in own}))
-def test_an_option_stays_with_its_formats(option: str) -> None:
-    owners = [name for name, own in READ_OPTIONS.items() if option in own]
-    owners += [name for name, fields in SOURCES.items() if option in fields.get("options", {})]
-    listed = ", ".join(f"'{name}'" for name in owners)
-    message = f"options.{option} is for format {' and '.join(owners)} only"
-    assert RULES["spec.read"][message] == (
-        f"!has(self.options) || (!has(self.options.{option}) || self.format in [{listed}])"
-    )
+def test_read_option_rules_name_their_formats() -> None:
+    for option in {name for own in READ_OPTIONS.values() for name in own}:
+        owners = [name for name, own in READ_OPTIONS.items() if option in own]
+        owners += [name for name, fields in SOURCES.items() if option in fields.get("options", {})]
+        listed = ", ".join(f"'{name}'" for name in owners)
+        message = f"options.{option} is for format {' and '.join(owners)} only"
+        assert RULES["spec.read"][message] == (
+            f"!has(self.options) || (!has(self.options.{option}) || self.format in [{listed}])"
+        )
 
 
-def test_a_field_stays_with_its_runtimes() -> None:
+def test_model_field_rules_name_their_runtimes() -> None:
     having: dict[str, list[str]] = {}
     needing: dict[str, list[str]] = {}
     arms = get_args(get_args(Model)[0])
@@ -309,20 +293,20 @@ def test_a_field_stays_with_its_runtimes() -> None:
         for runtime in some
     }
     rules = RULES["spec.steps[].model"]
-    words = {message: rule for message, rule in rules.items() if " is one of " in message}
-    assert rules == expected | words
-    assert {message.split()[0] for message in words} == {"dtype", "task"}
+    enum_rules = {message: rule for message, rule in rules.items() if " is one of " in message}
+    assert rules == expected | enum_rules
+    assert {message.split()[0] for message in enum_rules} == {"dtype", "task"}
     assert expected["pooling is for runtime transformers only"]
     assert expected["api is required for runtime http"]
 
 
-def test_the_api_server_knows_the_causes() -> None:
+def test_retry_rule_lists_the_causes() -> None:
     ((message, rule),) = RULES["spec.retry.onCause"].items()
     assert rule == f"self.all(cause, cause in {[cause.value for cause in Cause]})"
     assert message.startswith("there is no such cause, only NodeLost, Preempted")
 
 
-def test_a_compression_stays_with_its_format() -> None:
+def test_compression_rules_name_their_format() -> None:
     has = "!has(self.compression) || self.compression in"
     expected = {
         "compression for format parquet is one of snappy, zstd, gzip, lz4, none": (
@@ -340,21 +324,19 @@ def test_a_compression_stays_with_its_format() -> None:
     assert "nameColumn is for format images only" in RULES["spec.write"]
 
 
-@pytest.mark.parametrize("path", RULES)
-def test_rules_refer_to_existing_fields(path: str) -> None:
-    for rule in RULES[path].values():
-        for field in re.findall(r"self\.([\w.]+)", rule):
+def test_rules_refer_to_existing_fields() -> None:
+    for path, rules in RULES.items():
+        for field in re.findall(r"self\.([\w.]+)", " ".join(rules.values())):
             place = re.sub(r"(^|[.])(matches|map|all)$", "", field)
-            full = f"{path}.{place}".strip(".")
-            assert full in {*ALL, "metadata.name"}
+            assert f"{path}.{place}".strip(".") in {*ALL, "metadata.name"}, path
 
 
 VALIDATOR = Draft4Validator(ROOT)
-"""Draft 4 has the exclusive bounds of OpenAPI 3.0, which is what a CRD is written in."""
+"""Draft 4 has the exclusive bounds of OpenAPI 3.0, the schema language of CRDs."""
 
 
 @pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
-def test_the_schema_takes_a_valid_job(valid: Document) -> None:
+def test_schema_accepts_a_valid_job(valid: Document) -> None:
     VALIDATOR.validate(valid)
 
 
@@ -370,7 +352,7 @@ VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SC
 
 @given(st.sampled_from(list(valid_documents().values())), st.data(), VALUES)
 @settings(max_examples=examples(600), deadline=None)
-def test_the_schema_refuses_nothing_that_the_parser_takes(
+def test_schema_accepts_all_that_the_parser_accepts(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
     wrong = changed(original, data.draw(st.sampled_from(list(places(original)))), value)
@@ -397,12 +379,12 @@ def test_the_schema_refuses_nothing_that_the_parser_takes(
     ],
     ids=str,
 )
-def test_schema_refuses_plain_faults(place: tuple[Any, ...], value: Any) -> None:
+def test_schema_refuses_an_invalid_value(place: tuple[Any, ...], value: Any) -> None:
     assert not VALIDATOR.is_valid(changed(full_document(), place, value))
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
-    """A value with the defaults that the API server fills in."""
+    """Return a value with the defaults that the API server adds."""
     if isinstance(value, list):
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if not isinstance(value, dict):
@@ -412,14 +394,12 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     return {**filled, **{key: with_defaults(value[key], properties.get(key, {})) for key in value}}
 
 
-SPARSE = {
+WITHOUT_DEFAULTS = {
     **valid_documents(),
     **{f"bare options of {name}": reading(name, file_extensions=["a"]) for name in READ_OPTIONS},
     "bare parquet": writing("parquet"),
     "bare json": writing("json"),
-    "bare step": document(
-        steps=[{"name": "a", "python": {"callable": "m:C"}, "replicas": {}, "resources": {}}]
-    ),
+    "bare step": document(steps=[python_step(replicas={}, resources={})]),
     "bare cluster": document(
         cluster={
             "volumes": [{"name": "a", "mountPath": "/a", "hostPath": {"path": "/a"}}],
@@ -429,6 +409,6 @@ SPARSE = {
 }
 
 
-@pytest.mark.parametrize("valid", SPARSE.values(), ids=SPARSE.keys())
-def test_defaults_equal_those_of_the_parser(valid: Document) -> None:
+@pytest.mark.parametrize("valid", WITHOUT_DEFAULTS.values(), ids=WITHOUT_DEFAULTS.keys())
+def test_schema_defaults_equal_those_of_the_parser(valid: Document) -> None:
     assert parse(with_defaults(valid, ROOT)) == parse(valid)

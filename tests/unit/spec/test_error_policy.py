@@ -1,7 +1,8 @@
-"""How many rows may fail."""
+"""spec.errors: how many rows may fail."""
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import pytest
@@ -26,7 +27,9 @@ from support.documents.refusals import refused, short
     ],
     ids=short,
 )
-def test_error_policy_requires_a_limit(errors: dict[str, Any], tolerant: bool) -> None:
+def test_error_policy_tolerates_errors_only_with_a_limit(
+    errors: dict[str, Any], tolerant: bool
+) -> None:
     assert parse(document(errors=errors)).spec.errors.tolerant is tolerant
 
 
@@ -43,10 +46,7 @@ def test_error_policy_requires_a_limit(errors: dict[str, Any], tolerant: bool) -
         ),
         ({"maxPercent": -0.1}, "maxPercent: Input should be greater than or equal to 0, got -0.1"),
         ({"maxPercent": 101}, "maxPercent: Input should be less than or equal to 100, got 101"),
-        (
-            {"maxPercent": float("nan")},
-            "maxPercent: Input should be less than or equal to 100, got nan",
-        ),
+        ({"maxPercent": nan}, "maxPercent: Input should be less than or equal to 100, got nan"),
         ({"maxPercent": "1%"}, "maxPercent: Input should be a valid number, got '1%'"),
         ({"path": ""}, "path: String should have at least 1 character, got ''"),
         ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),
@@ -54,17 +54,17 @@ def test_error_policy_requires_a_limit(errors: dict[str, Any], tolerant: bool) -
     ],
     ids=short,
 )
-def test_a_limit_out_of_its_range(errors: dict[str, Any], message: str) -> None:
+def test_error_policy_out_of_range_is_refused(errors: dict[str, Any], message: str) -> None:
     assert refused(document(errors=errors)) == f"spec.errors.{message}"
 
 
 @pytest.mark.parametrize("format_", ["delta", "lance"])
 def test_retry_of_failed_rows_requires_a_file_format(format_: str) -> None:
-    """They would have to come into its one commit."""
+    """A table has one commit, so rows that are retried later cannot be added to it."""
     write = {"format": format_, "path": "s3://out/table"}
-    words = refused(document(write=write, errors={"retry": True}))
-    assert words.startswith(f"spec: errors.retry: the rows of a table (write.format '{format_}')")
-    assert "leave it out" in words
-    assert parse(document(write=write)).spec.why_not_retried == words.removeprefix(
+    message = refused(document(write=write, errors={"retry": True}))
+    assert message.startswith(f"spec: errors.retry: the rows of a table (write.format '{format_}')")
+    assert "leave it out" in message
+    assert parse(document(write=write)).spec.why_not_retried == message.removeprefix(
         "spec: errors.retry: "
     )

@@ -1,4 +1,4 @@
-"""The language of filters: what it has, what it has not, and that it never does harm."""
+"""The filter language: valid, unsupported, invalid and hostile expressions."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ VALID: dict[str, set[str]] = {
     "a" + " + a" * 90: {"a"},
     "(" * 90 + "a" + ")" * 90: {"a"},
 }
-"""Expressions, and the columns that they read."""
+"""Expressions and the columns that they read."""
 
-NOT_PART = {
+UNSUPPORTED = {
     "a ** 2 > 1": "a ** 2",
     "a & b": "a & b",
     "~a": "~a",
@@ -81,9 +81,9 @@ NOT_PART = {
     "a in [1j]": "1j",
     "a.b" + ".c" * 40: "a.b" + ".c" * 28 + ".",
 }
-"""Expressions of Python that are none of this language, and the part that is not."""
+"""Python expressions outside the filter language, and the part that the message names."""
 
-WRONG = {
+INVALID = {
     "": "not an expression: invalid syntax at its end",
     "a >": "not an expression: invalid syntax at its end",
     "a > > 1": "not an expression: invalid syntax at character 5",
@@ -122,57 +122,55 @@ WRONG = {
     "(" * 150 + "~" * 150 + "a" + ")" * 150: "not an expression: nested too deeply",
     "not " * 150 + "a": "not an expression: nested too deeply",
 }
-"""What is said of these."""
+"""Invalid expressions and their error messages."""
 
 UNKNOWN = {"print(a)": "print", "a.startswith('x')": "a.startswith", "len(a)(b)": "len(a)"}
 
 
+def refusal_of(text: str) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_expression(text)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(("text", "columns"), VALID.items())
-def test_an_expression_reads_columns(text: str, columns: set[str]) -> None:
+def test_expression_columns_are_found(text: str, columns: set[str]) -> None:
     assert columns_of(parse_expression(text)) == columns
 
 
-@pytest.mark.parametrize(("text", "part"), NOT_PART.items())
-def test_the_part_that_the_language_lacks_is_named(text: str, part: str) -> None:
-    with pytest.raises(ValueError, match="is not part of the filter language") as caught:
-        parse_expression(text)
-    assert str(caught.value) == f"'{part}' is not part of the filter language"
+@pytest.mark.parametrize(("text", "part"), UNSUPPORTED.items())
+def test_unsupported_part_of_an_expression_is_named(text: str, part: str) -> None:
+    assert refusal_of(text) == f"'{part}' is not part of the filter language"
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG.items())
+@pytest.mark.parametrize(("text", "message"), INVALID.items())
 def test_invalid_expression_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=r".") as caught:
-        parse_expression(text)
-    assert str(caught.value) == message
+    assert refusal_of(text) == message
 
 
 @pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
 def test_unknown_function_is_refused(text: str, name: str) -> None:
-    with pytest.raises(ValueError, match="unknown function") as caught:
-        parse_expression(text)
-    assert str(caught.value) == f"unknown function '{name}'; there are {', '.join(FUNCTIONS)}"
+    assert refusal_of(text) == f"unknown function '{name}'; there are {', '.join(FUNCTIONS)}"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_has_its_number_of_arguments(name: str) -> None:
+def test_function_requires_its_number_of_arguments(name: str) -> None:
     arguments = ["'x'"] * FUNCTIONS[name]
     assert parse_expression(f"{name}({', '.join(arguments)}) == column")
     with pytest.raises(ValueError, match=rf"^{name}\(\) takes {FUNCTIONS[name]} argument"):
         parse_expression(f"{name}({', '.join([*arguments, arguments[0]])}) == column")
 
 
-def test_a_negative_number_is_a_constant() -> None:
+def test_negative_number_becomes_a_constant() -> None:
     tree = parse_expression("a in [-1, - 2.5]")
     assert isinstance(tree, ast.Compare)
     (right,) = tree.comparators
     assert isinstance(right, ast.List)
-    assert [element.value for element in right.elts if isinstance(element, ast.Constant)] == [
-        -1,
-        -2.5,
-    ]
+    assert [ast.unparse(element) for element in right.elts] == ["-1", "-2.5"]
+    assert all(isinstance(element, ast.Constant) for element in right.elts)
 
 
-def test_a_pattern_raises_no_warning() -> None:
+def test_pattern_with_backslash_raises_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parse_expression("matches(a, '\\d')")
@@ -195,11 +193,11 @@ def test_a_pattern_raises_no_warning() -> None:
     ],
     ids=lambda text: ascii(text[:6]),
 )
-def test_hostile_expression_is_refused(text: str) -> None:
-    _never_fails(text)
+def test_hostile_expression_parses_or_raises_value_error(text: str) -> None:
+    _parse_or_raise_value_error(text)
 
 
-WORDS = [
+TOKENS = [
     *("a", "col", "len", "None", "True", "1", "-1", "1.5", "1j", "'x'", "b'x'", "f'{a}'", "..."),
     *("(", ")", "[", "]", "{", "}", ",", ":", ":=", ".", "=", "==", "<", "in", "not", "is"),
     *("and", "or", "if", "else", "for", "lambda", "*", "**", "~", "@", "\n", "#", "\\", "\0"),
@@ -210,16 +208,16 @@ WORDS = [
 @example("\ud800")
 @settings(max_examples=examples(500), deadline=None)
 def test_random_text_parses_or_raises_value_error(text: str) -> None:
-    _never_fails(text)
+    _parse_or_raise_value_error(text)
 
 
-@given(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
+@given(st.lists(st.sampled_from(TOKENS), max_size=12).map(" ".join))
 @settings(max_examples=examples(600), deadline=None)
 def test_random_tokens_parse_or_raise_value_error(text: str) -> None:
-    _never_fails(text)
+    _parse_or_raise_value_error(text)
 
 
-def _never_fails(text: str) -> None:
+def _parse_or_raise_value_error(text: str) -> None:
     try:
         tree = parse_expression(text)
     except ValueError as error:

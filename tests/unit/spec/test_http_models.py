@@ -1,4 +1,4 @@
-"""Models behind HTTP endpoints: what is asked, in whose words, and where the keys come from."""
+"""Models behind HTTP endpoints: URLs, templates, fields of each API, and API keys."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KEY = (
 )
 
 
-def said(model: Document) -> str:
-    """Why a model is refused, without the path that leads to it."""
+def refusal_of(model: Document) -> str:
+    """Return why a model is refused, without the path of the model."""
     message = refused(running(model))
     assert message.startswith(MODEL)
     return message.removeprefix(MODEL)
@@ -38,11 +38,8 @@ def said(model: Document) -> str:
     ],
     ids=short,
 )
-def test_the_url_is_the_base_of_an_openai_api_and_the_endpoint_of_others(
-    model: Document, endpoint: str
-) -> None:
-    parsed = HttpModel.model_validate(model)
-    assert parsed.endpoint == endpoint
+def test_endpoint_follows_from_url_and_api(model: Document, endpoint: str) -> None:
+    assert HttpModel.model_validate(model).endpoint == endpoint
 
 
 @pytest.mark.parametrize(
@@ -61,7 +58,7 @@ def test_the_url_is_the_base_of_an_openai_api_and_the_endpoint_of_others(
     ],
     ids=lambda model: short(model.get("prompt", model.get("body", "no prompt"))),
 )
-def test_every_input_has_its_place(model: Document) -> None:
+def test_template_that_uses_every_input_is_accepted(model: Document) -> None:
     assert parse(running(model))
 
 
@@ -74,27 +71,21 @@ def test_every_input_has_its_place(model: Document) -> None:
         (chat(prompt="Hello"), ": input 'question' is used nowhere"),
         (json_endpoint(body={"a": 1}), ": input 'value' is used nowhere"),
         (json_endpoint(body={"a": "{b}"}), ": 'b' is none of the inputs, which are value"),
-        (
-            chat(inputs={"a": "text", "b": "text"}),
-            ": without a 'prompt' one input is sent as it is; here a, b",
-        ),
-        (
-            chat(inputs={"photo": "image"}, images=["photo"]),
-            ": without a 'prompt' one input is sent as it is; here none is left",
-        ),
+        (chat(inputs={"a": "text", "b": "text"}),
+         ": without a 'prompt' one input is sent as it is; here a, b"),
+        (chat(inputs={"photo": "image"}, images=["photo"]),
+         ": without a 'prompt' one input is sent as it is; here none is left"),
     ],
     ids=short,
-)
-def test_an_input_without_a_place_and_a_place_without_an_input_are_refused(
-    model: Document, message: str
-) -> None:
-    assert said(model) == message
+)  # fmt: skip
+def test_template_that_does_not_match_the_inputs_is_refused(model: Document, message: str) -> None:
+    assert refusal_of(model) == message
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{question!r}", "{question:>9}", "{question[0]}"])
 @pytest.mark.parametrize("field", ["prompt", "system"])
 def test_invalid_template_is_refused(field: str, text: str) -> None:
-    message = said(chat(**{field: text}))
+    message = refusal_of(chat(**{field: text}))
     assert message.startswith(f".{field}: ")
     assert ": an input's place is written {name}, a brace of the text itself twice" in message
 
@@ -102,6 +93,10 @@ def test_invalid_template_is_refused(field: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (
+            {name: value for name, value in chat().items() if name != "name"},
+            ": chat needs a 'name': the model as the endpoint names it",
+        ),
         (json_endpoint(body={}), ": json needs a 'body'"),
         (json_endpoint(name="m"), ": 'name' is for chat, completions, embeddings, not for json"),
         (json_endpoint(prompt="{value}"), ": 'prompt' is for chat, completions, embeddings, not"),
@@ -118,14 +113,8 @@ def test_invalid_template_is_refused(field: str, text: str) -> None:
     ],
     ids=short,
 )
-def test_a_field_is_for_the_apis_that_know_it(model: Document, message: str) -> None:
-    assert said(model).startswith(message)
-
-
-def test_an_openai_api_is_told_which_model() -> None:
-    model = chat()
-    del model["name"]
-    assert said(model) == ": chat needs a 'name': the model as the endpoint names it"
+def test_field_of_another_api_is_refused(model: Document, message: str) -> None:
+    assert refusal_of(model).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +129,8 @@ def test_an_openai_api_is_told_which_model() -> None:
     ],
     ids=short,
 )
-def test_a_key_in_the_file_is_refused_and_not_shown(model: Document, place: str) -> None:
-    message = said(model)
+def test_api_key_in_the_file_is_refused_and_not_shown(model: Document, place: str) -> None:
+    message = refusal_of(model)
     assert message.startswith(place + KEY)
     assert "sk-secret1" not in message
 
@@ -161,11 +150,11 @@ def test_a_key_in_the_file_is_refused_and_not_shown(model: Document, place: str)
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_a_key_where_its_variable_is_to_be_named_is_not_shown(fields: dict[str, Any]) -> None:
-    assert "secret1" not in said(chat(**fields))
+def test_api_key_instead_of_a_variable_name_is_not_shown(fields: dict[str, Any]) -> None:
+    assert "secret1" not in refusal_of(chat(**fields))
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "logprobs", "keyword", "token_type_ids", "signal"])
-def test_value_that_resembles_a_key_is_accepted(name: str) -> None:
-    assert parse(running(chat(sampling={name: 1})))
-    assert parse(running(json_endpoint(body={name: "{value}"})))
+def test_field_name_that_resembles_a_key_is_accepted() -> None:
+    for name in ("max_tokens", "logprobs", "keyword", "token_type_ids", "signal"):
+        assert parse(running(chat(sampling={name: 1}))), name
+        assert parse(running(json_endpoint(body={name: "{value}"}))), name

@@ -1,4 +1,4 @@
-"""The resource itself: its version, kind, name and parts, and what they are when left out."""
+"""The resource: its version, kind, name and sections, and their defaults."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.error_policy import ErrorPolicy
 from support.documents.minimal import Document, document, model_step
-from support.documents.refusals import refused, refused_at, short, valid_documents
-from support.documents.variations import REMOVED, changed
+from support.documents.refusals import reading, reading_source, refused, refused_at, short, writing
+from support.documents.variations import REMOVED
 
 
-@pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
-def test_a_valid_document_is_taken(valid: Document) -> None:
-    assert parse(valid).metadata.name == valid["metadata"]["name"]
-
-
-def test_all_that_may_be_left_out_has_a_value() -> None:
+def test_optional_fields_have_defaults() -> None:
     spec = parse(document()).spec
     assert spec.steps == []
     assert spec.errors == ErrorPolicy()
@@ -29,39 +24,29 @@ def test_all_that_may_be_left_out_has_a_value() -> None:
     assert spec.write.mode == "error"
 
 
-def test_a_specification_cannot_be_changed() -> None:
+def test_spec_is_frozen() -> None:
     job = parse(document())
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         job.spec.write.path = "elsewhere"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("field", ["apiVersion", "kind", "metadata", "spec"])
-def test_a_part_that_is_missing_is_named(field: str) -> None:
-    assert refused(changed(document(), (field,), REMOVED)) == f"{field}: required, but missing"
-
-
-@pytest.mark.parametrize("field", ["read", "write"])
-def test_a_job_needs_input_and_output(field: str) -> None:
-    without = changed(document(), ("spec", field), REMOVED)
-    assert refused(without) == f"spec.{field}: required, but missing"
+@pytest.mark.parametrize(
+    "field", ["apiVersion", "kind", "metadata", "spec", "spec.read", "spec.write"]
+)
+def test_missing_section_is_named(field: str) -> None:
+    assert refused_at(field, REMOVED, document()) == f"{field}: required, but missing"
 
 
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (
-            "apiVersion",
-            "batchinference.dev/v1",
-            "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1alpha1; "
-            "did you mean 'batchinference.dev/v1alpha1'?",
-        ),
+        ("apiVersion", "batchinference.dev/v1",
+         "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1alpha1; "
+         "did you mean 'batchinference.dev/v1alpha1'?"),
         ("apiVersion", 1.0, "apiVersion: 1.0 is not one of batchinference.dev/v1alpha1"),
         ("kind", "RayJob", "kind: 'RayJob' is not one of BatchInference"),
-        (
-            "kind",
-            "batchinference",
-            "kind: 'batchinference' is not one of BatchInference; did you mean 'BatchInference'?",
-        ),
+        ("kind", "batchinference",
+         "kind: 'batchinference' is not one of BatchInference; did you mean 'BatchInference'?"),
         ("spec", None, "spec: expected a mapping, got null"),
         ("spec", [], "spec: expected a mapping, got a list"),
         ("metadata", "job", "metadata: expected a mapping, got 'job'"),
@@ -76,7 +61,7 @@ def test_a_job_needs_input_and_output(field: str) -> None:
         ("spec.errors", [], "spec.errors: expected a mapping, got a list"),
     ],
     ids=short,
-)
+)  # fmt: skip
 def test_section_of_wrong_type_is_refused(place: str, value: Any, message: str) -> None:
     assert refused_at(place, value) == message
 
@@ -93,16 +78,16 @@ def test_valid_name_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a_b", "a.b", "é", "a\n", "a b"])
 def test_invalid_name_is_refused(name: str) -> None:
-    words = "lower-case letters, digits and '-', beginning with a letter"
-    assert refused(document(name)) == f"metadata.name: expected {words}, got {name!r}"
+    expected = "expected lower-case letters, digits and '-', beginning with a letter"
+    assert refused(document(name)) == f"metadata.name: {expected}, got {name!r}"
 
 
-def test_a_name_leaves_room_for_the_number_of_an_attempt() -> None:
+def test_name_has_at_most_40_characters() -> None:
     message = refused(document("a" * 41))
     assert message.startswith("metadata.name: String should have at most 40 characters, got 'aaa")
 
 
-def test_metadata_may_hold_what_kubernetes_puts_there() -> None:
+def test_metadata_of_kubernetes_is_accepted() -> None:
     metadata = {"name": "job", "namespace": "ml", "uid": "1-2", "labels": {"team": "vision"}}
     assert parse({**document(), "metadata": metadata}).metadata.namespace == "ml"
 
@@ -116,7 +101,7 @@ def test_duplicate_step_names_are_refused() -> None:
     assert refused(twice) == "spec: two steps are named 'embed'"
 
 
-def test_at_most_32_steps() -> None:
+def test_steps_are_limited_to_32() -> None:
     steps = [model_step(f"step-{number}") for number in range(33)]
     assert parse(document(steps=steps[:32]))
     assert refused(document(steps=steps)) == (
@@ -124,10 +109,36 @@ def test_at_most_32_steps() -> None:
     )
 
 
-def test_a_label_from_the_path_needs_the_paths() -> None:
+def test_label_from_path_requires_include_paths() -> None:
     label = {"name": "label", "labelFromPath": {"column": "class", "index": -2}}
     assert refused(document(steps=[label])) == (
         "spec: step 'label' needs the paths: set read.options.include_paths to true"
     )
     read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
     assert parse(document(steps=[label], read=read))
+
+
+NAMES = ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        (reading("parquet", columns=NAMES), "read.options.columns"),
+        (reading("csv", column_names=NAMES), "read.options.column_names"),
+        (reading("tfrecords", list_columns=NAMES), "read.options.list_columns"),
+        (reading("webdataset", suffixes=NAMES), "read.options.suffixes"),
+        (reading_source("lance", options={"columns": NAMES}), "read.options.columns"),
+        (
+            reading_source("sql", options={"shard_keys": NAMES, "override_num_blocks": 2}),
+            "read.options.shard_keys",
+        ),
+        (document(steps=[{"name": "one", "selectColumns": NAMES}]), "steps[0].selectColumns"),
+        (document(steps=[{"name": "one", "dropColumns": NAMES}]), "steps[0].dropColumns"),
+        (writing("json", columns=NAMES), "write.columns"),
+        (writing("json", partitionBy=NAMES), "write.partitionBy"),
+    ],
+    ids=short,
+)
+def test_duplicate_column_names_are_refused(wrong: Document, place: str) -> None:
+    assert refused(wrong) == f"spec.{place}: 'a' is named twice"

@@ -1,4 +1,4 @@
-"""The JSON schema with which editors check a job's file."""
+"""The JSON schema that editors use to check the file of a job."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ def test_schema_is_valid() -> None:
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
-def test_examples_are_found() -> None:
+def test_schema_accepts_the_examples() -> None:
     assert EXAMPLES
-
-
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
-def test_schema_accepts_the_examples(file: Path) -> None:
-    example = yaml.safe_load(file.read_text(encoding="utf-8"))
-    VALIDATOR.validate(example)
-    assert parse(example).metadata.name == file.parent.name
+    for file in EXAMPLES:
+        example = yaml.safe_load(file.read_text(encoding="utf-8"))
+        VALIDATOR.validate(example)
+        assert parse(example).metadata.name == file.parent.name
 
 
 @pytest.mark.parametrize("valid", valid_documents().values(), ids=valid_documents().keys())
@@ -46,8 +43,8 @@ def test_schema_accepts_valid_jobs(valid: Document) -> None:
     VALIDATOR.validate(valid)
 
 
-def _objects(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Places of mappings in which the fields are fixed."""
+def _fixed_mappings(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield the places of mappings that have a fixed set of fields."""
     free = {"metadata", "inputs", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
     free |= {"constructorRefs", "renameColumns", "custom", "onCause"}
     for found in [place, *places(value)]:
@@ -57,7 +54,9 @@ def _objects(value: Any, place: Place = ()) -> Iterator[Place]:
             yield found
 
 
-@pytest.mark.parametrize("place", list(_objects(full_document())), ids=lambda p: named(p) or "root")
+@pytest.mark.parametrize(
+    "place", list(_fixed_mappings(full_document())), ids=lambda p: named(p) or "root"
+)
 def test_schema_refuses_unknown_fields(place: Place) -> None:
     wrong = changed(full_document(), (*place, "unknownField"), 1)
     assert not VALIDATOR.is_valid(wrong)
@@ -66,7 +65,7 @@ def test_schema_refuses_unknown_fields(place: Place) -> None:
 
 
 @pytest.mark.parametrize("field", ["apiVersion", "kind", "metadata", "spec"])
-def test_schema_requires_every_section(field: str) -> None:
+def test_schema_requires_each_section(field: str) -> None:
     assert not VALIDATOR.is_valid(changed(document(), (field,), REMOVED))
 
 
@@ -76,7 +75,7 @@ def test_schema_requires_every_section(field: str) -> None:
     st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=2),
 )
 @settings(max_examples=examples(400), deadline=None)
-def test_schema_accepts_what_the_parser_accepts(
+def test_schema_accepts_all_that_the_parser_accepts(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
     other = changed(original, data.draw(st.sampled_from(list(places(original)))), value)
@@ -87,7 +86,7 @@ def test_schema_accepts_what_the_parser_accepts(
     VALIDATOR.validate(other)
 
 
-def test_every_field_is_described() -> None:
+def test_schema_describes_every_field() -> None:
     objects = [SCHEMA, *SCHEMA["$defs"].values()]
     fields = [
         (item.get("title"), name, field)
@@ -95,8 +94,7 @@ def test_every_field_is_described() -> None:
         for name, field in item.get("properties", {}).items()
     ]
     assert len(fields) > 80
-    silent = [(title, name) for title, name, field in fields if not _described(field)]
-    assert silent == []
+    assert [(title, name) for title, name, field in fields if not _described(field)] == []
 
 
 def _described(field: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The model of a step: what each runtime asks for."""
+"""The model of a step: fields of each runtime. Tasks of transformers have their own file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from batchinference.spec import parse
 from support.documents.minimal import Document, document, model_step
-from support.documents.refusals import refused, short
+from support.documents.refusals import refused, running, short
+from support.documents.runtimes import full_model
 from support.documents.variations import REMOVED
 
 TRANSFORMERS = {
@@ -22,68 +23,68 @@ TORCH = {"runtime": "torch", "source": "model.pt", "inputs": {"x": "x"}, "output
 MODEL = "spec.steps[0].model"
 
 
-def running(model: Document, /, **fields: Any) -> Document:
-    """A document with one step that runs the model; `fields` replace the model's."""
-    merged = {**model, **fields}
-    kept = {name: value for name, value in merged.items() if value is not REMOVED}
-    return document(steps=[model_step(model=kept)])
+def changed(model: Document | str, /, **fields: Any) -> Document:
+    """Return a document that runs a model, or the full model of a name, with other fields."""
+    merged = {**(full_model(model) if isinstance(model, str) else model), **fields}
+    return running({field: value for field, value in merged.items() if value is not REMOVED})
 
 
-def test_a_torch_module_comes_from_a_factory_or_a_file_or_both() -> None:
-    factory = {"factory": "own.models:build", "factoryArgs": {"width": 4}}
-    assert parse(running(TORCH))
-    assert parse(running(TORCH, source=REMOVED, **factory))
-    assert parse(running(TORCH, **factory))
-    assert refused(running(TORCH, source=REMOVED)) == (
-        f"{MODEL}: give a 'factory' or a 'source' (or both)"
-    )
+FACTORY = {"factory": "own.models:build", "factoryArgs": {"width": 4}}
+NO_FACTORY = {"factory": REMOVED, "factoryArgs": REMOVED}
 
 
-def test_arguments_of_a_factory_need_one() -> None:
-    message = f"{MODEL}: 'factoryArgs' needs a 'factory'"
-    assert refused(running(TORCH, factoryArgs={"width": 4})) == message
-    assert parse(running(TORCH, factoryArgs={}))
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (TORCH, {}),
+        (TORCH, FACTORY),
+        (TORCH, {"source": REMOVED, **FACTORY}),
+        (TORCH, {"factoryArgs": {}}),
+        (TORCH, {"inputs": {f"input{number}": f"column{number}" for number in range(32)}}),
+        ("torch", {"factory": REMOVED, "source": "model.pt"}),
+        ("torch", {"factory": REMOVED, "source": "model.pt2", "dtype": REMOVED}),
+        ("torchvision", {"source": REMOVED, "labels": REMOVED, "weights": REMOVED}),
+        ("keras", {"source": REMOVED}),
+        ("keras", {**NO_FACTORY, "source": "s3://m/net.keras"}),
+        ("onnx", {"source": "s3://m/net/", "outputName": REMOVED}),
+        ("sentenceTransformers", {"inputs": {"image": "photo"}, "promptName": REMOVED}),
+    ],
+    ids=short,
+)
+def test_model_without_optional_fields_is_accepted(model: Document | str, fields: Document) -> None:
+    assert parse(changed(model, **fields))
 
 
-def test_a_torch_module_takes_any_inputs() -> None:
-    inputs = {f"input{number}": f"column{number}" for number in range(32)}
-    assert parse(running(TORCH, inputs=inputs))
+@pytest.mark.parametrize("name", ["torch", "keras"])
+def test_model_requires_a_factory_or_a_source(name: str) -> None:
+    without = changed(name, **NO_FACTORY, source=REMOVED)
+    assert refused(without) == f"{MODEL}: give a 'factory' or a 'source' (or both)"
+    without = changed(name, factory=REMOVED, factoryArgs={"units": 2}, source="model.keras")
+    assert refused(without) == f"{MODEL}: 'factoryArgs' needs a 'factory'"
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"runtime": REMOVED}, ".runtime: required, but missing"),
-        (
-            {"runtime": "pytorch"},
-            ".runtime: 'pytorch' is not one of transformers, torch, ",
-        ),
+        ({"runtime": "pytorch"}, ".runtime: 'pytorch' is not one of transformers, torch, "),
         ({"runtime": "caffe"}, ".runtime: 'caffe' is not one of transformers, torch, "),
         ({"task": REMOVED}, ".task: required, but missing"),
-        (
-            {"task": "embedding"},
-            ".task: 'embedding' is not one of feature-extraction, text-classification, "
-            "image-classification, image-feature-extraction",
-        ),
+        ({"task": "embedding"},
+         ".task: 'embedding' is not one of feature-extraction, text-classification, "
+         "image-classification, image-feature-extraction"),
         ({"source": REMOVED}, ".source: required, but missing"),
         ({"source": ""}, ".source: String should have at least 1 character, got ''"),
         ({"source": None}, ".source: Input should be a valid string, got null"),
         ({"inputs": REMOVED}, ".inputs: required, but missing"),
-        (
-            {"inputs": {}},
-            ".inputs: Dictionary should have at least 1 item after validation, not 0",
-        ),
+        ({"inputs": {}}, ".inputs: Dictionary should have at least 1 item after validation, not 0"),
         ({"inputs": ["text"]}, ".inputs: expected a mapping, got a list"),
         ({"inputs": {"text": 7}}, ".inputs.text: Input should be a valid string, got 7"),
         ({"inputs": {"text": ""}}, ".inputs.text: String should have at least 1 character, got ''"),
-        (
-            {"inputs": {True: "text"}},
-            ".inputs.True: as a key: Input should be a valid string, got true",
-        ),
-        (
-            {"inputs": {"": "text"}},
-            ".inputs.: as a key: String should have at least 1 character, got ''",
-        ),
+        ({"inputs": {True: "text"}},
+         ".inputs.True: as a key: Input should be a valid string, got true"),
+        ({"inputs": {"": "text"}},
+         ".inputs.: as a key: String should have at least 1 character, got ''"),
         ({"output": REMOVED}, ".output: required, but missing"),
         ({"output": ""}, ".output: String should have at least 1 character, got ''"),
         ({"pooling": "max"}, ".pooling: 'max' is not one of mean, cls"),
@@ -94,31 +95,61 @@ def test_a_torch_module_takes_any_inputs() -> None:
         ({"model": "a"}, ".model: unknown field; there are runtime, task, source, revision"),
     ],
     ids=short,
-)
-def test_a_transformers_model_that_is_refused(fields: Document, message: str) -> None:
-    assert refused(running(TRANSFORMERS, **fields)).startswith(MODEL + message)
+)  # fmt: skip
+def test_transformers_model_is_refused(fields: Document, message: str) -> None:
+    assert refused(changed(TRANSFORMERS, **fields)).startswith(MODEL + message)
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("model", "fields", "message"),
     [
-        ({"task": "feature-extraction"}, ".task: unknown field; there are runtime, factory"),
-        ({"factory": "models.build"}, ".factory: expected a callable written as module:name, got"),
-        ({"source": 7}, ".source: Input should be a valid string, got 7"),
-        ({"inputs": {"x": None}}, ".inputs.x: Input should be a valid string, got null"),
-        (
-            {"inputs": {f"input{number}": "x" for number in range(33)}},
-            ".inputs: Dictionary should have at most 32 items after validation, not more",
-        ),
+        (TORCH, {"task": "fill-mask"}, ".task: unknown field; there are runtime, factory"),
+        (TORCH, {"factory": "models.build"},
+         ".factory: expected a callable written as module:name, got"),
+        (TORCH, {"source": 7}, ".source: Input should be a valid string, got 7"),
+        (TORCH, {"inputs": {"x": None}}, ".inputs.x: Input should be a valid string, got null"),
+        (TORCH, {"inputs": {f"input{number}": "x" for number in range(33)}},
+         ".inputs: Dictionary should have at most 32 items after validation, not more"),
+        ("torch", {"dtype": "float8"}, ".dtype: 'float8' is not one of float32, float16, bfloat16"),
+        ("torch", {"factory": REMOVED, "source": "model.pt2"},
+         ": an exported program keeps its own types: leave out 'dtype'"),
+        ("torchvision", {"arch": REMOVED}, ".arch: required, but missing"),
+        ("torchvision", {"arch": "ResNet152"}, ".arch: "),
+        ("torchvision", {"weights": "default"}, ".weights: "),
+        ("torchvision", {"inputs": {"pixels": "image"}},
+         ": torchvision takes exactly one input: inputs: {image: COLUMN}"),
+        ("torchvision", {"topK": 0}, ".topK: Input should be greater than or equal to 1, got 0"),
+        ("torchvision", {"source": REMOVED}, ": 'labels' needs a 'source': the weights have their"),
+        ("torchvision features", {"topK": 5}, ": 'topK' is for classes, not for 'features'"),
+        ("torchvision features", {"labels": ["cat"], "source": "own.pt"},
+         ": 'labels' is for classes, not for 'features'"),
+        ("torchvision", {"factory": "own:build"}, ".factory: unknown field; there are runtime"),
+        ("keras", {"backend": "theano"}, ".backend: 'theano' is not one of torch, tensorflow, jax"),
+        ("keras", {"source": "model.h5"}, ": source: the weights for a factory end with '.weights"),
+        ("keras", {"factory": REMOVED, "factoryArgs": REMOVED, "source": "model"},
+         ": source: a saved model must end with '.keras'"),
+        ("onnx", {"source": REMOVED}, ".source: required, but missing"),
+        ("onnx", {"factory": "own:build"}, ".factory: unknown field; there are runtime, source"),
+        ("onnx", {"outputName": ""}, ".outputName: String should have at least 1 character"),
+        ("sentenceTransformers", {"inputs": {"text": "a", "image": "b"}},
+         ": sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COL"),
+        ("sentenceTransformers", {"prompt": "search: "},
+         ": give 'prompt' or 'promptName', not both"),
+        ("sentenceTransformers", {"inputs": {"image": "photo"}},
+         ": a prompt is for texts, not for images"),
+        ("sentenceTransformers", {"source": "s3://models/minilm"},
+         ": 'revision' is for models of the Hub, and 's3://models/minilm' is none"),
+        ("sentenceTransformers", {"truncateDim": 0}, ".truncateDim: Input should be greater than"),
+        ("sentenceTransformers", {"task": "x"}, ".task: unknown field; there are runtime, source"),
     ],
     ids=short,
-)
-def test_a_torch_model_that_is_refused(fields: Document, message: str) -> None:
-    assert refused(running(TORCH, **fields)).startswith(MODEL + message)
+)  # fmt: skip
+def test_model_is_refused(model: Document | str, fields: Document, message: str) -> None:
+    assert refused(changed(model, **fields)).startswith(MODEL + message)
 
 
 @pytest.mark.parametrize(("model", "got"), [(None, None), (["x"], "a list"), ("x", "'x'")])
-def test_a_model_is_a_mapping(model: Any, got: str | None) -> None:
+def test_model_must_be_a_mapping(model: Any, got: str | None) -> None:
     message = refused(document(steps=[model_step(model=model)]))
     if got is None:
         assert message.endswith("this one holds none of them")

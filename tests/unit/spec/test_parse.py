@@ -1,4 +1,4 @@
-"""From YAML text to documents: every text is a job or a sentence that says why not."""
+"""Loading YAML: each text yields a job or a readable error."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ spec:
   read: {format: text, paths: [in]}
   write: {format: parquet, path: out}
 """
+NOT_FOUND = "no BatchInference here, only"
 OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n"
 EXPECTED = "expected 'apiVersion: batchinference.dev/v1alpha1' and 'kind: BatchInference', got"
 
@@ -43,17 +44,17 @@ EXPECTED = "expected 'apiVersion: batchinference.dev/v1alpha1' and 'kind: BatchI
     ],
     ids=["plain", "mark", "crlf", "comment", "directive", "json", "empty documents", "others"],
 )
-def test_job_is_found_among_other_objects(text: str) -> None:
+def test_yaml_job_is_found_among_other_objects(text: str) -> None:
     assert parse_one(text).metadata.name == "job"
 
 
-def test_jobs_of_a_stream_keep_their_order() -> None:
+def test_yaml_stream_keeps_the_order_of_jobs() -> None:
     names = ["first", "second", "third"]
     text = "---\n".join(JOB.replace("name: job", f"name: {name}") for name in names)
     assert [parse(found).metadata.name for found in load_documents(text)] == names
 
 
-def test_second_job_is_refused_where_one_is_expected() -> None:
+def test_yaml_with_several_jobs_is_refused_where_one_is_expected() -> None:
     nameless = JOB.replace("\n  name: job", " [x]")
     text = "---\n".join([JOB, JOB.replace("name: job", "name: b"), nameless])
     assert refused_text(text) == "expected one BatchInference, found 3: job, b, without a name"
@@ -62,16 +63,15 @@ def test_second_job_is_refused_where_one_is_expected() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no BatchInference here, only an empty document"),
-        ("\n\n", "no BatchInference here, only an empty document"),
-        ("# nothing\n", "no BatchInference here, only an empty document"),
-        ("---\n---\n", "no BatchInference here, only an empty document"),
-        ("null", "no BatchInference here, only an empty document"),
-        (OTHER, "no BatchInference here, only ConfigMap"),
-        (OTHER + "---\nkind: Pod\n", "no BatchInference here, only ConfigMap, Pod"),
-        ("kind: batchInference\n", "no BatchInference here, only batchInference"),
-        ("kind:\n", "no BatchInference here, only None"),
-        ("kind: [a]\n", "no BatchInference here, only ['a']"),
+        *(
+            (empty, f"{NOT_FOUND} an empty document")
+            for empty in ("", "\n\n", "# nothing\n", "---\n---\n", "null")
+        ),
+        (OTHER, f"{NOT_FOUND} ConfigMap"),
+        (OTHER + "---\nkind: Pod\n", f"{NOT_FOUND} ConfigMap, Pod"),
+        ("kind: batchInference\n", f"{NOT_FOUND} batchInference"),
+        ("kind:\n", f"{NOT_FOUND} None"),
+        ("kind: [a]\n", f"{NOT_FOUND} ['a']"),
         ("- a\n- b\n", f"{EXPECTED} a list"),
         ("some words", f"{EXPECTED} a text"),
         ("42", f"{EXPECTED} a number"),
@@ -82,7 +82,7 @@ def test_second_job_is_refused_where_one_is_expected() -> None:
         (JOB + "---\n- a\n", f"{EXPECTED} a list"),
     ],
 )
-def test_a_text_without_a_job(text: str, message: str) -> None:
+def test_yaml_without_a_job_is_refused(text: str, message: str) -> None:
     assert refused_text(text) == message
 
 
@@ -138,13 +138,13 @@ def test_invalid_yaml_is_refused(text: str, reason: str) -> None:
         (OTHER + "kind: Pod\n", 4, "kind"),
     ],
 )
-def test_a_key_that_is_given_twice_is_refused(text: str, line: int, key: str) -> None:
+def test_yaml_duplicate_key_is_refused(text: str, line: int, key: str) -> None:
     found = refused_text(text)
     assert found.startswith(f"not valid YAML: line {line}, column ")
     assert found.endswith(f": the key '{key}' is given twice")
 
 
-def test_keys_that_only_look_alike_are_two() -> None:
+def test_yaml_keys_of_different_type_or_case_are_distinct() -> None:
     (found,) = load_documents("kind: BatchInference\nstatus: {1: a, '1': b, Kind: c, kind: d}\n")
     assert found["status"] == {1: "a", "1": "b", "Kind": "c", "kind": "d"}
 
@@ -160,12 +160,12 @@ MERGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("text", "status"), MERGES.items())
-def test_merge_keys_override_what_they_merge(text: str, status: Any) -> None:
+def test_yaml_merge_keys_are_overridden(text: str, status: Any) -> None:
     (found,) = load_documents(f"kind: BatchInference\n{text}\n")
     assert found["status"] == status
 
 
-def test_parts_of_a_job_can_be_shared() -> None:
+def test_yaml_anchors_share_fields_between_steps() -> None:
     shared = """
 apiVersion: batchinference.dev/v1alpha1
 kind: BatchInference
@@ -187,27 +187,24 @@ spec:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("name: 2026-01-02", "metadata.name: Input should be a valid string, got datetime.date("),
-        ("name: 1:30", "metadata.name: Input should be a valid string, got 90"),
-        ("name: on", "metadata.name: Input should be a valid string, got true"),
-        ("name: ~", "metadata.name: Input should be a valid string, got null"),
-        ("name: .nan", "metadata.name: Input should be a valid string, got nan"),
-        ("name: 1e3", "metadata.name: expected lower-case letters, digits and '-', beginning with"),
-        ("name: !!set {a}", "metadata.name: Input should be a valid string, got {'a'}"),
-        ('name: "\\ud800"', "metadata.name: Input should be a valid string, unable to parse raw"),
-        ("name: &loop [*loop]", "metadata.name: Input should be a valid string, got a list"),
-        ("name: job\n  on: x", None),
+        ("2026-01-02", ".name: Input should be a valid string, got datetime.date("),
+        ("1:30", ".name: Input should be a valid string, got 90"),
+        ("on", ".name: Input should be a valid string, got true"),
+        ("~", ".name: Input should be a valid string, got null"),
+        (".nan", ".name: Input should be a valid string, got nan"),
+        ("1e3", ".name: expected lower-case letters, digits and '-', beginning with"),
+        ("!!set {a}", ".name: Input should be a valid string, got {'a'}"),
+        ('"\\ud800"', ".name: Input should be a valid string, unable to parse raw"),
+        ("&loop [*loop]", ".name: Input should be a valid string, got a list"),
+        ("job\n  on: x", ".True: as a key: Keys should be strings"),
     ],
 )
-def test_yaml_types_are_converted_or_refused(written: str, message: str | None) -> None:
-    text = JOB.replace("name: job", written)
-    if message:
-        assert refused_text(text).startswith(message)
-    else:
-        assert refused_text(text).startswith("metadata.True: as a key: Keys should be strings")
+def test_yaml_name_of_another_type_is_refused(written: str, message: str) -> None:
+    text = JOB.replace("name: job", f"name: {written}")
+    assert refused_text(text).startswith(f"metadata{message}")
 
 
-def test_aliases_cannot_swell_a_message() -> None:
+def test_yaml_aliases_do_not_enlarge_a_message() -> None:
     levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
     text = "\n".join(["kind: BatchInference", "l0: &l0 x", *levels, "spec: *l11", ""])
     assert len(refused_text(text)) < 2000
@@ -215,7 +212,7 @@ def test_aliases_cannot_swell_a_message() -> None:
 
 @given(st.text(alphabet=st.sampled_from("ab:,-[]{}&*!|>'\"#%@`?<\n\t 0123456789._~=+xeTZ\\")))
 @settings(max_examples=examples(600), deadline=None)
-def test_random_yaml_text_loads_or_raises_spec_error(text: str) -> None:
+def test_yaml_random_text_loads_or_raises_spec_error(text: str) -> None:
     with contextlib.suppress(SpecError):
         load_documents("kind: BatchInference\nstatus: " + text)
     with contextlib.suppress(SpecError):
@@ -224,11 +221,11 @@ def test_random_yaml_text_loads_or_raises_spec_error(text: str) -> None:
 
 @given(st.text())
 @settings(max_examples=examples(500), deadline=None)
-def test_random_unicode_loads_or_raises_spec_error(text: str) -> None:
+def test_yaml_random_unicode_loads_or_raises_spec_error(text: str) -> None:
     with contextlib.suppress(SpecError):
         parse_one(text)
 
 
-def test_only_plain_data_is_loaded() -> None:
+def test_yaml_dump_is_loaded_unchanged() -> None:
     (found,) = load_documents(yaml.safe_dump(document()))
     assert found == document()

@@ -1,4 +1,4 @@
-"""A platform's settings: YAML in the form of spec.cluster, read alike wherever it is given."""
+"""Platform settings: YAML in the form of spec.cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refused(text: str) -> str:
     return str(refusal.value)
 
 
-def test_settings_are_those_of_a_cluster() -> None:
+def test_platform_settings_are_parsed() -> None:
     text = "image: platform:1\nprofiles: {T4: {nodeSelector: {gpu: t4}}}\n"
     settings = parse_cluster(text)
     assert settings.image == "platform:1"
@@ -22,7 +22,7 @@ def test_settings_are_those_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "---\n", "null"], ids=repr)
-def test_a_text_without_settings_has_none(text: str) -> None:
+def test_platform_text_without_settings_yields_defaults(text: str) -> None:
     assert parse_cluster(text) == Cluster()
 
 
@@ -40,13 +40,13 @@ def test_a_text_without_settings_has_none(text: str) -> None:
         ("image: a\n---\nimage: b", "expected one document of cluster settings, found 2"),
     ],
 )
-def test_message_names_the_path(text: str, message: str) -> None:
+def test_platform_settings_are_refused(text: str, message: str) -> None:
     assert refused(text).startswith(message)
 
 
-def test_all_problems_are_reported_together() -> None:
+def test_platform_problems_are_reported_together() -> None:
     assert len(refused("imge: a\nhead: {cpu: 0}").splitlines()) == 2
 
 
-def test_invalid_yaml_is_not_quoted() -> None:
+def test_platform_secret_in_invalid_yaml_is_not_shown() -> None:
     assert "hunter2" not in refused("env: [{name: PASSWORD, value: 'hunter2}]")

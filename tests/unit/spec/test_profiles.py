@@ -1,4 +1,4 @@
-"""Profiles: what devices are on a cluster."""
+"""Profiles: the devices of a cluster."""
 
 from __future__ import annotations
 
@@ -20,21 +20,18 @@ def profile(**fields: Any) -> Profile:
     return parse(with_profile(fields)).spec.cluster.profiles["XPU"]
 
 
-def test_a_profile_may_be_empty() -> None:
+def test_profile_may_be_empty() -> None:
     assert profile() == Profile()
 
 
 @pytest.mark.parametrize(
     "resource",
     [
-        "nvidia.com/gpu",
-        "nvidia.com/mig-1g.5gb",
-        "huawei.com/Ascend910",
-        "a/b",
+        *("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "huawei.com/Ascend910", "a/b"),
         "gpu.intel.com/i915",
     ],
 )
-def test_a_resource_as_device_plugins_name_them(resource: str) -> None:
+def test_profile_resource_is_accepted(resource: str) -> None:
     assert profile(resource=resource).resource == resource
 
 
@@ -54,16 +51,16 @@ def test_a_resource_as_device_plugins_name_them(resource: str) -> None:
     ],
     ids=short,
 )
-def test_invalid_profile_is_refused(fields: Any, message: str) -> None:
+def test_profile_is_refused(fields: Any, message: str) -> None:
     assert refused(with_profile(fields)).startswith(f"spec.cluster.profiles.XPU{message}")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a" * 64])
-def test_a_profile_is_named_as_ray_names_resources(name: str) -> None:
+def test_profile_name_is_refused(name: str) -> None:
     assert refused(with_profile({}, name)).startswith("spec.cluster.profiles.")
 
 
-def test_gpus_and_npus_are_known_already() -> None:
+def test_profiles_of_gpu_and_npu_are_built_in() -> None:
     known = known_profiles({})
     assert {name: (one.resource, one.device) for name, one in known.items()} == {
         "GPU": ("nvidia.com/gpu", "cuda"),
@@ -71,7 +68,7 @@ def test_gpus_and_npus_are_known_already() -> None:
     }
 
 
-def test_own_profile_overrides_fields_of_a_known_one() -> None:
+def test_profile_overrides_fields_of_a_built_in_one() -> None:
     known = known_profiles({"GPU": Profile(resource="amd.com/gpu"), "XPU": Profile(device="xpu")})
     assert (known["GPU"].resource, known["GPU"].device) == ("amd.com/gpu", "cuda")
     assert known["NPU"].resource == "huawei.com/Ascend910"

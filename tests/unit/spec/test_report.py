@@ -1,4 +1,4 @@
-"""A driver's report: what it is written as, and what is read as one."""
+"""The report of a driver: serialization and parsing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REPORTS = st.builds(
 )
 
 
-def test_a_report_is_json_with_the_names_of_kubernetes() -> None:
+def test_report_is_json_with_camel_case_names() -> None:
     report = Report(
         name="job",
         state=JobState.FAILED,
@@ -86,52 +86,32 @@ def test_a_report_is_json_with_the_names_of_kubernetes() -> None:
 
 @given(REPORTS)
 @settings(max_examples=examples(200), deadline=None)
-def test_a_report_is_read_as_it_was_written(report: Report) -> None:
+def test_report_survives_a_round_trip(report: Report) -> None:
     assert Report.parse(report.serialized()) == report
     assert Report.parse(report.serialized().decode()) == report
 
 
-def test_the_smallest_report() -> None:
+def test_report_optional_fields_have_defaults() -> None:
     report = Report.parse(json.dumps(SMALLEST))
     assert report.state is JobState.RUNNING
     assert (report.progress, report.counts, report.errors, report.attempt) == (None,) * 4
     assert report.seconds == {}
 
 
-@pytest.mark.parametrize(
-    ("state", "ended"),
-    [
-        (JobState.PREPARING, False),
-        (JobState.RUNNING, False),
-        (JobState.FINALIZING, False),
-        (JobState.SUCCEEDED, True),
-        (JobState.FAILED, True),
-    ],
-)
-def test_a_job_has_ended_when_nothing_more_can_come(state: JobState, ended: bool) -> None:
-    assert state.ended is ended
-
-
-def test_every_state_is_here() -> None:
-    assert [state.value for state in JobState] == [
-        "preparing",
-        "running",
-        "finalizing",
-        "succeeded",
-        "failed",
+def test_job_states_and_which_of_them_have_ended() -> None:
+    assert [(state.value, state.ended) for state in JobState] == [
+        ("preparing", False),
+        ("running", False),
+        ("finalizing", False),
+        ("succeeded", True),
+        ("failed", True),
     ]
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b"not json",
-        b'{"name": "job"',
-        b"\xff\xfe\x00",
+        *(b"", b"null", b"[]", b"{}", b"not json", b'{"name": "job"', b"\xff\xfe\x00"),
         b"[" * 10_000,
         json.dumps({**SMALLEST, "state": "sleeping"}),
         json.dumps({**SMALLEST, "counts": {"read": -1, "written": 0, "failed": 0, "skipped": 0}}),
@@ -143,14 +123,8 @@ def test_every_state_is_here() -> None:
             json.dumps({**SMALLEST, key: text})
             for key in ("startedAt", "updatedAt")
             for text in (
-                "soon",
-                "",
-                "2026-01-02",
-                "2026-01-02T03:05:05",
-                "20260102T030505Z",
-                "2026-02-30T03:05:05Z",
-                "2026-W01-1T03:05:05Z",
-                "2026-01-02T03:05:05+00",
+                *("soon", "", "2026-01-02", "2026-01-02T03:05:05", "20260102T030505Z"),
+                *("2026-02-30T03:05:05Z", "2026-W01-1T03:05:05Z", "2026-01-02T03:05:05+00"),
             )
         ),
         json.dumps({**SMALLEST, "progress": {"rows": MAX_ROWS + 1}}),
@@ -163,7 +137,7 @@ def test_every_state_is_here() -> None:
     ],
     ids=lambda content: str(content[:25]),
 )
-def test_invalid_report_raises_value_error(content: bytes | str) -> None:
+def test_report_is_refused_with_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)
 
@@ -172,11 +146,11 @@ def test_invalid_report_raises_value_error(content: bytes | str) -> None:
     "time",
     ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456+02:00", "2026-01-02T03:04:05-00:30"],
 )
-def test_a_time_is_one_that_the_api_server_takes(time: str) -> None:
+def test_report_time_in_rfc_3339_is_accepted(time: str) -> None:
     assert Report.parse(json.dumps({**SMALLEST, "updatedAt": time})).updated_at == time
 
 
-def test_unknown_fields_of_a_newer_driver_are_ignored() -> None:
+def test_report_fields_of_a_newer_driver_are_ignored() -> None:
     progress = {"rows": 1, "bytes": 5}
     report = Report.parse(json.dumps({**SMALLEST, "progress": progress, "gpuSeconds": 3}))
     assert report.progress is not None
@@ -185,6 +159,6 @@ def test_unknown_fields_of_a_newer_driver_are_ignored() -> None:
 
 @given(st.binary() | st.text())
 @settings(max_examples=examples(300), deadline=None)
-def test_random_report_raises_only_value_error(content: bytes | str) -> None:
+def test_report_of_random_content_raises_only_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)

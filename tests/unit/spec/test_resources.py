@@ -1,4 +1,4 @@
-"""What a replica is given: memory that suffices, types of accelerators, resources by name."""
+"""Resources of a replica: memory, accelerator types and custom resources."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from support.documents.refusals import refused, short
 FIELD = "spec.steps[0].resources"
 
 
-def asking(**resources: Any) -> Document:
+def with_resources(**resources: Any) -> Document:
     return document(steps=[model_step(resources=resources)])
 
 
-def given(**resources: Any) -> Resources:
-    found = parse(asking(**resources)).spec.steps[0].resources
+def resources_of(**resources: Any) -> Resources:
+    found = parse(with_resources(**resources)).spec.steps[0].resources
     assert found is not None
     return found
 
 
 def test_accelerator_names_equal_those_of_ray() -> None:
-    """Run Ray's module alone: an import of Ray takes a second."""
+    """Run only Ray's module of accelerators: an import of Ray takes a second."""
     ray = find_spec("ray")
     assert ray
     assert ray.origin
@@ -41,34 +41,34 @@ def test_accelerator_names_equal_those_of_ray() -> None:
 
 @pytest.mark.parametrize("name", ["T4", "A100-80G", "Ascend910B", "Ascend910B2", "own.kind_7"])
 @pytest.mark.parametrize("devices", [{"gpu": 1}, {"custom": {"NPU": 2}}], ids=str)
-def test_a_type_of_accelerator_is_one_of_rays_or_one_that_a_platform_names(
-    name: str, devices: Document
-) -> None:
-    assert given(acceleratorType=name, **devices).accelerator_type == name
+def test_accelerator_type_is_accepted(name: str, devices: Document) -> None:
+    assert resources_of(acceleratorType=name, **devices).accelerator_type == name
 
 
 @pytest.mark.parametrize(("written", "known"), [("t4", "T4"), ("ASCEND910b", "Ascend910B")])
 def test_accelerator_type_in_wrong_case_is_refused(written: str, known: str) -> None:
     assert misspelt(known) is None
-    assert refused(asking(gpu=1, acceleratorType=written)).startswith(
+    assert refused(with_resources(gpu=1, acceleratorType=written)).startswith(
         f"{FIELD}: Ray knows no acceleratorType '{written}'; did you mean '{known}'?"
     )
 
 
 def test_accelerator_type_requires_devices() -> None:
-    assert refused(asking(cpu=2, acceleratorType="T4")).startswith(
+    assert refused(with_resources(cpu=2, acceleratorType="T4")).startswith(
         f"{FIELD}: 'acceleratorType' says which devices: ask for some with gpu or custom"
     )
 
 
 @pytest.mark.parametrize("name", ["", "-T4", "T4 ", "T4:1", "é", "T" * 64])
-def test_invalid_accelerator_type_is_refused(name: str) -> None:
-    assert refused(asking(gpu=1, acceleratorType=name)).startswith(f"{FIELD}.acceleratorType: ")
+def test_accelerator_type_is_refused(name: str) -> None:
+    assert refused(with_resources(gpu=1, acceleratorType=name)).startswith(
+        f"{FIELD}.acceleratorType: "
+    )
 
 
 @pytest.mark.parametrize("name", ["NPU", "neuron_cores", "cv-gpu", "TPU-v4-16-head", "a", "A" * 63])
-def test_custom_resources_are_counted_by_their_names(name: str) -> None:
-    assert given(custom={name: 3}).custom == {name: 3}
+def test_custom_resource_is_accepted(name: str) -> None:
+    assert resources_of(custom={name: 3}).custom == {name: 3}
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_custom_resources_are_counted_by_their_names(name: str) -> None:
     ],
     ids=short,
 )
-def test_invalid_custom_resource_is_refused(custom: Any, message: str) -> None:
-    assert refused(asking(custom=custom)).startswith(FIELD + message)
+def test_custom_resource_is_refused(custom: Any, message: str) -> None:
+    assert refused(with_resources(custom=custom)).startswith(FIELD + message)
 
 
-def test_custom_resources_are_for_a_class() -> None:
+def test_custom_resource_of_a_function_is_refused() -> None:
     step = python_step("own", "module:function", resources={"custom": {"NPU": 1}})
     assert "'custom' is for a class, and 'module:function' is a function" in refused(
         document(steps=[step])
@@ -100,21 +100,18 @@ def test_custom_resources_are_for_a_class() -> None:
 
 
 @pytest.mark.parametrize("memory", ["0", "1", "1k", "64Ki", "500M", "511.9Mi"])
-def test_less_memory_than_ray_itself_needs_is_refused(memory: str) -> None:
-    words = f"expected at least 512Mi (Ray itself needs that much), got '{memory}'"
-    assert refused(asking(memory=memory)) == f"{FIELD}.memory: {words}"
+def test_memory_below_512mi_is_refused(memory: str) -> None:
+    message = f"expected at least 512Mi (Ray itself needs that much), got '{memory}'"
+    assert refused(with_resources(memory=memory)) == f"{FIELD}.memory: {message}"
     for part in ("head", "workers"):
-        document_ = document(cluster={part: {"memory": memory}})
-        assert refused(document_) == f"spec.cluster.{part}.memory: {words}"
+        cluster = {part: {"memory": memory}}
+        assert refused(document(cluster=cluster)) == f"spec.cluster.{part}.memory: {message}"
 
 
-@pytest.mark.parametrize("memory", ["0", "1", "64", "1k", "1023Ki"])
-def test_a_request_for_next_to_no_memory_lacks_its_unit(memory: str) -> None:
-    assert refused(document(cluster={"requests": {"memory": memory}})) == (
-        f"spec.cluster.requests.memory: expected at least 1Mi (a unit is missing), got '{memory}'"
-    )
-
-
-@pytest.mark.parametrize("memory", ["1Mi", "64Mi", "1024Ki"])
-def test_a_request_may_be_small(memory: str) -> None:
-    parse(document(cluster={"requests": {"memory": memory}}))
+def test_memory_request_below_1mi_is_refused() -> None:
+    for memory in ("0", "1", "64", "1k", "1023Ki"):
+        found = refused(document(cluster={"requests": {"memory": memory}}))
+        message = f"expected at least 1Mi (a unit is missing), got '{memory}'"
+        assert found == f"spec.cluster.requests.memory: {message}"
+    for memory in ("1Mi", "64Mi", "1024Ki"):
+        assert parse(document(cluster={"requests": {"memory": memory}})), memory

@@ -1,4 +1,4 @@
-"""How models become a structural schema: unions are merged, rules keep their arms apart."""
+"""Structural schemas: the variants of a union are merged, and rules keep their fields apart."""
 
 from __future__ import annotations
 
@@ -56,37 +56,23 @@ class Sided(BaseModel):
     part: Annotated[Left | Right, Field(discriminator="side")]
 
 
-def merged() -> dict[str, Any]:
-    schema: dict[str, Any] = structural_schema(Box)["properties"]["size"]
-    return schema
+MERGED: dict[str, Any] = structural_schema(Box)["properties"]["size"]
 
 
-def test_the_fields_of_all_arms_are_in_one_object() -> None:
-    assert merged()["type"] == "object"
-    names = ["size", "unit", "shared", "only_small", "details", "flag"]
-    assert list(merged()["properties"]) == names
-
-
-def test_description_names_each_arm() -> None:
-    assert merged()["description"] == "Which. s: A small one. l: A large one."
-
-
-def test_what_all_arms_require_is_required() -> None:
-    assert merged()["required"] == ["size", "shared"]
-
-
-def test_values_that_differ_are_put_together() -> None:
-    assert merged()["properties"]["size"]["enum"] == ["s", "l"]
-    assert merged()["properties"]["unit"]["enum"] == ["mm", "cm", "m"]
-
-
-def test_a_default_that_only_one_arm_has_is_left_out() -> None:
+def test_union_fields_are_merged_into_one_object() -> None:
+    assert MERGED["type"] == "object"
+    properties = MERGED["properties"]
+    assert list(properties) == ["size", "unit", "shared", "only_small", "details", "flag"]
+    assert MERGED["description"] == "Which. s: A small one. l: A large one."
+    assert MERGED["required"] == ["size", "shared"]
+    assert properties["size"]["enum"] == ["s", "l"]
+    assert properties["unit"]["enum"] == ["mm", "cm", "m"]
     for name in ("unit", "flag", "details"):
-        assert "default" not in merged()["properties"][name]
+        assert "default" not in properties[name], "only one variant has this default"
 
 
-def test_a_rule_keeps_a_field_with_its_arm() -> None:
-    rules = {rule["message"]: rule["rule"] for rule in merged()["x-kubernetes-validations"]}
+def test_union_rules_name_the_variant_of_a_field() -> None:
+    rules = {rule["message"]: rule["rule"] for rule in MERGED["x-kubernetes-validations"]}
     assert rules["flag is for size l only"] == "!has(self.flag) || self.size in ['l']"
     assert rules["only_small is required for size s"] == "self.size != 's' || has(self.only_small)"
     assert rules["unit for size s is one of mm, cm"] == (
@@ -94,7 +80,7 @@ def test_a_rule_keeps_a_field_with_its_arm() -> None:
     )
 
 
-def test_rules_of_nested_objects_stand_where_the_tag_is() -> None:
+def test_union_rules_of_nested_objects_are_on_the_union() -> None:
     part = structural_schema(Sided)["properties"]["part"]
     assert list(part["properties"]["options"]["properties"]) == ["mine", "yours"]
     assert "x-kubernetes-validations" not in part["properties"]["options"]
@@ -109,13 +95,13 @@ class Listed(BaseModel):
     box: Inner = Inner()
 
 
-def test_a_default_is_shown_but_for_those_in_lists() -> None:
+def test_default_in_a_list_item_is_omitted() -> None:
     listed = structural_schema(Listed)["properties"]
     assert listed["box"]["properties"]["mine"]["default"] == 1
     assert "default" not in listed["boxes"]["items"]["properties"]["mine"]
 
 
-def test_arms_that_contradict_each_other_have_no_schema() -> None:
+def test_union_with_conflicting_types_is_refused() -> None:
     class Number(BaseModel):
         kind: Literal["number"]
         value: int
@@ -131,7 +117,7 @@ def test_arms_that_contradict_each_other_have_no_schema() -> None:
         structural_schema(Either)
 
 
-def test_a_choice_without_a_tag_has_no_schema() -> None:
+def test_union_without_a_tag_is_refused() -> None:
     class Free(BaseModel):
         free: int | str
 
@@ -139,7 +125,7 @@ def test_a_choice_without_a_tag_has_no_schema() -> None:
         structural_schema(Free)
 
 
-def test_what_may_be_null_is_simply_not_required() -> None:
+def test_nullable_field_is_optional() -> None:
     class Optional(BaseModel):
         maybe: Annotated[int, Field(ge=1)] | None = None
         inner: Inner | None = None
@@ -152,7 +138,7 @@ def test_what_may_be_null_is_simply_not_required() -> None:
     assert "required" not in schema
 
 
-def test_an_exclusive_bound_is_a_flag() -> None:
+def test_exclusive_bound_is_a_flag() -> None:
     class Bounded(BaseModel):
         above: Annotated[float, Field(gt=0)]
         below: Annotated[int, Field(lt=9)]
@@ -162,7 +148,7 @@ def test_an_exclusive_bound_is_a_flag() -> None:
     assert properties["below"] == {"type": "integer", "maximum": 9, "exclusiveMaximum": True}
 
 
-def test_only_plain_values_are_defaults() -> None:
+def test_default_is_omitted_unless_it_is_a_scalar() -> None:
     class Defaults(BaseModel):
         number: int = 7
         flag: bool = False
@@ -173,7 +159,7 @@ def test_only_plain_values_are_defaults() -> None:
     assert {name for name in properties if "default" in properties[name]} == {"number", "flag"}
 
 
-def test_maps_are_free_or_have_one_type_of_value() -> None:
+def test_map_is_free_or_has_one_type_of_value() -> None:
     class Maps(BaseModel):
         free: dict[str, Any]
         typed: dict[str, Annotated[str, Field(max_length=3)]]
@@ -183,7 +169,7 @@ def test_maps_are_free_or_have_one_type_of_value() -> None:
     assert properties["typed"]["additionalProperties"] == {"type": "string", "maxLength": 3}
 
 
-def test_a_long_description_is_cut_and_line_breaks_are_spaces() -> None:
+def test_long_description_is_truncated_on_one_line() -> None:
     class Long(BaseModel):
         long: Annotated[int, Field(description="word\n  " * 1000)]
 
@@ -192,7 +178,7 @@ def test_a_long_description_is_cut_and_line_breaks_are_spaces() -> None:
     assert description.startswith("word word word")
 
 
-def test_the_expanded_schema_keeps_the_arms() -> None:
+def test_expanded_schema_keeps_the_variants() -> None:
     union = expanded_schema(Box)["properties"]["size"]
     assert union["tag"] == "size"
     assert list(union["arms"]) == ["s", "l"]

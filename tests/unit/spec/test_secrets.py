@@ -1,4 +1,4 @@
-"""What people put passwords into is never shown, whatever is wrong with it."""
+"""Messages and the stored specification never show values that may hold a secret."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec import SpecError, parse
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.secrets import without_secrets
+from support.documents.minimal import document, model_step, python_step
 from support.documents.refusals import refused, refused_at, refused_text, with_value
 from support.documents.variations import full_document
 from support.tiers import examples
@@ -25,8 +28,8 @@ PARTS = {
     "callArgs": "spec.steps.3.python.callArgs",
     "factoryArgs": "spec.steps.2.model.factoryArgs",
 }
-"""Where passwords are, in the document that uses every field."""
-WRONG: dict[str, Any] = {
+"""Places of secrets in the document that uses every field."""
+INVALID: dict[str, Any] = {
     "text": SECRET,
     "list": [SECRET],
     "deep list": [[{"a": [SECRET]}]],
@@ -47,16 +50,16 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("place", PARTS.values(), ids=PARTS.keys())
-@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
-def test_secret_is_not_shown(place: str, value: Any) -> None:
+@pytest.mark.parametrize("value", INVALID.values(), ids=INVALID.keys())
+def test_secret_in_an_invalid_value_is_not_shown(place: str, value: Any) -> None:
     try:
         parse(with_value(place, value))
     except SpecError as error:
-        _hidden(str(error))
+        _assert_hidden(str(error))
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "shown"),
     [
         (SECRET * 1000, "a text (not shown)"),
         (1234567, "a number (not shown)"),
@@ -68,10 +71,10 @@ def test_secret_is_not_shown(place: str, value: Any) -> None:
     ],
     ids=["text", "number", "boolean", "bytes", "date", "list", "mapping"],
 )
-def test_message_shows_only_the_type_of_a_value(value: Any, words: str) -> None:
+def test_secret_is_shown_as_its_type_only(value: Any, shown: str) -> None:
     found = refused_at(f"{ENV}.0.value", value)
     assert found.startswith("spec.cluster.env[0].value: ")
-    assert found.endswith(f", got {words}")
+    assert found.endswith(f", got {shown}")
 
 
 @pytest.mark.parametrize(
@@ -87,13 +90,13 @@ def test_message_shows_only_the_type_of_a_value(value: Any, words: str) -> None:
         ("spec.cluster.environment", {"PASSWORD": SECRET}),
     ],
 )
-def test_a_secret_in_the_wrong_place_is_not_shown(place: str, value: Any) -> None:
+def test_secret_in_the_wrong_place_is_not_shown(place: str, value: Any) -> None:
     found = refused_at(place, value)
     assert ": unknown field; " in found
-    _hidden(found)
+    _assert_hidden(found)
 
 
-def test_a_validator_beside_a_secret_does_not_show_it() -> None:
+def test_secret_is_not_shown_if_a_sibling_is_invalid() -> None:
     both = {"name": "A", "value": SECRET, "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
     found = refused_at(ENV, [both])
     assert found == "spec.cluster.env[0]: give exactly one of value and valueFrom"
@@ -103,15 +106,17 @@ def test_a_validator_beside_a_secret_does_not_show_it() -> None:
         "spec.steps[2].model: 'factoryArgs' needs a 'factory'"
     )
     step = {"callable": "m:C", "constructorArgs": {"token": SECRET}}
-    _hidden(refused_at("spec.steps.3", {"name": "a", "python": step, "filter": "a > 1"}))
-    _hidden(refused_at("spec.steps.3", {"name": "a", "python": {**step, "callable": "nonsense"}}))
+    _assert_hidden(refused_at("spec.steps.3", {"name": "a", "python": step, "filter": "a > 1"}))
+    _assert_hidden(
+        refused_at("spec.steps.3", {"name": "a", "python": {**step, "callable": "nonsense"}})
+    )
 
 
-def test_a_fault_elsewhere_does_not_show_a_secret() -> None:
+def test_secret_is_not_shown_if_another_section_is_invalid() -> None:
     job = with_value(f"{ENV}.0.value", SECRET)
     job["spec"]["cluster"]["imag"] = "x"
     job["spec"]["cluster"]["volumes"][0]["mountPath"] = "data"
-    _hidden(refused(job))
+    _assert_hidden(refused(job))
 
 
 @pytest.mark.parametrize(
@@ -129,8 +134,8 @@ def test_a_fault_elsewhere_does_not_show_a_secret() -> None:
     ],
     ids=["bracket", "quote", "at", "twice", "tag", "tab", "list", "text", "texts"],
 )
-def test_a_text_that_is_no_yaml_is_not_quoted(text: str) -> None:
-    _hidden(refused_text(text))
+def test_secret_in_invalid_yaml_is_not_shown(text: str) -> None:
+    _assert_hidden(refused_text(text))
 
 
 @given(
@@ -141,14 +146,46 @@ def test_a_text_that_is_no_yaml_is_not_quoted(text: str) -> None:
     ),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_no_shape_of_a_secret_is_shown(place: str, value: Any) -> None:
+def test_secret_in_any_structure_is_not_shown(place: str, value: Any) -> None:
     try:
         parse(with_value(place, value, full_document()))
     except SpecError as error:
-        _hidden(str(error))
+        _assert_hidden(str(error))
 
 
-def _hidden(message: str) -> None:
+def _assert_hidden(message: str) -> None:
     assert message
     assert "hunter2" not in message
     assert "1999" not in message
+
+
+# --- the specification that is stored with the output -----------------------------------
+
+
+def test_specification_without_secrets_is_stored_unchanged() -> None:
+    job = document(steps=[model_step(batchSize=8)])
+    assert without_secrets(parse(job).spec) == job["spec"]
+
+
+def test_specification_is_valid_after_redaction() -> None:
+    expected = full_document()["spec"]
+    shown = without_secrets(parse(full_document()).spec)
+    assert without_secrets(BatchInferenceSpec.model_validate(shown)) == shown
+    del expected["cluster"]
+    for step in expected["steps"]:
+        for name in ("constructorArgs", "callArgs", "factoryArgs"):
+            step.get("python", {}).pop(name, None)
+            step.get("model", {}).pop(name, None)
+    assert shown == expected
+
+
+def test_specification_holds_no_secret_after_redaction() -> None:
+    torch = {"runtime": "torch", "factory": "own:build", "factoryArgs": {"token": SECRET},
+             "inputs": {"x": "x"}, "output": "y"}  # fmt: skip
+    own = python_step("own")
+    own["python"] |= {"constructorArgs": {"key": [SECRET]}, "callArgs": {"login": {"a": SECRET}}}
+    env = [{"name": "PASSWORD", "value": SECRET}]
+    steps = [{"name": "torch", "model": torch}, own]
+    shown = without_secrets(parse(document(steps=steps, cluster={"env": env})).spec)
+    assert [step["name"] for step in shown["steps"]] == ["torch", "own"]
+    assert SECRET not in str(shown)

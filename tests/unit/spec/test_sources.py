@@ -1,4 +1,4 @@
-"""Sources that are not files: what each needs, and where no password may stand."""
+"""Sources other than files: SQL, Hugging Face data sets and Lance."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from batchinference.spec import parse
 from batchinference.spec.read import ReadHuggingface, ReadLance, ReadSql
 from support.documents.minimal import Document, document
+from support.documents.parsed import label_step
 from support.documents.refusals import SOURCES, reading_source, refused, short
 
 SECRET = "hunter2"
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_source_takes_all_its_fields(name: str) -> None:
-    given = reading_source(name)["spec"]["read"]
-    assert parse(reading_source(name)).spec.read.model_dump(by_alias=True, exclude_unset=True) == (
-        given
-    )
+def test_source_accepts_all_its_fields(name: str) -> None:
+    job = reading_source(name)
+    read = parse(job).spec.read
+    assert read.model_dump(by_alias=True, exclude_unset=True) == job["spec"]["read"]
 
 
 @pytest.mark.parametrize(
@@ -27,20 +27,16 @@ def test_a_source_takes_all_its_fields(name: str) -> None:
     [
         ({"format": "sql", "url": "sqlite:///a.db"}, ".query: required, but missing"),
         ({"format": "sql", "query": "SELECT 1"}, ": give exactly one of url and urlEnv"),
-        (
-            {"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db", "urlEnv": "A"},
-            ": give exactly one of url and urlEnv",
-        ),
-        (
-            {"format": "sql", "query": "SELECT 1", "urlEnv": "data base"},
-            ".urlEnv: expected letters, digits",
-        ),
+        ({"format": "sql", "query": "SELECT 1", "url": "sqlite:///a.db", "urlEnv": "A"},
+         ": give exactly one of url and urlEnv"),
+        ({"format": "sql", "query": "SELECT 1", "urlEnv": "data base"},
+         ".urlEnv: expected letters, digits"),
         ({"format": "huggingface"}, ".name: required, but missing"),
         ({"format": "lance", "paths": ["a.lance"]}, ".path: required, but missing"),
         ({"format": "lance", "path": "ftp://a"}, ".path: the scheme 'ftp://' is not supported"),
     ],
     ids=short,
-)
+)  # fmt: skip
 def test_source_requires_its_fields(read: Document, message: str) -> None:
     assert f"spec.read{message}" in refused(document(read=read))
 
@@ -50,11 +46,8 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
     [
         ("sql", {"shard_keys": ["id"]}, "'shard_keys' and an 'override_num_blocks' above 1 need"),
         ("sql", {"override_num_blocks": 2}, "'shard_keys' and an 'override_num_blocks' above 1"),
-        (
-            "sql",
-            {"shard_keys": ["id; DROP TABLE t"], "override_num_blocks": 2},
-            "expected a name of SQL: letters, digits, '_' and '.'",
-        ),
+        ("sql", {"shard_keys": ["id; DROP TABLE t"], "override_num_blocks": 2},
+         "expected a name of SQL: letters, digits, '_' and '.'"),
         ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs into the query, in the words of"),
         ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
         ("huggingface", {"limit": 0}, "Input should be greater than or equal to 1, got 0"),
@@ -62,8 +55,8 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
         ("lance", {"include_paths": True}, "unknown option 'include_paths' for lance"),
     ],
     ids=short,
-)
-def test_options_of_a_source(name: str, options: dict[str, Any], message: str) -> None:
+)  # fmt: skip
+def test_source_option_is_refused(name: str, options: dict[str, Any], message: str) -> None:
     assert message in refused(reading_source(name, options=options))
 
 
@@ -78,7 +71,7 @@ def test_options_of_a_source(name: str, options: dict[str, Any], message: str) -
         f"postgresql://user:{SECRET}/2@host/db",
     ],
 )
-def test_a_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
+def test_sql_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
     found = refused(reading_source("sql", url=url))
     assert found.startswith("spec.read.url: a password does not belong into the file")
     assert "urlEnv" in found
@@ -86,7 +79,7 @@ def test_a_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["data.db", "", "://host", "sqlite:data.db", f"pg:{SECRET}@h"])
-def test_invalid_url_is_not_shown(url: str) -> None:
+def test_sql_url_that_is_invalid_is_not_shown(url: str) -> None:
     found = refused(reading_source("sql", url=url))
     assert found.startswith("spec.read.url: ")
     assert SECRET not in found
@@ -104,43 +97,44 @@ def test_invalid_url_is_not_shown(url: str) -> None:
         ("postgresql://user@host/db", None, None),
     ],
 )
-def test_a_database_in_a_file_has_a_place(url: str, place: str | None, moved: str | None) -> None:
+def test_sql_local_database_can_be_moved(url: str, place: str | None, moved: str | None) -> None:
     read = ReadSql(format="sql", query="SELECT 1", url=url)
     assert read.places == ({} if place is None else {"url": place})
     assert read.moved(lambda path: f"/jobs/{path}").url == (moved or url)
 
 
-def test_the_place_of_a_secret_database_is_not_known() -> None:
-    read = ReadSql(format="sql", query="SELECT 1", urlEnv="DATABASE_URL")
+@pytest.mark.parametrize(
+    "read",
+    [
+        ReadSql(format="sql", query="SELECT 1", urlEnv="DATABASE_URL"),
+        *(
+            ReadHuggingface(format="huggingface", name=name)
+            for name in ("imdb", "org/data", "org/data.v1")
+        ),
+    ],
+    ids=str,
+)
+def test_source_without_a_local_path_is_not_moved(read: ReadSql | ReadHuggingface) -> None:
     assert read.places == {}
     assert read.moved(lambda path: f"/jobs/{path}") == read
 
 
 @pytest.mark.parametrize("name", ["./data", "../data", "/data", "~/data", "file:///data"])
-def test_a_data_set_whose_name_is_a_path_has_a_place(name: str) -> None:
+def test_huggingface_local_path_can_be_moved(name: str) -> None:
     read = ReadHuggingface(format="huggingface", name=name)
     assert read.places == {"name": name}
     assert read.moved(lambda path: f"!{path}").name == f"!{name}"
 
 
-@pytest.mark.parametrize("name", ["imdb", "org/data", "org/data.v1"])
-def test_an_id_of_the_hub_has_none(name: str) -> None:
-    read = ReadHuggingface(format="huggingface", name=name)
-    assert read.places == {}
-    assert read.moved(lambda path: f"!{path}") == read
-
-
-def test_a_lance_data_set_has_a_place() -> None:
+def test_lance_path_can_be_moved() -> None:
     read = ReadLance(format="lance", path="data.lance")
     assert read.places == {"path": "data.lance"}
     assert read.moved(lambda path: f"/jobs/{path}").path == "/jobs/data.lance"
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_rows_of_a_source_come_from_no_file(name: str) -> None:
+def test_source_has_no_paths_for_labels(name: str) -> None:
     job = reading_source(name)
-    job["spec"]["steps"] = [{"name": "a", "labelFromPath": {"column": "b", "index": -2}}]
-    assert (
-        f"step 'a' needs the paths: rows of {job['spec']['read']['format']} come from no file"
-        in (refused(job))
-    )
+    job["spec"]["steps"] = [label_step()]
+    format_ = job["spec"]["read"]["format"]
+    assert f"step 'label' needs the paths: rows of {format_} come from no file" in refused(job)

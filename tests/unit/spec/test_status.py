@@ -62,35 +62,24 @@ FULL: dict[str, Any] = {
 
 
 def read(value: dict[str, Any]) -> BatchInferenceStatus:
-    """A status as it comes from the API server."""
+    """Parse a status as the API server returns it."""
     return BatchInferenceStatus.model_validate(value, strict=False)
 
 
 @pytest.mark.parametrize("value", [SMALLEST, FULL], ids=["smallest", "full"])
-def test_a_status_is_written_as_it_was_read(value: dict[str, Any]) -> None:
+def test_status_survives_a_round_trip(value: dict[str, Any]) -> None:
     assert read(value).model_dump(mode="json", by_alias=True, exclude_unset=True) == value
 
 
-def test_the_phases() -> None:
+def test_status_phases() -> None:
     assert [phase.value for phase in Phase] == [
-        "Pending",
-        "Planning",
-        "Starting",
-        "Running",
-        "Finalizing",
-        "Succeeded",
-        "Failed",
-        "Suspending",
-        "Suspended",
-        "Retrying",
+        *("Pending", "Planning", "Starting", "Running", "Finalizing", "Succeeded", "Failed"),
+        *("Suspending", "Suspended", "Retrying"),
     ]
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"],
-)
-def test_a_condition_has_all_that_kubernetes_asks_for(field: str) -> None:
+@pytest.mark.parametrize("field", CONDITION)
+def test_condition_requires_all_fields_of_kubernetes(field: str) -> None:
     without = {key: value for key, value in CONDITION.items() if key != field}
     with pytest.raises(ValidationError, match=field):
         read({**SMALLEST, "conditions": [without]})
@@ -115,6 +104,6 @@ def test_a_condition_has_all_that_kubernetes_asks_for(field: str) -> None:
     ],
     ids=str,
 )
-def test_invalid_status_is_refused(fields: dict[str, Any]) -> None:
+def test_status_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         read({**SMALLEST, **fields})

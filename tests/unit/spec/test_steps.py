@@ -1,4 +1,4 @@
-"""A step does one thing; batches, replicas and resources are for those that compute."""
+"""A step is of exactly one kind. Only some kinds have a batch size, replicas and resources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import Replicas, Step
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import READ_OPTIONS, refused, short
 from support.documents.variations import REMOVED
@@ -24,33 +24,30 @@ KINDS: dict[str, Any] = {
     "repartition": {"rowsPerBlock": 100},
     "nearest": {"path": "s3://out/index/", "column": "a", "output": "b"},
 }
-"""What a step may hold, and a valid example of each."""
-FOR_POOLS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
-POOLED = ["model", "python"]
-PLAIN = [kind for kind in KINDS if kind not in [*POOLED, "nearest"]]
+"""The kinds of steps, and a valid example of each."""
+POOL_FIELDS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
 STEP = "spec.steps[0]"
+BATCH_SIZE = ".batchSize: a whole number from 1 to 1000000, or 'auto', got"
 
 
-def one(**fields: Any) -> Document:
-    """A document with one step."""
-    step = {"name": "step", **fields}
-    kept = {name: value for name, value in step.items() if value is not REMOVED}
+def with_step(**fields: Any) -> Document:
+    """Return a document with one step."""
     read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
-    return document(read=read, steps=[kept])
+    return document(read=read, steps=[without_removed({"name": "step", **fields})])
 
 
-def only(job: Document) -> Step:
+def without_removed(fields: Document) -> Document:
+    return {name: value for name, value in fields.items() if value is not REMOVED}
+
+
+def first_step(job: Document) -> Step:
     return parse(job).spec.steps[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_step_knows_its_kind(kind: str) -> None:
-    step = only(one(**{kind: KINDS[kind]}))
-    assert Step.model_fields[step.kind].alias == kind
-
-
-def test_every_kind_is_here() -> None:
+def test_step_has_the_kind_of_its_field() -> None:
     assert [Step.model_fields[kind].alias for kind in Step.KINDS] == list(KINDS)
+    kinds = [first_step(with_step(**{kind: value})).kind for kind, value in KINDS.items()]
+    assert [Step.model_fields[kind].alias for kind in kinds] == list(KINDS)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +58,19 @@ def test_every_kind_is_here() -> None:
         (["model", "python", "filter"], "model and python and filter"),
     ],
 )
-def test_a_step_does_exactly_one_thing(held: list[str], given: str) -> None:
-    assert refused(one(**{kind: KINDS[kind] for kind in held})) == (
+def test_step_requires_exactly_one_kind(held: list[str], given: str) -> None:
+    assert refused(with_step(**{kind: KINDS[kind] for kind in held})) == (
         f"{STEP}: a step holds exactly one of {', '.join(KINDS)}; this one holds {given}"
     )
 
 
-@pytest.mark.parametrize("kind", POOLED)
-@pytest.mark.parametrize("field", FOR_POOLS)
-def test_a_model_and_a_class_run_in_replicas(kind: str, field: str) -> None:
-    assert only(one(**{kind: KINDS[kind], field: FOR_POOLS[field]}))
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-@pytest.mark.parametrize("field", FOR_POOLS)
-def test_other_steps_have_no_replicas(kind: str, field: str) -> None:
-    message = refused(one(**{kind: KINDS[kind], field: FOR_POOLS[field]}))
-    assert message == f"{STEP}: '{field}' is for model and python steps, not for {kind}"
+@pytest.mark.parametrize("field", POOL_FIELDS)
+def test_pool_fields_are_for_models_and_classes(field: str) -> None:
+    for kind in ("model", "python"):
+        assert first_step(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})), kind
+    for kind in KINDS.keys() - {"model", "python", "nearest"}:
+        message = refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]}))
+        assert message == f"{STEP}: '{field}' is for model and python steps, not for {kind}"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +87,8 @@ def test_other_steps_have_no_replicas(kind: str, field: str) -> None:
         ("Module:function", False),
     ],
 )
-def test_a_name_in_capwords_is_a_class(callable_: str, is_class: bool) -> None:
-    assert only(one(python={"callable": callable_})).python.is_class is is_class
+def test_callable_in_capwords_is_a_class(callable_: str, is_class: bool) -> None:
+    assert first_step(with_step(python={"callable": callable_})).python.is_class is is_class
 
 
 @pytest.mark.parametrize(
@@ -108,29 +101,14 @@ def test_a_name_in_capwords_is_a_class(callable_: str, is_class: bool) -> None:
         ({"resources": {"gpu": 1}, "replicas": {"max": 2}}, "replicas"),
     ],
 )
-def test_a_function_has_no_replicas(fields: Document, field: str) -> None:
-    assert refused(one(python={"callable": "module:function"}, **fields)) == (
+def test_function_or_nearest_with_replicas_is_refused(fields: Document, field: str) -> None:
+    assert refused(with_step(python={"callable": "module:function"}, **fields)) == (
         f"{STEP}: '{field}' is for a class, and 'module:function' is a function, which runs "
         "wherever a CPU is free (a class has a name in CapWords)"
     )
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"replicas": {"max": 2}}, "replicas"),
-        ({"resources": {"gpu": 1}}, "gpu"),
-        ({"resources": {"memory": "1Gi"}}, "memory"),
-    ],
-)
-def test_nearest_has_no_replicas(fields: Document, field: str) -> None:
-    assert refused(one(nearest=KINDS["nearest"], **fields)) == (
+    assert refused(with_step(nearest=KINDS["nearest"], **fields)) == (
         f"{STEP}: '{field}' is for a class, and a nearest step runs wherever a CPU is free"
     )
-
-
-def test_nearest_has_batches_and_cpus() -> None:
-    assert only(one(nearest=KINDS["nearest"], batchSize=8, resources={"cpu": 2}))
 
 
 @pytest.mark.parametrize(
@@ -144,29 +122,36 @@ def test_nearest_has_batches_and_cpus() -> None:
         ({"columns": ["a", "similarity"]}, ": 'similarity' is what a match is told by itself"),
     ],
 )
-def test_invalid_search_is_refused(fields: Document, message: str) -> None:
-    held = {**KINDS["nearest"], **fields}
-    nearest = {name: value for name, value in held.items() if value is not REMOVED}
-    assert refused(one(nearest=nearest)).startswith(f"{STEP}.nearest{message}")
+def test_nearest_is_refused(fields: Document, message: str) -> None:
+    nearest = without_removed({**KINDS["nearest"], **fields})
+    assert refused(with_step(nearest=nearest)).startswith(f"{STEP}.nearest{message}")
 
 
-def test_a_function_has_batches_and_cpus() -> None:
-    resources = {"cpu": 2, "gpu": 0}
-    function = {"callable": "module:function", "callArgs": {"top": 3}}
-    assert only(one(python=function, batchSize=8, resources=resources))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nearest": KINDS["nearest"], "resources": {"cpu": 2}},
+        {
+            "python": {"callable": "module:function", "callArgs": {"top": 3}},
+            "resources": {"cpu": 2, "gpu": 0},
+        },
+    ],
+    ids=["nearest", "function"],
+)
+def test_batch_size_and_cpus_without_replicas_are_accepted(fields: Document) -> None:
+    assert first_step(with_step(batchSize=8, **fields))
 
 
-def test_default_resources_of_a_replica() -> None:
-    step = only(one(python=KINDS["python"], replicas={}, resources={}))
-    assert step.replicas
-    assert (step.replicas.min, step.replicas.max) == (1, 1)
+def test_replicas_and_resources_have_defaults() -> None:
+    step = first_step(with_step(python=KINDS["python"], replicas={}, resources={}))
+    assert step.replicas == Replicas(min=1, max=1)
     assert step.resources
     assert (step.resources.cpu, step.resources.gpu, step.resources.memory) == (1.0, 0, None)
 
 
 @pytest.mark.parametrize("index", [-100, -2, 0, 100])
-def test_any_part_of_a_path_can_be_a_label(index: int) -> None:
-    label = only(one(labelFromPath={"column": "class", "index": index})).label_from_path
+def test_label_index_is_accepted(index: int) -> None:
+    label = first_step(with_step(labelFromPath={"column": "class", "index": index})).label_from_path
     assert label
     assert label.index == index
 
@@ -178,38 +163,29 @@ def test_any_part_of_a_path_can_be_a_label(index: int) -> None:
         ({"name": "s" * 41}, ".name: String should have at most 40 characters, got 'sss"),
         ({"name": REMOVED}, ".name: required, but missing"),
         ({"name": False}, ".name: Input should be a valid string, got false"),
-        ({"batchSize": 0}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got 0"),
-        ({"batchSize": 1000001}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got"),
-        ({"batchSize": 8.0}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got 8.0"),
-        ({"batchSize": "most"}, ".batchSize: a whole number from 1 to 1000000, or 'auto', got "),
+        ({"batchSize": 0}, f"{BATCH_SIZE} 0"),
+        ({"batchSize": 1000001}, BATCH_SIZE),
+        ({"batchSize": 8.0}, f"{BATCH_SIZE} 8.0"),
+        ({"batchSize": "most"}, BATCH_SIZE),
         ({"batch_size": 8}, ".batch_size: unknown field; did you mean 'batchSize'?"),
         ({"replicas": 2}, ".replicas: expected a mapping, got 2"),
         ({"replicas": {"min": 0}}, ".replicas.min: Input should be greater than or equal to 1"),
-        (
-            {"replicas": {"max": 10001}},
-            ".replicas.max: Input should be less than or equal to 10000",
-        ),
+        ({"replicas": {"max": 10001}},
+         ".replicas.max: Input should be less than or equal to 10000"),
         ({"replicas": {"min": 3, "max": 2}}, ".replicas: min (3) is above max (2)"),
         ({"replicas": {"min": 3}}, ".replicas: min (3) is above max (1)"),
         ({"replicas": {"count": 3}}, ".replicas.count: unknown field; there are min, max"),
         ({"resources": {"cpu": 0}}, ".resources.cpu: Input should be greater than 0, got 0"),
-        (
-            {"resources": {"cpu": 1025}},
-            ".resources.cpu: Input should be less than or equal to 1024",
-        ),
+        ({"resources": {"cpu": 1025}},
+         ".resources.cpu: Input should be less than or equal to 1024"),
         ({"resources": {"cpu": "500m"}}, ".resources.cpu: Input should be a valid number, got '50"),
         ({"resources": {"cpu": True}}, ".resources.cpu: Input should be a valid number, got true"),
         ({"resources": {"gpu": 0.5}}, ".resources.gpu: Input should be a valid integer, got 0.5"),
         ({"resources": {"gpu": 65}}, ".resources.gpu: Input should be less than or equal to 64"),
         ({"resources": {"gpu": -1}}, ".resources.gpu: Input should be greater than or equal to 0"),
-        (
-            {"resources": {"memory": "8gb"}},
-            ".resources.memory: expected a quantity of memory such as 512Mi or 8Gi, got '8gb'",
-        ),
-        (
-            {"resources": {"memory": 8}},
-            ".resources.memory: Input should be a valid string, got 8",
-        ),
+        ({"resources": {"memory": "8gb"}},
+         ".resources.memory: expected a quantity of memory such as 512Mi or 8Gi, got '8gb'"),
+        ({"resources": {"memory": 8}}, ".resources.memory: Input should be a valid string, got 8"),
         ({"resources": {"gpus": 1}}, ".resources.gpus: unknown field; did you mean 'gpu'?"),
         ({"python": "module:Class"}, ".python: expected a mapping, got 'module:Class'"),
         ({"python": {}}, ".python.callable: required, but missing"),
@@ -217,9 +193,9 @@ def test_any_part_of_a_path_can_be_a_label(index: int) -> None:
         ({"env": []}, ".env: unknown field; there are name, model, python, filter, labelFromPath"),
     ],
     ids=short,
-)
-def test_the_fields_of_a_step(fields: Document, message: str) -> None:
-    job = one(**{"python": KINDS["python"], **fields})
+)  # fmt: skip
+def test_field_of_a_step_is_refused(fields: Document, message: str) -> None:
+    job = with_step(**{"python": KINDS["python"], **fields})
     assert refused(job).startswith(STEP + message)
 
 
@@ -230,11 +206,8 @@ def test_the_fields_of_a_step(fields: Document, message: str) -> None:
         ("labelFromPath", {"index": 1}, ".column: required, but missing"),
         ("labelFromPath", {"column": "", "index": 1}, ".column: String should have at least 1"),
         ("labelFromPath", {"column": "c", "index": "1"}, ".index: Input should be a valid integer"),
-        (
-            "labelFromPath",
-            {"column": "c", "index": True},
-            ".index: Input should be a valid integer",
-        ),
+        ("labelFromPath", {"column": "c", "index": True},
+         ".index: Input should be a valid integer"),
         ("labelFromPath", {"column": "c", "index": 101}, ".index: Input should be less than or"),
         ("labelFromPath", {"column": "c", "index": -101}, ".index: Input should be greater than"),
         ("labelFromPath", "class", ": expected a mapping, got 'class'"),
@@ -250,9 +223,9 @@ def test_the_fields_of_a_step(fields: Document, message: str) -> None:
         ("filter", "print(a)", ": unknown function 'print'; there are col, len, lower, upper"),
     ],
     ids=short,
-)
-def test_steps_without_replicas(kind: str, value: Any, message: str) -> None:
-    assert refused(one(**{kind: value})).startswith(f"{STEP}.{kind}{message}")
+)  # fmt: skip
+def test_value_of_a_step_kind_is_refused(kind: str, value: Any, message: str) -> None:
+    assert refused(with_step(**{kind: value})).startswith(f"{STEP}.{kind}{message}")
 
 
 @pytest.mark.parametrize(
@@ -262,23 +235,25 @@ def test_steps_without_replicas(kind: str, value: Any, message: str) -> None:
         *("a..b:C", "a.:C", ".a:C", "1:C", "m:C.", "m:C()", "m:1", "m:C\n", "modül:C"),
     ],
 )
-def test_invalid_callable_is_refused(callable_: str) -> None:
+def test_callable_is_refused(callable_: str) -> None:
     message = f"expected a callable written as module:name, got {callable_!r}"
-    assert refused(one(python={"callable": callable_})) == f"{STEP}.python.callable: {message}"
+    assert (
+        refused(with_step(python={"callable": callable_})) == f"{STEP}.python.callable: {message}"
+    )
 
 
 @pytest.mark.parametrize("value", [None, [], "filter", 7])
-def test_a_step_is_a_mapping(value: Any) -> None:
+def test_step_must_be_a_mapping(value: Any) -> None:
     assert refused(document(steps=[value])).startswith(f"{STEP}: expected a mapping, got ")
 
 
-def test_the_number_of_the_step_is_in_the_path() -> None:
+def test_step_number_is_in_the_path_of_a_message() -> None:
     steps = [{"name": f"s{number}", "filter": "a > 1"} for number in range(3)]
     steps[2]["filter"] = "a >"
     assert refused(document(steps=steps)).startswith("spec.steps[2].filter: not an expression: ")
 
 
-def test_every_format_feeds_every_kind_of_step() -> None:
+def test_steps_of_every_kind_follow_every_format() -> None:
     for format_ in READ_OPTIONS:
         read = {"format": format_, "paths": ["in"], "options": {"include_paths": True}}
         steps = [{"name": kind.lower(), kind: value} for kind, value in KINDS.items()]

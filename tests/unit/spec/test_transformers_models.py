@@ -13,7 +13,7 @@ from support.documents.refusals import refused, running, short
 
 MODEL = "spec.steps[0].model"
 TASKS = get_args(Task)
-NEEDED: dict[str, Document] = {
+REQUIRED: dict[str, Document] = {
     "decision": {"options": {"questions": {"spam": {"type": "noul"}}}},
     "image-text-to-text": {"inputs": {"photo": "image", "text": "text"}, "images": ["photo"]},
     **{
@@ -25,7 +25,7 @@ NEEDED: dict[str, Document] = {
     },
 }
 """Required fields of a task, besides its inputs."""
-VALUES: Document = {
+FIELD_VALUES: Document = {
     "pooling": "mean",
     "normalize": False,
     "top_k": 3,
@@ -52,7 +52,7 @@ def model(task: str, **fields: Any) -> Document:
     inputs = dict.fromkeys(names, "mine")
     return {
         **{"runtime": "transformers", "task": task, "source": "org/model", "inputs": inputs},
-        **{"output": "out", **NEEDED.get(task, {}), **fields},
+        **{"output": "out", **REQUIRED.get(task, {}), **fields},
     }
 
 
@@ -62,12 +62,12 @@ def refusal_of(task: str, **fields: Any) -> str:
     return message.removeprefix(f"{MODEL}: ")
 
 
-def test_every_task_is_accepted_with_its_required_fields() -> None:
+def test_task_is_accepted_with_its_required_fields() -> None:
     for task in TASKS:
         assert parse(running(model(task))), task
 
 
-def test_every_task_has_inputs() -> None:
+def test_tasks_have_inputs_or_generate() -> None:
     assert set(INPUTS) | set(GENERATION) == set(TASKS)
 
 
@@ -86,7 +86,7 @@ def test_task_accepts_its_own_inputs_only(task: str) -> None:
         assert refusal_of(task, inputs=inputs) == expected
 
 
-def test_words_of_a_document_require_boxes() -> None:
+def test_document_task_requires_boxes_with_words() -> None:
     inputs = {"image": "scan", "question": "question", "words": "words"}
     assert refusal_of("document-question-answering", inputs=inputs) == (
         "task 'document-question-answering' takes inputs: {image: COLUMN, question: COLUMN}, and "
@@ -99,7 +99,7 @@ def test_field_of_another_task_is_refused() -> None:
     others = [(task, field) for task in TASKS for field in FIELDS if task not in FIELDS[field]]
     for task, field in others:
         alias = ALIASES.get(field, field)
-        message = refusal_of(task, **{alias: VALUES[field]})
+        message = refusal_of(task, **{alias: FIELD_VALUES[field]})
         if not (message.startswith(f"'{alias}' is for ") and message.endswith(f" for '{task}'")):
             offenders.append(message)
     assert len(others) > 100
@@ -109,77 +109,37 @@ def test_field_of_another_task_is_refused() -> None:
 @pytest.mark.parametrize(
     ("task", "fields", "message"),
     [
-        (
-            "text-classification",
-            {"pooling": "cls"},
-            "'pooling' is for the feature-extraction tasks, not for 'text-classification'",
-        ),
-        (
-            "feature-extraction",
-            {"topK": 2},
-            "'topK' is for the classification tasks, not for 'feature-extraction'",
-        ),
-        (
-            "object-detection",
-            {"padToMultipleOf": 8},
-            "'padToMultipleOf' is for feature-extraction, text-classification and text-generation, "
-            "not for 'object-detection'",
-        ),
-        (
-            "zero-shot-classification",
-            {"candidateLabels": []},
-            "task 'zero-shot-classification' needs 'candidateLabels'",
-        ),
+        ("text-classification", {"pooling": "cls"},
+         "'pooling' is for the feature-extraction tasks, not for 'text-classification'"),
+        ("feature-extraction", {"topK": 2},
+         "'topK' is for the classification tasks, not for 'feature-extraction'"),
+        ("object-detection", {"padToMultipleOf": 8},
+         "'padToMultipleOf' is for feature-extraction, text-classification and text-generation, "
+         "not for 'object-detection'"),
+        ("zero-shot-classification", {"candidateLabels": []},
+         "task 'zero-shot-classification' needs 'candidateLabels'"),
         ("decision", {"options": {}}, "task 'decision' needs 'questions' in its options"),
-        (
-            "image-text-to-text",
-            {"images": [], "inputs": {"text": "text"}},
-            "task 'image-text-to-text' needs 'images': which of the inputs are images",
-        ),
-        (
-            "image-text-to-text",
-            {"images": ["picture"]},
-            "'picture' is none of the inputs, which are photo, text",
-        ),
-        (
-            "text-generation",
-            {"prompt": "say {word}"},
-            "'word' is none of the inputs, which are text",
-        ),
-        (
-            "text-generation",
-            {"prompt": "say nothing"},
-            "input 'text' is used nowhere",
-        ),
-        (
-            "text-generation",
-            {"inputs": {"a": "a", "b": "b"}},
-            "without a 'prompt' one input is sent as it is; here a, b",
-        ),
-        (
-            "text-generation",
-            {"sampling": {"seed": 1, "num_beams": 4}},
-            "sampling: 'seed' cannot be had with 'num_beams': leave out one",
-        ),
-        (
-            "fill-mask",
-            {"source": "s3://models/bert", "revision": "main"},
-            "'revision' is for models of the Hub, and 's3://models/bert' is none",
-        ),
-        (
-            "fill-mask",
-            {"source": "./bert", "revision": "main"},
-            "'revision' is for models of the Hub, and './bert' is none",
-        ),
-        (
-            "text-generation",
-            {"attention": "flash_attention_2", "dtype": "float32"},
-            "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of "
-            "them",
-        ),
+        ("image-text-to-text", {"images": [], "inputs": {"text": "text"}},
+         "task 'image-text-to-text' needs 'images': which of the inputs are images"),
+        ("image-text-to-text", {"images": ["picture"]},
+         "'picture' is none of the inputs, which are photo, text"),
+        ("text-generation", {"prompt": "say {word}"},
+         "'word' is none of the inputs, which are text"),
+        ("text-generation", {"prompt": "say nothing"}, "input 'text' is used nowhere"),
+        ("text-generation", {"inputs": {"a": "a", "b": "b"}},
+         "without a 'prompt' one input is sent as it is; here a, b"),
+        ("text-generation", {"sampling": {"seed": 1, "num_beams": 4}},
+         "sampling: 'seed' cannot be had with 'num_beams': leave out one"),
+        ("fill-mask", {"source": "s3://models/bert", "revision": "main"},
+         "'revision' is for models of the Hub, and 's3://models/bert' is none"),
+        ("fill-mask", {"source": "./bert", "revision": "main"},
+         "'revision' is for models of the Hub, and './bert' is none"),
+        ("text-generation", {"attention": "flash_attention_2", "dtype": "float32"},
+         "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of "
+         "them"),
     ],
     ids=short,
-)
+)  # fmt: skip
 def test_conflicting_fields_are_refused(task: str, fields: Document, message: str) -> None:
     assert refusal_of(task, **fields) == message
 
@@ -192,7 +152,7 @@ def test_conflicting_fields_are_refused(task: str, fields: Document, message: st
         {"sampling": {"seed": 1, "num_beams": 1, "do_sample": True}},
         {"attention": "flash_attention_2", "dtype": "bfloat16"},
         {"revision": "5f1c", "source": "org/model"},
-        # what an API server writes into the object
+        # the defaults that an API server adds
         {"candidateLabels": [], "messages": [], "images": [], "sampling": {}},
     ],
     ids=short,

@@ -29,38 +29,32 @@ REMOTE = {
     "az://container/a/*": "az",
 }
 """Addresses in object stores, and the scheme of each."""
-EVERYWHERE = ["spec.read.paths.0", "spec.write.path", "spec.errors.path"]
+FIELDS_WITH_ADDRESS = ["spec.read.paths.0", "spec.write.path", "spec.errors.path"]
 
 
-@pytest.mark.parametrize(("uri", "path"), LOCAL.items())
-def test_a_local_address_is_a_path(uri: str, path: str) -> None:
-    assert is_local(uri)
-    assert scheme_of(uri) == "file"
-    assert local_path(uri) == path
+def test_local_address_yields_its_path() -> None:
+    for uri, path in LOCAL.items():
+        assert (is_local(uri), scheme_of(uri), local_path(uri)) == (True, "file", path)
 
 
-@pytest.mark.parametrize(("uri", "scheme"), REMOTE.items())
-def test_an_object_store_is_not_local(uri: str, scheme: str) -> None:
-    assert not is_local(uri)
-    assert scheme_of(uri) == scheme
+def test_object_store_address_yields_its_scheme() -> None:
+    for uri, scheme in REMOTE.items():
+        assert (is_local(uri), scheme_of(uri)) == (False, scheme), uri
 
 
-@pytest.mark.parametrize("place", EVERYWHERE)
-@pytest.mark.parametrize("uri", [*LOCAL, *REMOTE, "a" * 1024])
-def test_valid_address_is_unchanged(place: str, uri: str) -> None:
-    spec = accepted_at(place, uri).spec
-    assert uri in (spec.read.paths[0], spec.write.path, spec.errors.path)
+@pytest.mark.parametrize("place", FIELDS_WITH_ADDRESS)
+def test_address_is_accepted_unchanged(place: str) -> None:
+    for uri in (*LOCAL, *REMOTE, "a" * 1024):
+        spec = accepted_at(place, uri).spec
+        assert uri in (spec.read.paths[0], spec.write.path, spec.errors.path)
 
 
-@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("place", FIELDS_WITH_ADDRESS)
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        (
-            "gcs://bucket/a",
-            "the scheme 'gcs://' is not supported: use a path or one of "
-            "file://, s3://, gs://, az://",
-        ),
+        ("gcs://bucket/a", "the scheme 'gcs://' is not supported: use a path or one of "
+         "file://, s3://, gs://, az://"),
         ("s3a://bucket/a", "the scheme 's3a://' is not supported"),
         ("HTTPS://host/a", "the scheme 'https://' is not supported"),
         ("hdfs+x.y-z://a", "the scheme 'hdfs+x.y-z://' is not supported"),
@@ -80,17 +74,17 @@ def test_valid_address_is_unchanged(place: str, uri: str) -> None:
         ("", "String should have at least 1 character"),
         ("a" * 1025, "String should have at most 1024 characters"),
     ],
-)
-def test_invalid_address_is_refused(place: str, uri: str, message: str) -> None:
+)  # fmt: skip
+def test_address_is_refused(place: str, uri: str, message: str) -> None:
     path = place.replace(".0", "[0]")
     found = refused_at(place, uri)
     assert found.startswith(f"{path}: {message}")
     assert f", got '{uri[:3].encode('unicode_escape').decode()}" in found
 
 
-@pytest.mark.parametrize("place", EVERYWHERE)
+@pytest.mark.parametrize("place", FIELDS_WITH_ADDRESS)
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
-def test_credentials_in_an_address_are_refused_and_not_shown(place: str, scheme: str) -> None:
+def test_address_with_credentials_is_refused_and_not_shown(place: str, scheme: str) -> None:
     found = refused_at(place, f"{scheme}://user:hunter2@bucket/a")
     path = place.replace(".0", "[0]")
     assert found == f"{path}: an address holds no credentials, got a text (not shown)"

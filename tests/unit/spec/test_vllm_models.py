@@ -15,7 +15,7 @@ from support.documents.vllm_models import full_model, vllm, vllm_step
 STEP = "spec.steps[0]"
 
 
-def said(step: Document) -> str:
+def refusal_of(step: Document) -> str:
     message = refused(document(steps=[step]))
     assert message.startswith(STEP)
     return message.removeprefix(STEP)
@@ -36,7 +36,7 @@ def said(step: Document) -> str:
     ],
     ids=short,
 )
-def test_valid_vllm_model_is_accepted(model: Document) -> None:
+def test_vllm_model_is_accepted(model: Document) -> None:
     assert parse(document(steps=[model_step(model=model, resources={"gpu": 1})]))
 
 
@@ -49,40 +49,28 @@ def test_valid_vllm_model_is_accepted(model: Document) -> None:
         ({"images": ["photo"]}, ".model: 'photo' is none of the inputs, which are question"),
         ({"adapter": "style"}, ".model: 'style' is none of the inputs, which are question"),
         ({"prompt": "Hello"}, ".model: input 'question' is used nowhere"),
-        (
-            {"adapter": "question"},
-            ".model: without a 'prompt' one input is sent as it is; here none is left",
-        ),
+        ({"adapter": "question"},
+         ".model: without a 'prompt' one input is sent as it is; here none is left"),
         ({"loraPath": "/a"}, ".model: 'loraPath' needs an 'adapter': the input that names each"),
-        (
-            {"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
-            ".model: loraPath: expected an absolute path or an address, got 'adapters'",
-        ),
+        ({"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
+         ".model: loraPath: expected an absolute path or an address, got 'adapters'"),
         ({"chat": False, "system": "Hm."}, ".model: 'system' is for a chat: set 'chat' to true"),
-        (
-            {"task": "embed", "chatTemplate": "{{ messages }}"},
-            ".model: 'chatTemplate' is for a chat: set 'chat' to true",
-        ),
-        (
-            {"engine": {"tensor_parallel_size": 2}},
-            ".model: engine: 'tensor_parallel_size' has a field of its own: parallelism.tensor",
-        ),
-        (
-            {"engine": {"revision": "main"}},
-            ".model: engine: 'revision' has a field of its own: revision",
-        ),
-        (
-            {"source": "s3://models/llama", "revision": "main"},
-            ".model: 'revision' is for models of the Hub, and 's3://models/llama' is none",
-        ),
+        ({"task": "embed", "chatTemplate": "{{ messages }}"},
+         ".model: 'chatTemplate' is for a chat: set 'chat' to true"),
+        ({"engine": {"tensor_parallel_size": 2}},
+         ".model: engine: 'tensor_parallel_size' has a field of its own: parallelism.tensor"),
+        ({"engine": {"revision": "main"}},
+         ".model: engine: 'revision' has a field of its own: revision"),
+        ({"source": "s3://models/llama", "revision": "main"},
+         ".model: 'revision' is for models of the Hub, and 's3://models/llama' is none"),
         ({"engine": {"model": "b"}}, ".model: engine: 'model' has a field of its own: source"),
         ({"parallelism": {"data": 2}}, ".model.parallelism.data: unknown field; there are tensor"),
         ({"maxConcurrentBatches": 0}, ".model.maxConcurrentBatches: Input should be greater than"),
     ],
     ids=short,
-)
-def test_invalid_vllm_model_is_refused(fields: dict[str, Any], message: str) -> None:
-    assert said(vllm_step(**fields)).startswith(message)
+)  # fmt: skip
+def test_vllm_model_is_refused(fields: dict[str, Any], message: str) -> None:
+    assert refusal_of(vllm_step(**fields)).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -90,33 +78,33 @@ def test_invalid_vllm_model_is_refused(fields: dict[str, Any], message: str) -> 
     [({}, 1), ({"tensor": 4}, 4), ({"pipeline": 2}, 2), ({"tensor": 2, "pipeline": 3}, 6)],
     ids=str,
 )
-def test_a_replica_has_as_many_gpus_as_the_model_is_laid_out_over(
+def test_vllm_replica_needs_as_many_gpus_as_its_parallelism(
     parallelism: dict[str, int], gpus: int
 ) -> None:
     assert parse(document(steps=[vllm_step(gpu=gpus, parallelism=parallelism)]))
     for other in {0, 1, gpus + 1} - {gpus}:
-        assert said(vllm_step(gpu=other, parallelism=parallelism)) == (
+        assert refusal_of(vllm_step(gpu=other, parallelism=parallelism)) == (
             f": vllm takes parallelism.tensor x parallelism.pipeline GPUs, here {gpus}: set "
             f"resources.gpu to {gpus}, not {other}"
         )
 
 
-def test_invalid_vllm_pool_is_refused() -> None:
+def test_vllm_batch_size_or_device_is_refused() -> None:
     step = vllm_step()
-    assert said({**step, "batchSize": "auto"}) == (
+    assert refusal_of({**step, "batchSize": "auto"}) == (
         ": vllm makes its batches itself: batchSize is a number"
     )
-    assert said({**step, "resources": {"gpu": 1, "custom": {"NPU": 1}}}) == (
+    assert refusal_of({**step, "resources": {"gpu": 1, "custom": {"NPU": 1}}}) == (
         ": vllm takes GPUs: leave out resources.custom"
     )
 
 
 @pytest.mark.parametrize("resources", [{"gpu": 1}, {"custom": {"NPU": 1}}], ids=str)
-def test_an_endpoint_takes_no_device(resources: dict[str, Any]) -> None:
-    assert said(model_step(model=chat(), resources=resources)) == (
+def test_http_endpoint_with_devices_is_refused(resources: dict[str, Any]) -> None:
+    assert refusal_of(model_step(model=chat(), resources=resources)) == (
         ": the endpoint computes elsewhere: leave out resources.gpu and custom"
     )
 
 
-def test_a_token_among_the_engine_arguments_is_not_shown() -> None:
-    assert "hf_secret1" not in said(vllm_step(engine={"hf_token": {"hf_secret1"}}))
+def test_vllm_token_in_engine_arguments_is_not_shown() -> None:
+    assert "hf_secret1" not in refusal_of(vllm_step(engine={"hf_token": {"hf_secret1"}}))

@@ -49,16 +49,16 @@ def test_mono_averages_the_channels(tmp_path: Path) -> None:
     assert np.array_equal(amplitude, expected)
 
 
-@pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000), (48000, 44100)])
 @pytest.mark.parametrize("mono", [True, False])
-def test_resampling_keeps_a_tone(tmp_path: Path, rate: int, wanted: int, mono: bool) -> None:
-    write_audio(tmp_path / "a.wav", sine(440, rate), sine(440, rate), rate=rate)
-    outcome = read_files("audio", tmp_path, sample_rate=wanted, mono=mono)
-    (amplitude,) = outcome.column("amplitude")
-    assert outcome.column("sample_rate").tolist() == [wanted]
-    assert amplitude.shape == ((wanted // 2,) if mono else (2, wanted // 2))
-    inner = np.atleast_2d(amplitude)[:, 100:-100]  # the filter rings at the ends
-    assert np.abs(inner - sine(440, wanted)[100:-100] / 2).max() < 1e-3
+def test_resampling_keeps_a_tone(tmp_path: Path, mono: bool) -> None:
+    for rate, wanted in ((44100, 16000), (8000, 16000), (48000, 44100)):
+        write_audio(tmp_path / "a.wav", sine(440, rate), sine(440, rate), rate=rate)
+        outcome = read_files("audio", tmp_path, sample_rate=wanted, mono=mono)
+        (amplitude,) = outcome.column("amplitude")
+        assert outcome.column("sample_rate").tolist() == [wanted]
+        assert amplitude.shape == ((wanted // 2,) if mono else (2, wanted // 2))
+        inner = np.atleast_2d(amplitude)[:, 100:-100]  # the filter rings at the ends
+        assert np.abs(inner - sine(440, wanted)[100:-100] / 2).max() < 1e-3
 
 
 def test_resampling_removes_frequencies_above_half_the_new_rate(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_undecodable_files_are_failed_rows(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_with_a_gap_is_a_failed_row(tmp_path: Path) -> None:
+def test_file_with_a_gap_is_a_failed_row(tmp_path: Path) -> None:
     path = write_audio(tmp_path / "a.opus", sine(440, 48000, 1), sine(0, 48000, 1), rate=48000)
     content = bytearray(path.read_bytes())
     quarter = len(content) // 4

@@ -8,11 +8,10 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import rows, stage
+from batchinference.pipeline import rows
 from batchinference.pipeline.batch_sizes import FIRST_SIZE, BatchSize, is_out_of_memory
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.stage import ErrorHandling, StepRunner
@@ -21,11 +20,11 @@ from batchinference.spec.steps import Step
 
 
 class OutOfMemoryError(RuntimeError):
-    """Has the name of the error of torch."""
+    """Has the name of torch's error."""
 
 
 class Limited:
-    """A step on a device with memory for `most` rows."""
+    """A step on a device whose memory suffices for `most` rows."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -62,18 +61,17 @@ def notes_of(result: pa.Table) -> list[dict[str, Any]]:
     return [json.loads(text) for text in notes.column(rows.ERROR).to_pylist()]
 
 
-@pytest.mark.parametrize("most", [12, 5, 1])
-@pytest.mark.parametrize("size", ["auto", 64, 13])
-def test_batches_are_halved_until_memory_suffices(most: int, size: Any) -> None:
-    device = Limited(most)
-    step = runner(device, size)
-    result = step(table(*range(100)))
-    assert good_of(result) == list(range(100))
-    assert device.sizes[-1] <= most
-    assert notes_of(result)[-1]["batch_size"] <= most
+def test_batches_are_halved_until_memory_suffices() -> None:
+    for size in ("auto", 64, 13):
+        for most in (12, 5, 1):
+            device = Limited(most)
+            result = runner(device, size)(table(*range(100)))
+            assert good_of(result) == list(range(100)), (size, most)
+            assert device.sizes[-1] <= most
+            assert notes_of(result)[-1]["batch_size"] <= most
 
 
-def test_the_halved_size_is_kept() -> None:
+def test_halved_size_is_kept() -> None:
     device = Limited(12)
     step = runner(device, 16)
     step(table(*range(32)))
@@ -83,7 +81,7 @@ def test_the_halved_size_is_kept() -> None:
 
 
 class Tensor:
-    """Stands for memory of the device."""
+    """Replaces memory of the device."""
 
 
 class Holding:
@@ -134,7 +132,7 @@ def test_out_of_memory_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) ->
     assert "torch" not in sys.modules
 
 
-def test_a_bad_row_is_isolated_after_halving() -> None:
+def test_bad_row_is_isolated_after_halving() -> None:
     values = [-1 if n == 41 else n for n in range(50)]
     result = runner(Limited(12), 32)(table(*values))
     assert good_of(result) == [n for n in range(50) if n != 41]
@@ -164,42 +162,33 @@ def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
     return size
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
+def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
+    cases: list[tuple[dict[int, float], int]] = [
         ({8: 1.0, 16: 1.0, 32: 1.0, 64: 2.0}, 32),  # 64 rows take twice as long as 32
         ({8: 1.0, 16: 2.5}, 8),  # slower
         ({8: 1.0, 16: 1.98, 32: 3.0}, 16),  # too small a gain
         ({8: 1.0, 16: 1.0, 32: 1.0, 64: 1.0, 128: 1.0, 256: 1.0}, 256),  # the upper limit
-    ],
-)
-def test_search_ends_at_the_size_with_the_most_rows_per_second(
-    seconds: dict[int, float], expected: int
-) -> None:
-    found = search(seconds)
-    assert found.size == expected
-    (note,) = [json.loads(text) for text in found.take_notes()]
-    assert note == {
-        "batch_size": expected,
-        "rows_per_second": pytest.approx(expected / seconds[expected], abs=0.1),
-    }
+    ]
+    for seconds, expected in cases:
+        found = search(seconds)
+        assert found.size == expected
+        rate = pytest.approx(expected / seconds[expected], abs=0.1)
+        (note,) = [json.loads(text) for text in found.take_notes()]
+        assert note == {"batch_size": expected, "rows_per_second": rate}
 
 
-def test_an_incomplete_batch_is_not_measured() -> None:
+def test_incomplete_batch_is_not_measured() -> None:
     size = BatchSize("step", 8, 256)
     for _ in range(10):
         size.ran(3, 0.001)
     assert (size.size, size.most) == (8, 256)
 
 
-def test_a_given_size_is_used_without_a_search() -> None:
+def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
     device = Limited(1000)
     runner(device, 10)(table(*range(35)))
     assert device.sizes == [10, 10, 10, 5]
-
-
-def test_without_a_size_a_batch_is_a_whole_block() -> None:
     step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
     device = Limited(1 << 30)
-    stage.StepRunner(step, device, ErrorHandling(True, Address("/none")))(table(*np.arange(70)))
+    StepRunner(step, device, ErrorHandling(True, Address("/none")))(table(*range(70)))
     assert device.sizes == [70]

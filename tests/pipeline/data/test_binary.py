@@ -21,12 +21,12 @@ def test_files_are_read_byte_for_byte() -> None:
     assert outcome.places == [(number, 0) for number in range(len(files))]
 
 
-def test_an_empty_file_is_a_row_with_empty_bytes(tmp_path: Path) -> None:
+def test_empty_file_is_a_row_with_empty_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert read_files("binary", tmp_path).good == [{"bytes": b""}]
 
 
-def test_a_compressed_file_stays_compressed(tmp_path: Path) -> None:
+def test_compressed_file_stays_compressed(tmp_path: Path) -> None:
     content = gzip.compress(b"content")
     for name in ("a.gz", "b.bz2", "c.zst"):
         (tmp_path / name).write_bytes(content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import gzip
 import io
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers import csv as reader
 from batchinference.pipeline.readers import lines
 from support.inputs.read_files import Outcome, read_files
@@ -48,16 +46,6 @@ def test_rows_and_types_equal_those_of_pyarrow(name: str) -> None:
     assert set(outcome.bad) == ({(0, 0)} if wrong else set())
 
 
-def test_a_gzipped_file_is_decompressed() -> None:
-    path = DATA / "digits.csv.gz"
-    names = [f"p{number}" for number in range(64)] + ["label"]
-    outcome = read_files("csv", path, column_names=names)
-    with gzip.open(path, "rt") as file:
-        expected = [[float(value) for value in row] for row in csv.reader(file)]
-    assert [list(row.values()) for row in outcome.good] == expected
-    assert outcome.ends == {0: 1797}
-
-
 LINES: dict[str, list[tuple[Any, str]]] = {
     **{"": [], "\n\n\n": [], "a,b\n": [], "a,b": []},
     "a,b\n1,x": [(1, "x")],
@@ -85,8 +73,7 @@ def test_lines_of_a_file_are_read(tmp_path: Path) -> None:
 
 def test_types_are_inferred(tmp_path: Path) -> None:
     outcome = read(
-        tmp_path,
-        "i,f,b,d,t,s,e\n1,1.5,true,2020-01-02,2020-01-02 03:04:05,text,\n-2,,false,,,,\n",
+        tmp_path, "i,f,b,d,t,s,e\n1,1.5,true,2020-01-02,2020-01-02 03:04:05,text,\n-2,,false,,,,\n"
     )
     assert {field.name: str(field.type) for field in outcome.schema} == {
         **{"i": "int64", "f": "double", "b": "bool", "d": "date32[day]"},
@@ -99,13 +86,10 @@ def test_types_are_inferred(tmp_path: Path) -> None:
     ]
 
 
-def test_delimiter_is_an_option(tmp_path: Path) -> None:
+def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
     for delimiter in "\t;| ":
-        content = "\n".join(delimiter.join(row) for row in (["a", "b"], ["1", "x,y"]))
+        content = f"a{delimiter}b\n1{delimiter}x,y"
         assert read(tmp_path, content, delimiter=delimiter).good == [{"a": 1, "b": "x,y"}]
-
-
-def test_column_names_replace_the_header(tmp_path: Path) -> None:
     outcome = read(tmp_path, "1,x\n2\n3,z\n", column_names=["n", "t"])
     assert outcome.good == [{"n": 1, "t": "x"}, {"n": 3, "t": "z"}]
     assert outcome.places == [(0, 0), (0, 2)]
@@ -120,30 +104,34 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize(("line", "error"), BAD_LINES.items())
-def test_an_unreadable_line_is_a_failed_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, error: str
-) -> None:
-    # the line lies behind the sample and does not change the inferred types
+def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the line is behind the sample and does not change the inferred types
     monkeypatch.setattr(lines, "SAMPLE_BYTES", 20)
-    content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
-    outcome = read(tmp_path, content)
-    assert outcome.good[5:] == [{"a": 3, "b": "y\nz"}, {"a": 4, "b": "z"}]
-    assert outcome.places[5:] == [(0, 6), (0, 8)]
-    assert set(outcome.bad) == {(0, 5), (0, 7)}
-    assert error in outcome.bad[0, 5]
-    assert outcome.ends == {0: 9}
+    for line, error in BAD_LINES.items():
+        content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
+        outcome = read(tmp_path, content)
+        assert outcome.good[5:] == [{"a": 3, "b": "y\nz"}, {"a": 4, "b": "z"}], line
+        assert outcome.places[5:] == [(0, 6), (0, 8)], line
+        assert set(outcome.bad) == {(0, 5), (0, 7)}, line
+        assert error in outcome.bad[0, 5]
+        assert outcome.ends == {0: 9}, line
 
 
-def test_undecodable_bytes_in_a_sample_fail_one_row(tmp_path: Path) -> None:
+def test_undecodable_bytes_fail_their_row_or_all_rows_of_the_file(tmp_path: Path) -> None:
     outcome = read(tmp_path, b"a,b\n1,x\n2,\xff\n3,z\n")
     assert outcome.good == [{"a": 1, "b": "x"}, {"a": 3, "b": "z"}]
     assert outcome.schema == pa.schema([("a", pa.int64()), ("b", pa.string())])
+    in_header = read(tmp_path, b"n,t\xe4g\n1,x\n2\n3,z\n")
+    assert set(in_header.bad) == {(0, 0), (0, 1), (0, 2)}
 
 
-def test_a_column_with_an_empty_sample_is_text(
+def test_column_without_sampled_values_is_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "1.csv").write_text("n\n1\n")
+    (tmp_path / "2.csv").write_text("own,n\n2,3\n")
+    outcome = read_files("csv", tmp_path, sampled=1)
+    assert outcome.good == [{"n": 1, "own": None}, {"n": 3, "own": "2"}]
     monkeypatch.setattr(lines, "SAMPLE_BYTES", 20)
     monkeypatch.setattr(reader, "BLOCK_BYTES", 20)
     outcome = read(tmp_path, "a,b\n" + "1,\n" * 50 + "2,text\n")
@@ -179,18 +167,6 @@ def test_integers_are_never_rounded(tmp_path: Path) -> None:
         assert outcome.bad == {}
 
 
-def test_a_column_outside_the_samples_is_text(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("n\n1\n")
-    (tmp_path / "b.csv").write_text("own,n\n2,3\n")
-    outcome = read_files("csv", tmp_path, sampled=1)
-    assert outcome.good == [{"n": 1, "own": None}, {"n": 3, "own": "2"}]
-
-
-def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"a\.csv has two columns 'a'"):
-        read(tmp_path, "a,a\n1,2\n")
-
-
 def test_one_huge_line_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK_BYTES", 10_000)
     huge = "x" * 200_000
@@ -217,7 +193,7 @@ UNCLOSED = {
 
 @pytest.mark.parametrize("block", [20, reader.BLOCK_BYTES])
 @pytest.mark.parametrize("case", UNCLOSED)
-def test_an_unclosed_quote_fails_its_row_and_the_rest(
+def test_unclosed_quote_fails_its_row_and_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, block: int
 ) -> None:
     content, good, bad = UNCLOSED[case]
@@ -231,22 +207,17 @@ def test_an_unclosed_quote_fails_its_row_and_the_rest(
         assert "a quote is opened but not closed" in outcome.bad[1, good + bad - 1]
 
 
-def test_a_ragged_undecodable_line_fails_one_row(
+def test_ragged_undecodable_line_fails_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "BLOCK_BYTES", 1000)
-    lines_ = [b"%d,gr\xc3\xbcn" % number for number in range(1000)]
-    lines_[500:502] = [b"1,caf\xe9,extra", b"1,caf\xe9"]
-    outcome = read(tmp_path, b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(lines_))
+    content = [b"%d,gr\xc3\xbcn" % number for number in range(1000)]
+    content[500:502] = [b"1,caf\xe9,extra", b"1,caf\xe9"]
+    outcome = read(tmp_path, b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(content))
     expected = [{"n": number, "täg": "grün"} for number in range(1000)]
     assert outcome.good == expected[:500] + expected[502:]
     assert set(outcome.bad) == {(0, 500), (0, 501)}
     assert outcome.ends == {0: 1000}
-
-
-def test_rows_below_an_undecodable_header_fail(tmp_path: Path) -> None:
-    outcome = read(tmp_path, b"n,t\xe4g\n1,x\n2\n3,z\n")
-    assert set(outcome.bad) == {(0, 0), (0, 1), (0, 2)}
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -1,4 +1,4 @@
-"""The division of an output into files: rows, columns and partitions."""
+"""Division of an output into files: rows, columns and partitions."""
 
 from __future__ import annotations
 
@@ -17,36 +17,27 @@ TABLE = pa.table(
 )
 
 
-def pieces(cut: Cut, table: pa.Table = TABLE) -> list[tuple[str, list[int]]]:
-    return [(directory, piece.column("n").to_pylist()) for directory, piece in cut.pieces(table)]
-
-
-def test_a_task_writes_one_file_by_default() -> None:
-    assert pieces(Cut()) == [("", list(range(7)))]
-
-
-def test_rows_per_file_limits_each_file() -> None:
-    assert pieces(Cut(rows_per_file=3)) == [("", [0, 1, 2]), ("", [3, 4, 5]), ("", [6])]
+def test_rows_are_divided_into_files_and_hive_directories() -> None:
+    for cut, expected in (
+        (Cut(), [("", list(range(7)))]),
+        (Cut(rows_per_file=3), [("", [0, 1, 2]), ("", [3, 4, 5]), ("", [6])]),
+        (Cut(("n",), ("flag",), 5), [("flag=true", [0, 1, 2, 3, 4]), ("flag=true", [5, 6])]),
+        (
+            Cut(partition_by=("kind",)),
+            [
+                *(("kind=b", [0, 2, 5]), ("kind=a", [1, 6])),
+                *(("kind=__HIVE_DEFAULT_PARTITION__", [3]), ("kind=a b%2Fc", [4])),
+            ],
+        ),
+    ):
+        found = [(folder, piece.column("n").to_pylist()) for folder, piece in cut.pieces(TABLE)]
+        assert found == expected, cut
 
 
 def test_columns_are_written_in_the_given_order() -> None:
-    ((_, piece),) = Cut(("kind", "n")).pieces(TABLE)
-    assert piece.column_names == ["kind", "n"]
-
-
-def test_partitions_are_hive_directories() -> None:
-    assert pieces(Cut(partition_by=("kind",))) == [
-        ("kind=b", [0, 2, 5]),
-        ("kind=a", [1, 6]),
-        ("kind=__HIVE_DEFAULT_PARTITION__", [3]),
-        ("kind=a b%2Fc", [4]),
-    ]
-
-
-def test_a_partition_column_need_not_be_selected() -> None:
-    cut = Cut(("n",), ("flag",), rows_per_file=5)
-    assert pieces(cut) == [("flag=true", [0, 1, 2, 3, 4]), ("flag=true", [5, 6])]
-    assert {tuple(piece.column_names) for _, piece in cut.pieces(TABLE)} == {("n",)}
+    for columns, partition_by in ((("kind", "n"), ()), (("n",), ("flag",))):
+        ((_, piece),) = Cut(columns, partition_by).pieces(TABLE)
+        assert piece.column_names == [*columns]
 
 
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""The choice of the device of a replica. The tests need no device."""
+"""Devices of replicas. The tests need no device."""
 
 from __future__ import annotations
 
@@ -44,16 +44,13 @@ def test_device_names_count_from_0() -> None:
     assert [device.name for device in devices] == ["cpu", "npu:0", "xpu:0"]
 
 
-def test_an_npu_without_its_package_is_rejected() -> None:
-    words = "given the device 'npu', for which PyTorch needs the package torch_npu"
-    with pytest.raises(ModelLoad, match=words):
-        take(Device("npu"))
-
-
-def test_an_unknown_kind_of_device_is_rejected() -> None:
-    words = "has no devices of the kind 'abacus', which a profile names"
-    with pytest.raises(ModelLoad, match=words):
-        take(Device("abacus"))
+def test_unusable_device_is_rejected() -> None:
+    for kind, reason in (
+        ("npu", "given the device 'npu', for which PyTorch needs the package torch_npu"),
+        ("abacus", "has no devices of the kind 'abacus', which a profile names"),
+    ):
+        with pytest.raises(ModelLoad, match=reason):
+            take(Device(kind))
 
 
 @pytest.fixture

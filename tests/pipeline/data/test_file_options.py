@@ -110,17 +110,13 @@ def test_limit_of_one_row_files_opens_no_others(tmp_path: Path) -> None:
     assert len(read_all(opened.given).good) == 3
 
 
-def test_frozen_list_has_the_rows_of_each_file(tmp_path: Path) -> None:
+def test_limit_reduces_files_and_size(tmp_path: Path) -> None:
     opened = open_input("parquet", write(tmp_path / "in", "parquet"), limit=6)
     table = pq.read_table(io.BytesIO(opened.given.serialized()))
     assert table.column("rows").to_pylist() == [3, 0, 3]
-    assert table.num_rows == 3
-
-
-def test_limit_reduces_the_size_in_proportion(tmp_path: Path) -> None:
-    write(tmp_path / "in", "parquet", [1000])
-    whole = open_input("parquet", tmp_path / "in").given.size
-    assert open_input("parquet", tmp_path / "in", limit=100).given.size == round(whole / 10)
+    write(tmp_path / "large", "parquet", [1000])
+    whole = open_input("parquet", tmp_path / "large").given.size
+    assert open_input("parquet", tmp_path / "large", limit=100).given.size == round(whole / 10)
 
 
 def order(directory: Path, **options: Any) -> list[int]:
@@ -130,17 +126,13 @@ def order(directory: Path, **options: Any) -> list[int]:
 
 
 def test_shuffle_seed_decides_the_order_of_files(tmp_path: Path) -> None:
-    write(tmp_path / "in", "txt", [1] * 50)
-    first = order(tmp_path / "in", shuffle="files", shuffle_seed=1)
-    assert first == order(tmp_path / "in", shuffle="files", shuffle_seed=1)
-    assert first != order(tmp_path / "in", shuffle="files", shuffle_seed=2)
-    assert sorted(first) == list(range(50)) == order(tmp_path / "in")
-
-
-def test_shuffle_without_seed_differs_in_each_run(tmp_path: Path) -> None:
-    write(tmp_path / "in", "txt", [1] * 50)
-    orders = [tuple(order(tmp_path / "in", shuffle="files")) for _ in range(3)]
-    assert len(set(orders)) == 3
+    directory = write(tmp_path / "in", "txt", [1] * 50)
+    first = order(directory, shuffle="files", shuffle_seed=1)
+    assert first == order(directory, shuffle="files", shuffle_seed=1)
+    assert first != order(directory, shuffle="files", shuffle_seed=2)
+    assert sorted(first) == list(range(50)) == order(directory)
+    unseeded = [tuple(order(directory, shuffle="files")) for _ in range(3)]
+    assert len(set(unseeded)) == 3
 
 
 def test_override_num_blocks_sets_the_tasks(tmp_path: Path) -> None:
@@ -168,9 +160,13 @@ def partitioned(directory: Path, **parts: list[str]) -> Path:
 def test_partition_columns_equal_those_of_ray(tmp_path: Path) -> None:
     directory = partitioned(tmp_path / "in", cls=["cat", "dog"], day=["2026-01-01", "07"])
     found = read_all(open_input("parquet", directory, partitioning="hive").given).good
-    theirs = ray.data.datasource.PathPartitionParser(Partitioning("hive"))
+    parser = ray.data.datasource.PathPartitionParser(Partitioning("hive"))
     paths = sorted(map(str, directory.rglob("*.parquet")))
-    assert found == [{"id": row, **theirs(path)} for path in paths for row in (1, 2)]
+    assert found == [{"id": row, **parser(path)} for path in paths for row in (1, 2)]
+    (tmp_path / "lang=de").mkdir()
+    (tmp_path / "lang=de" / "a.txt").write_text("eins\n")
+    texts_ = open_input("text", tmp_path / "lang=de", partitioning="hive").given
+    assert read_all(texts_).good == [{"text": "eins", "lang": "de"}]
 
 
 def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
@@ -185,15 +181,8 @@ def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
     assert outcome.schema.field("kind").type == pa.string()
 
 
-def test_partitions_work_with_text_files(tmp_path: Path) -> None:
-    (tmp_path / "lang=de").mkdir()
-    (tmp_path / "lang=de" / "a.txt").write_text("eins\n")
-    outcome = read_all(open_input("text", tmp_path, partitioning="hive").given)
-    assert outcome.good == [{"text": "eins", "lang": "de"}]
-
-
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "reason"),
     [
         (["a.parquet"], "has no part such as 'class=cat/'"),
         (["kind=a/a.parquet", "z.parquet"], "does not have the parts"),
@@ -202,15 +191,15 @@ def test_partitions_work_with_text_files(tmp_path: Path) -> None:
         (["path=7/a.parquet"], "has a column 'path' of its own: leave out read.options"),
     ],
 )
-def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], words: str) -> None:
+def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], reason: str) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(BadInput, match=reason):
         open_input("parquet", tmp_path, partitioning="hive", include_paths=True)
 
 
-def test_a_clash_in_a_file_changed_later_fails_the_job(tmp_path: Path) -> None:
+def test_partition_clash_in_a_changed_file_fails_the_job(tmp_path: Path) -> None:
     (tmp_path / "kind=a").mkdir()
     for name in ("a", "b"):
         (tmp_path / "kind=a" / f"{name}.jsonl").write_text('{"id": 1}\n')
@@ -226,9 +215,6 @@ def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"read.paths\[1\] '.*/none' does not exist"):
         open_input("text", *paths)
     assert texts(open_input("text", *paths, ignore_missing_paths=True).read()) == ["0:0", "0:1"]
-
-
-def test_an_input_without_any_path_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is nothing behind any of them"):
         open_input("text", tmp_path / "none", ignore_missing_paths=True)
 

@@ -72,7 +72,7 @@ def test_result_does_not_depend_on_blocks(
     assert wrong == []
 
 
-def test_a_block_of_nulls_is_filtered_like_typed_nulls() -> None:
+def test_block_of_nulls_is_filtered_like_typed_nulls() -> None:
     nulls = [dict.fromkeys(SCHEMA.names)] * 2
     typed = pa.Table.from_pylist(nulls, SCHEMA)
     wrong = [

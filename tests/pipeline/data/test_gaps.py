@@ -50,7 +50,7 @@ def rows_in(gaps: Sequence[Gap], size: int) -> list[int]:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=6), gaps_of_file(), st.integers(0, 5))
-def test_a_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[Gap], first: int) -> None:
+def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[Gap], first: int) -> None:
     row, found = first, []
     for size in sizes:
         chunk = pa.table({"n": range(row, row + size)})
@@ -71,7 +71,7 @@ def test_bad_rows_are_cut_to_their_gaps(gaps: list[Gap], size: int) -> None:
     assert found == rows_in(gaps, size)
 
 
-def test_a_chunk_without_gaps_is_read_whole() -> None:
+def test_chunk_without_gaps_is_read_whole() -> None:
     chunk = pa.table({"n": [1, 2]})
     ((skipped, wanted),) = within(chunk, 7, ())
     assert (skipped, wanted) == (0, chunk)
@@ -84,46 +84,35 @@ def read(given_: JobInput, gaps: Gaps | None, tasks: int = 3) -> Outcome:
 def by_place(outcome: Outcome) -> dict[Place, Any]:
     """The good rows by file and row number."""
     assert len(outcome.places) == len(set(outcome.places)), "a row was read twice"
-    rows = ({name: _plain(value) for name, value in row.items()} for row in outcome.good)
-    return dict(zip(outcome.places, rows, strict=True))
+    plain = (
+        {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in each}
+        for each in map(dict.items, outcome.good)
+    )
+    return dict(zip(outcome.places, plain, strict=True))
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
+LINES = {"text": ("{}", ""), "json": ('{{"v": "{}"}}', ""), "csv": ("{},1", "v,n\n")}
+"""The form of a line, and the header."""
 
 
-def write_text(directory: Path) -> None:
+def write_files(format_: str, directory: Path) -> None:
+    """Write four files, one of them empty. Some lines of JSON and CSV are bad."""
     for number, size in enumerate(SIZES):
-        lines = (f"{number}:{row}" for row in range(size))
-        (directory / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines))
+        values = [f"{number}:{row}" for row in range(size)]
+        path = directory / f"{number}.{format_.replace('text', 'txt')}"
+        if format_ == "parquet":
+            pq.write_table(pa.table({"v": values}), path, row_group_size=7)
+            continue
+        form, header = LINES[format_]
+        bad = range(0, size, 9) if format_ != "text" else ()
+        lines = ("broken" if row in bad else form.format(v) for row, v in enumerate(values))
+        path.write_text(header + "".join(f"{line}\n" for line in lines))
 
 
-def write_json(directory: Path) -> None:
-    for number, size in enumerate(SIZES):
-        lines = (f'{{"v": "{number}:{row}"}}' if row % 9 else "broken" for row in range(size))
-        (directory / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-
-
-def write_csv(directory: Path) -> None:
-    for number, size in enumerate(SIZES):
-        lines = (f"{number}:{row},{row}" if row % 9 else "broken" for row in range(size))
-        (directory / f"{number}.csv").write_text("v,n\n" + "".join(f"{line}\n" for line in lines))
-
-
-def write_parquet(directory: Path) -> None:
-    for number, size in enumerate(SIZES):
-        table = pa.table({"v": [f"{number}:{row}" for row in range(size)]})
-        pq.write_table(table, directory / f"{number}.parquet", row_group_size=7)
-
-
-WRITERS = {"text": write_text, "json": write_json, "csv": write_csv, "parquet": write_parquet}
-
-
-@pytest.fixture(scope="module", params=WRITERS)
+@pytest.fixture(scope="module", params=[*LINES, "parquet"])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Input:
-    """An input of four files, one of them empty. Some lines of JSON and CSV are bad."""
     directory = tmp_path_factory.mktemp(request.param)
-    WRITERS[request.param](directory)
+    write_files(request.param, directory)
     return open_input(request.param, directory)
 
 
@@ -159,18 +148,6 @@ def test_every_format_reads_parts_like_the_whole(tmp_path: Path, case: Case) -> 
     assert by_place(read(opened.given, gaps)) == {place: whole[place] for place in wanted}
 
 
-class OpenedFiles:
-    """Records the names of opened files."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.names: set[str] = set()
-        monkeypatch.setattr(Address, "filesystem", property(self._filesystem))
-
-    def _filesystem(self, address: Address) -> pafs.FileSystem:
-        self.names.add(Path(address.path).name)
-        return pafs.LocalFileSystem()
-
-
 @pytest.mark.parametrize("format_", ["text", "parquet", "images"])
 def test_finished_files_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
@@ -179,12 +156,17 @@ def test_finished_files_are_not_opened(
         for number, pixels in enumerate(pictures(FILES)):
             (tmp_path / f"{number}.png").write_bytes(png(pixels))
     else:
-        WRITERS[format_](tmp_path)
+        write_files(format_, tmp_path)
     given_ = open_input(format_, tmp_path).given
-    seen = OpenedFiles(monkeypatch)
-    gap = (0, 1)
-    read(given_, {1: [gap], 3: [gap]})
-    assert {Path(name).stem for name in seen.names} == {"1", "3"}
+    names: set[str] = set()
+
+    def filesystem(address: Address) -> pafs.FileSystem:
+        names.add(Path(address.path).stem)
+        return pafs.LocalFileSystem()
+
+    monkeypatch.setattr(Address, "filesystem", property(filesystem))
+    read(given_, {1: [(0, 1)], 3: [(0, 1)]})
+    assert names == {"1", "3"}
 
 
 def test_only_row_groups_with_gaps_are_read(
@@ -202,11 +184,6 @@ def test_only_row_groups_with_gaps_are_read(
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
     read(given_, {0: [(120, 130), (480, 510), (999, None)]}, tasks=1)
     assert groups == [1, 4, 5, 9]
-
-
-def test_several_tasks_read_the_gaps_of_one_file(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"v": range(1000)}), tmp_path / "a.parquet", row_group_size=50)
-    given_ = open_input("parquet", tmp_path).given
     gaps: list[Gap] = [(10, 260), (301, 302), (900, None)]
     outcome = read(given_, {0: gaps}, tasks=7)
     assert [row["v"] for row in outcome.good] == rows_in(gaps, 1000)
@@ -214,7 +191,7 @@ def test_several_tasks_read_the_gaps_of_one_file(tmp_path: Path) -> None:
 
 
 def test_limit_ends_the_reading_of_gaps(tmp_path: Path) -> None:
-    write_text(tmp_path)
+    write_files("text", tmp_path)
     given_ = open_input("text", tmp_path, limit=40).given
     outcome = read(given_, {0: [(28, None)], 1: [(2, 4), (8, None)]})
     places = [(0, 28), (0, 29), (1, 2), (1, 3), (1, 8), (1, 9)]

@@ -1,4 +1,4 @@
-"""The runtime http: agreement with OpenAI's client, and answers through a faulty network."""
+"""The runtime http: results equal those of OpenAI's client, also through network faults."""
 
 from __future__ import annotations
 

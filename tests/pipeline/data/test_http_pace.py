@@ -12,12 +12,7 @@ import pytest
 import tenacity
 from aiohttp import web
 
-from batchinference.pipeline.endpoint.errors import (
-    BadAnswer,
-    NoAnswer,
-    RequestFailed,
-    TooFast,
-)
+from batchinference.pipeline.endpoint.errors import BadAnswer, NoAnswer, RequestFailed, TooFast
 from batchinference.pipeline.endpoint.health import DOWN_AFTER
 from batchinference.pipeline.endpoint.pace import Pace
 from batchinference.pipeline.endpoint.retries import Retries
@@ -67,7 +62,8 @@ async def starts(pace: Pace, count: int) -> list[float]:
 
 
 @in_virtual_time
-async def test_requests_start_evenly_spaced() -> None:
+async def test_requests_start_evenly_spaced_or_at_once() -> None:
+    assert await starts(Pace(None), 100) == [0.0] * 100
     times = await starts(Pace(per_second=4), 9)
     assert times == pytest.approx([number / 4 for number in range(9)], abs=0.01)
 
@@ -81,12 +77,7 @@ async def test_unused_time_allows_no_burst() -> None:
 
 
 @in_virtual_time
-async def test_requests_without_a_limit_start_at_once() -> None:
-    assert await starts(Pace(None), 100) == [0.0] * 100
-
-
-@in_virtual_time
-async def test_a_pause_delays_waiting_requests() -> None:
+async def test_pause_delays_waiting_requests() -> None:
     pace = Pace(per_second=1)
     waiting = asyncio.create_task(starts(pace, 4))
     await asyncio.sleep(1.5)
@@ -96,7 +87,7 @@ async def test_a_pause_delays_waiting_requests() -> None:
 
 @in_virtual_time
 async def test_backoff_doubles_up_to_a_minute() -> None:
-    request, began = scripted(*[NoAnswer("nobody")] * 12, "at last")
+    request, began = scripted(*[NoAnswer("no answer")] * 12, "at last")
     assert await Retries(20, Pace(None)).ask(request) == "at last"
     for number, gap in enumerate(gaps(began)):
         longest = min(FIRST_WAIT * 2**number, LONGEST_WAIT)
@@ -106,25 +97,17 @@ async def test_backoff_doubles_up_to_a_minute() -> None:
 @in_virtual_time
 async def test_backoff_is_random() -> None:
     retries = Retries(1, Pace(None))
-    requests = [scripted(NoAnswer("nobody"), "well") for _ in range(20)]
+    requests = [scripted(NoAnswer("no answer"), "well") for _ in range(20)]
     await asyncio.gather(*(retries.ask(request) for request, _ in requests))
     assert len({round(began[1], 3) for _, began in requests}) > 10
-
-
-@in_virtual_time
-async def test_retries_are_counted() -> None:
-    request, began = scripted(NoAnswer("nobody"))
-    with pytest.raises(ConnectionError, match="nobody"):
-        await Retries(3, Pace(None)).ask(request)
-    assert len(began) == 4
 
 
 @in_virtual_time
 async def test_retry_after_delays_all_requests() -> None:
     pace = Pace(None)
     retries = Retries(1, pace)
-    told, began = scripted(TooFast("slow down", 30), "well")
-    asked = asyncio.create_task(retries.ask(paced(told, pace)))
+    limited, began = scripted(TooFast("slow down", 30), "well")
+    asked = asyncio.create_task(retries.ask(paced(limited, pace)))
     await asyncio.sleep(0.1)
     other, others_began = scripted("well")
     assert await retries.ask(paced(other, pace)) == "well"
@@ -163,22 +146,26 @@ async def test_retry_after_costs_no_try_while_others_succeed() -> None:
 
 
 @in_virtual_time
-async def test_rate_limiting_fails_no_row() -> None:
-    request, _ = scripted(TooFast("slow down", 1))
+async def test_retries_are_counted_and_rate_limiting_fails_no_row() -> None:
+    request, began = scripted(NoAnswer("no answer"))
+    with pytest.raises(ConnectionError, match="no answer"):
+        await Retries(3, Pace(None)).ask(request)
+    assert len(began) == 4
+    limited, _ = scripted(TooFast("slow down", 1))
     with pytest.raises(ConnectionError, match="slow down"):
-        await Retries(2, Pace(None)).ask(request)
+        await Retries(2, Pace(None)).ask(limited)
 
 
 @in_virtual_time
-async def test_a_row_without_answer_fails_only_if_others_succeed() -> None:
+async def test_row_without_answer_fails_only_if_others_succeed() -> None:
     retries = Retries(2, Pace(None))
-    bad, _ = scripted(NoAnswer("nobody"))
+    bad, _ = scripted(NoAnswer("no answer"))
     asked = asyncio.create_task(retries.ask(bad))
     await asyncio.sleep(0.1)
     await retries.ask(scripted("well")[0])
-    with pytest.raises(RequestFailed, match="nobody"):
+    with pytest.raises(RequestFailed, match="no answer"):
         await asked
-    with pytest.raises(ConnectionError, match="nobody"):
+    with pytest.raises(ConnectionError, match="no answer"):
         await retries.ask(bad)
 
 
@@ -221,17 +208,11 @@ def http_date(seconds: float) -> str:
     return email.utils.formatdate(time.time() + seconds, usegmt=True)
 
 
-def test_retry_after_in_seconds_is_read() -> None:
-    expected = {"7": 7, " 7 ": 7, "0.5": 0.5, "-3": 0, http_date(-60): 0, "soon": None, "": None}
-    assert {asked: asked_wait({"Retry-After": asked}) for asked in expected} == expected
-
-
-def test_retry_after_with_a_date_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_read_in_seconds_or_as_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
-    assert asked_wait({"Retry-After": http_date(120)}) == 120
-
-
-def test_without_retry_after_there_is_no_wait() -> None:
+    numbers = {"7": 7, " 7 ": 7, "0.5": 0.5, "-3": 0, "soon": None, "": None}
+    expected = {**numbers, http_date(-60): 0, http_date(120): 120}
+    assert {asked: asked_wait({"Retry-After": asked}) for asked in expected} == expected
     assert asked_wait({}) is None
 
 
@@ -263,13 +244,10 @@ def test_backoff_doubles() -> None:
         assert FIRST_WAIT * 2**number / 2 <= wait <= FIRST_WAIT * 2**number
 
 
-def test_retry_after_sets_the_wait() -> None:
+def test_retry_after_sets_the_wait_up_to_a_limit() -> None:
     assert tried(TryAgain("later", 300)) == (2, [300])
     _, (wait,) = tried(TryAgain("later", 0.01))
     assert wait >= FIRST_WAIT / 2, "Retry-After is a minimum"
-
-
-def test_a_too_long_retry_after_ends_the_retries() -> None:
     assert tried(TryAgain("later", LONGEST_PAUSE))[0] == 2
     assert tried(TryAgain("tomorrow", LONGEST_PAUSE + 1)) == (1, [])
 

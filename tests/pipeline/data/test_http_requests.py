@@ -1,4 +1,4 @@
-"""The runtime http: request bodies and the reading of answers."""
+"""The runtime http: request bodies and answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pixels_of(data_uri: str) -> np.ndarray:
         return np.asarray(image)
 
 
-async def test_a_chat_has_system_message_turns_and_prompt() -> None:
+async def test_chat_has_system_message_turns_and_prompt() -> None:
     turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     fields = {"system": "Use {{}}.", "messages": turns, "prompt": "{question}?"}
     async with served(saying("5")) as server:
@@ -56,58 +56,46 @@ async def test_a_chat_has_system_message_turns_and_prompt() -> None:
     }
 
 
-async def test_a_text_without_prompt_is_sent_unchanged() -> None:
+async def test_text_or_conversation_without_prompt_is_sent_unchanged() -> None:
+    conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     async with served(saying("ok")) as server:
         await ask(chat(url=server.url), question=["{curly}"])
         await ask(chat(url=server.url, api="completions"), question=["{curly}"])
+        model = chat(url=server.url, system="Hm.")
+        await ask(model, question=[np.array(conversation, dtype=object)])
     assert bodies(server) == [
         {"model": "org/model", "messages": [{"role": "user", "content": "{curly}"}]},
         {"model": "org/model", "prompt": "{curly}"},
+        {"model": "org/model", "messages": [{"role": "system", "content": "Hm."}, *conversation]},
     ]
 
 
-async def test_a_conversation_is_sent_unchanged() -> None:
-    conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+async def sent_image(photo: Any) -> Any:
+    """Return the URL that a chat sends for an image."""
     async with served(saying("ok")) as server:
-        model = chat(url=server.url, system="Hm.")
-        await ask(model, question=[np.array(conversation, dtype=object)])
-    (body,) = bodies(server)
-    assert body["messages"] == [{"role": "system", "content": "Hm."}, *conversation]
+        inputs = {"question": "text", "photo": "image"}
+        model = chat(url=server.url, inputs=inputs, images=["photo"], prompt="{question}")
+        assert await ask(model, question=["What?"], photo=[photo]) == ["ok"]
+    image, text = bodies(server)[0]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "What?"}
+    assert image["type"] == "image_url"
+    return image["image_url"]["url"]
 
 
 async def test_pixels_are_sent_as_a_lossless_image() -> None:
-    async with served(saying("a gradient")) as server:
-        inputs = {"question": "text", "photo": "image"}
-        model = chat(url=server.url, inputs=inputs, images=["photo"], prompt="{question}")
-        for pixels in (PIXELS, PIXELS[..., :1], PIXELS[..., 0]):
-            answers = await ask(model, question=["What?"], photo=[pixels])
-            assert answers == ["a gradient"]
-            image, text = bodies(server)[-1]["messages"][0]["content"]
-            assert text == {"type": "text", "text": "What?"}
-            assert image["type"] == "image_url"
-            sent = pixels_of(image["image_url"]["url"])
-            assert np.array_equal(sent, np.squeeze(pixels))
+    for pixels in (PIXELS, PIXELS[..., :1], PIXELS[..., 0]):
+        assert np.array_equal(pixels_of(await sent_image(pixels)), np.squeeze(pixels))
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-async def test_an_encoded_image_is_sent_unchanged(kind: str) -> None:
-    buffer = io.BytesIO()
-    Image.fromarray(PIXELS).save(buffer, kind)
-    async with served(saying("ok")) as server:
-        model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
-        await ask(model, photo=[buffer.getvalue()])
-    url = bodies(server)[0]["messages"][0]["content"][0]["image_url"]["url"]
-    head, _, content = url.partition(",")
-    assert head == f"data:image/{kind.lower()};base64"
-    assert base64.b64decode(content) == buffer.getvalue()
-
-
-async def test_an_image_url_is_not_fetched() -> None:
+async def test_encoded_images_and_urls_are_sent_unchanged() -> None:
     address = "https://pictures.example/a.png"
-    async with served(saying("ok")) as server:
-        model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
-        await ask(model, photo=[address])
-    assert bodies(server)[0]["messages"][0]["content"][0]["image_url"] == {"url": address}
+    assert await sent_image(address) == address
+    for kind in ("PNG", "JPEG"):
+        buffer = io.BytesIO()
+        Image.fromarray(PIXELS).save(buffer, kind)
+        head, _, content = (await sent_image(buffer.getvalue())).partition(",")
+        assert head == f"data:image/{kind.lower()};base64"
+        assert base64.b64decode(content) == buffer.getvalue()
 
 
 async def test_embeddings_are_float32_vectors() -> None:
@@ -124,7 +112,7 @@ async def test_embeddings_are_float32_vectors() -> None:
     assert {body["dimensions"] for body in bodies(server)} == {2}
 
 
-async def test_a_sole_placeholder_keeps_the_type_of_the_value() -> None:
+async def test_sole_placeholder_keeps_the_type_of_the_value() -> None:
     inputs = {name: name for name in ("number", "text", "list", "file", "photo", "nothing")}
     body = {
         "instances": [{"n": "{number}", "list": "{list}", "file": "{file}", "none": "{nothing}"}],
@@ -160,18 +148,13 @@ async def test_result_path_and_type_select_the_answer() -> None:
     async with served(answering(200, response)) as server:
         for fields, value in expected:
             (found,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
-            assert (found, type(found)) == (value, type(value))
-
-
-async def test_lists_of_numbers_keep_their_shape() -> None:
-    async with served(answering(200, {"v": [[1, 2], [3, 4]]})) as server:
+            assert (found, type(found)) == (value, type(value)), fields
         model = json_endpoint(url=server.url, resultPath="v", resultType="numbers")
-        (found,) = await ask(model, value=["x"])
-    assert found.tolist() == [[1, 2], [3, 4]]
-    assert found.dtype == np.float32
+        (numbers,) = await ask(model, value=["x"])
+    assert (numbers.tolist(), numbers.dtype) == ([[1, 2], [3, 4]], np.float32)
 
 
-async def test_an_answer_of_another_type_fails_the_row() -> None:
+async def test_answer_of_another_type_fails_the_row() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"resultPath": "b"}, "the answer has no 'b': "),
         ({"resultPath": "a.7"}, "the answer has no 'a.7': "),
@@ -185,35 +168,29 @@ async def test_an_answer_of_another_type_fails_the_row() -> None:
         ({"resultPath": "a.1", "resultType": "numbers"}, "the answer is no list of numbers of one"),
     ]
     async with served(answering(200, {"a": ["x", True]})) as server:
-        for fields, words in cases:
+        for fields, reason in cases:
             (error,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
             assert isinstance(error, Exception)
-            assert str(error).startswith(words)
+            assert str(error).startswith(reason)
     assert len(server.requests) == len(cases), "no request is retried"
 
 
-@pytest.mark.parametrize(
-    ("model", "values", "words"),
-    [
-        (chat(), [None], "input 'question' is null"),
-        (chat(prompt="{question}"), [None], "input 'question' is null"),
-        (chat(), [7], "expected text or a list of messages, got int"),
-        (chat(), [[{"content": "x"}]], "a message of a conversation has 'role' and 'content'"),
-        (chat(api="embeddings"), [[1]], "expected text, got list"),
-    ],
-    ids=["null", "null in a prompt", "number", "no role", "list"],
-)
-async def test_a_value_that_cannot_be_sent_fails_its_row(
-    model: dict[str, Any], values: list[Any], words: str
-) -> None:
-    async with served(saying("ok")) as server:
-        wrong, right = await ask({**model, "url": server.url}, question=[*values, "fine"])
-    assert str(wrong) == words
-    assert not isinstance(right, Exception)
-    assert len(server.requests) == 1
+async def test_unusable_value_fails_its_row() -> None:
+    for fields, value, message in (
+        ({}, None, "input 'question' is null"),
+        ({"prompt": "{question}"}, None, "input 'question' is null"),
+        ({}, 7, "expected text or a list of messages, got int"),
+        ({}, [{"content": "x"}], "a message of a conversation has 'role' and 'content'"),
+        ({"api": "embeddings"}, [1], "expected text, got list"),
+    ):
+        async with served(saying("ok")) as server:
+            wrong, right = await ask(chat(url=server.url, **fields), question=[value, "fine"])
+        assert str(wrong) == message
+        assert not isinstance(right, Exception), message
+        assert len(server.requests) == 1, message
 
 
-async def test_a_value_without_an_image_fails_its_row() -> None:
+async def test_value_without_an_image_fails_its_row() -> None:
     photos = [None, "not an address", np.zeros((2, 2), np.float32), b"no file", PIXELS]
     async with served(saying("ok")) as server:
         model = chat(url=server.url, inputs={"photo": "p"}, images=["photo"], prompt="What?")
@@ -233,7 +210,7 @@ async def test_keys_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatc
     assert headers["X-Tenant"] == "team"
 
 
-async def test_a_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLM_KEY", raising=False)
     for value in (None, "", " \n"):
         if value is not None:
@@ -242,20 +219,40 @@ async def test_a_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> Non
             await ask(chat(apiKeyEnv="LLM_KEY"), question=["hello"])
 
 
-HALF = r'"\ud800"'
-DEEP = "[" * 100_000 + "]" * 100_000
-ALMOST_DEEP = "[" * 900 + "]" * 900
-ODD: dict[str, tuple[str, str, str]] = {
-    "half a surrogate pair": ("text", HALF, "is no text of Unicode"),
-    "half a surrogate pair in JSON": ("text", f'{{"a": [{HALF}]}}', "is no text of Unicode"),
-    "half a surrogate pair as a number": ("number", HALF, "is no number"),
-    "a long integer": ("integer", str(10**30), "does not fit 64 bits"),
-    "a longer integer": ("integer", "1" + "0" * 5000, "cannot be read: ValueError"),
-    "a long number": ("number", str(10**400), "does not fit 64 bits"),
-    "long numbers": ("numbers", f"[{10**400}]", "is no list of numbers"),
-    "deeply nested lists": ("text", DEEP, "cannot be read: RecursionError"),
-    "nested numbers": ("numbers", ALMOST_DEEP, "the answer"),
-}
+HALF = r'"\ud800"'  # half of a surrogate pair
+DEEP, ALMOST_DEEP = ("[" * depth + "]" * depth for depth in (100_000, 900))
+MALFORMED: list[tuple[str, str, str]] = [
+    ("text", HALF, "is no text of Unicode"),
+    ("text", f'{{"a": [{HALF}]}}', "is no text of Unicode"),
+    ("number", HALF, "is no number"),
+    ("integer", str(10**30), "does not fit 64 bits"),
+    ("integer", "1" + "0" * 5000, "cannot be read: ValueError"),
+    ("number", str(10**400), "does not fit 64 bits"),
+    ("numbers", f"[{10**400}]", "is no list of numbers"),
+    ("text", DEEP, "cannot be read: RecursionError"),
+    ("numbers", ALMOST_DEEP, "the answer"),
+]
+"""The type of the result, the JSON of the answer, and the error."""
+
+
+async def test_malformed_value_fails_its_row_only() -> None:
+    for kind, odd, message in MALFORMED:
+        good = {"text": '"fine"', "numbers": "[1]"}.get(kind, "1")
+        async with served(answering_odd(odd, good)) as server:
+            model = json_endpoint(url=server.url, resultPath="v", resultType=kind)
+            error, answer = await ask(model, value=["odd", "even"])
+        assert isinstance(error, RequestFailed), (kind, message)
+        assert message in str(error), kind
+        assert not isinstance(answer, Exception), (kind, message)
+        assert len(server.requests) == 2, (kind, message)
+        to_column([str(error)])  # the message can be stored as text
+
+
+async def test_integers_of_64_bits_are_read() -> None:
+    for value in (-(1 << 63), (1 << 63) - 1):
+        async with served(answering_odd("", str(value))) as server:
+            model = json_endpoint(url=server.url, resultPath="v", resultType="integer")
+            assert await ask(model, value=["even"]) == [value]
 
 
 def answering_odd(odd: str, good: str) -> Answer:
@@ -268,36 +265,13 @@ def answering_odd(odd: str, good: str) -> Answer:
     return answer
 
 
-@pytest.mark.parametrize(("kind", "odd", "words"), ODD.values(), ids=ODD)
-async def test_a_malformed_value_fails_its_row_only(kind: str, odd: str, words: str) -> None:
-    good = {"text": '"fine"', "numbers": "[1]"}.get(kind, "1")
-    async with served(answering_odd(odd, good)) as server:
-        model = json_endpoint(url=server.url, resultPath="v", resultType=kind)
-        error, answer = await ask(model, value=["odd", "even"])
-    assert isinstance(error, RequestFailed)
-    assert words in str(error)
-    assert not isinstance(answer, Exception)
-    assert len(server.requests) == 2
-    to_column([str(error)])  # the message can be stored as text
-
-
 async def test_half_a_surrogate_pair_in_a_chat_fails_the_row() -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response({"choices": [{"message": {"content": "\ud800"}}]})
-
-    async with served(answer) as server:
+    async with served(saying("\ud800")) as server:
         (error,) = await ask(chat(url=server.url), question=["odd"])
     assert str(error) == 'the answer is no text of Unicode: "?"'
 
 
-@pytest.mark.parametrize("value", [-(1 << 63), (1 << 63) - 1])
-async def test_integers_of_64_bits_are_read(value: int) -> None:
-    async with served(answering_odd("", str(value))) as server:
-        model = json_endpoint(url=server.url, resultPath="v", resultType="integer")
-        assert await ask(model, value=["even"]) == [value]
-
-
-async def test_a_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
     async with served(answering_odd(json.dumps("x" * (1 << 20)), json.dumps("x" * 1000))) as server:
         model = json_endpoint(url=server.url, resultPath="v")
@@ -307,7 +281,7 @@ async def test_a_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) 
     assert len(server.requests) == 2
 
 
-async def test_a_long_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_error_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
 
     async def answer(_: web.Request) -> web.Response:

@@ -38,20 +38,14 @@ def names(tree: Path, *patterns: str, extensions: tuple[str, ...] = ("txt",)) ->
     return [os.path.relpath(file.path, tree) for file in frozen.files()]
 
 
-def test_a_directory_selects_files_by_extension_sorted(tree: Path) -> None:
+def test_directory_selects_files_by_extension_sorted(tree: Path) -> None:
     assert names(tree, "") == FOUND
-
-
-def test_without_extensions_a_directory_selects_all_files(tree: Path) -> None:
     assert names(tree, "", extensions=()) == sorted([*FOUND, "a.csv", "noending"])
-
-
-def test_extensions_may_have_a_dot_and_any_case(tree: Path) -> None:
     for ending in ("csv", ".csv", "CSV"):
         assert names(tree, "", extensions=(ending,)) == ["a.csv"]
 
 
-def test_a_glob_selects_matching_files(tree: Path) -> None:
+def test_glob_selects_matching_files(tree: Path) -> None:
     expected = {
         "*.txt": ["a.txt", "a[1].txt", "b.txt"],
         "?.txt": ["a.txt", "b.txt"],
@@ -65,69 +59,54 @@ def test_a_glob_selects_matching_files(tree: Path) -> None:
     assert {pattern: names(tree, pattern) for pattern in expected} == expected
 
 
-def test_a_named_file_is_always_read(tree: Path) -> None:
+def test_named_files_and_hidden_directories_are_read(tree: Path) -> None:
     for name in ("a.csv", "noending", ".hidden.txt", "_SUCCESS", "_state/e.txt", "a[1].txt"):
         assert names(tree, name) == [name]
-
-
-def test_a_named_hidden_directory_is_read(tree: Path) -> None:
     assert names(tree, "_state", ".git") == [".git/f.txt", "_state/e.txt"]
 
 
-def test_local_paths_are_normalized(tree: Path) -> None:
-    ways = "{}/a.txt", "file://{}/a.txt", "FILE://{}/a.txt", "{}/sub/../a.txt", "{}//a.txt"
-    for path in ways:
+def test_local_paths_are_normalized(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("{}/a.txt", "file://{}/a.txt", "FILE://{}/a.txt", "{}/sub/../a.txt", "{}//a.txt"):
         (file,) = freeze_input([path.format(tree)], []).files()
-        assert file.path == str(tree / "a.txt")
-
-
-def test_relative_paths_are_resolved(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert file.path == str(tree / "a.txt"), path
     monkeypatch.chdir(tree)
     found = freeze_input(["./sub"], ["txt"]).files()
     assert [file.path for file in found] == [f"{tree}/sub/c.txt", f"{tree}/sub/deep/d.txt"]
 
 
-def test_a_file_selected_twice_is_read_once(tree: Path) -> None:
+def test_file_selected_twice_is_read_once(tree: Path) -> None:
     assert names(tree, "a.txt", "", "*.txt", "./a.txt", "sub", "sub/") == FOUND
 
 
-def test_files_are_numbered_in_the_order_of_paths(tree: Path) -> None:
+def test_files_have_numbers_in_the_order_of_paths_and_sizes(tree: Path) -> None:
     frozen = freeze_input([f"{tree}/sub", f"{tree}/b.txt", f"{tree}/a.txt"], ["txt"])
-    found = [os.path.relpath(file.path, tree) for file in frozen.files()]
-    assert found == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
-    assert [file.number for file in frozen.files()] == [0, 1, 2, 3]
+    files = frozen.files()
+    chosen = ("a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt")
+    assert [file.path for file in files] == [f"{tree}/{name}" for name in chosen]
+    assert [(file.number, file.size) for file in files] == [(0, 5), (1, 5), (2, 9), (3, 14)]
+    assert (frozen.size, len(frozen)) == (33, 4)
 
 
-def test_file_sizes_are_recorded(tree: Path) -> None:
-    frozen = freeze_input([f"{tree}/a.txt", f"{tree}/sub"], ["txt"])
-    assert [file.size for file in frozen.files()] == [5, 9, 14]
-    assert frozen.size == 28
-    assert len(frozen) == 3
-
-
-def test_a_path_without_files_is_rejected(tree: Path) -> None:
+def test_path_without_files_is_rejected(tree: Path) -> None:
     (tree / "empty/inner").mkdir(parents=True)
+    assert_refused(tree, "empty", r"holds no files$", extensions=())
     (tree / "empty/inner/a.csv").touch()
     no_files = "' holds no files that end in .txt"
-    for pattern, words in {
-        "missing": "/missing' does not exist",
-        "missing/*.txt": no_files,
-        "*.nothing": no_files,
-        "empty": f"/empty{no_files}",
-    }.items():
-        with pytest.raises(BadInput, match=rf"read.paths\[1\] '.*{words}"):
-            names(tree, "a.txt", pattern)
+    assert_refused(tree, "missing", "/missing' does not exist")
+    assert_refused(tree, "missing/*.txt", no_files)
+    assert_refused(tree, "*.nothing", no_files)
+    assert_refused(tree, "empty", f"/empty{no_files}")
+    assert_refused(tree, "x" * 300, r"cannot be listed: .*too long")
 
 
-def test_an_empty_directory_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"holds no files$"):
-        names(tmp_path, "", extensions=())
+def assert_refused(tree: Path, pattern: str, reason: str, **options: tuple[str, ...]) -> None:
+    with pytest.raises(BadInput, match=rf"read.paths\[1\] '.*{reason}"):
+        names(tree, "a.txt", pattern, **options)
 
 
-def test_a_path_that_cannot_be_listed_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / ("x" * 300)
-    with pytest.raises(BadInput, match=r"cannot be listed: .*too long"):
-        freeze_input([str(path)], [])
+def test_paths_in_different_storages_are_rejected(tree: Path) -> None:
+    with pytest.raises(BadInput, match="mixes local paths and s3://"):
+        freeze_input([str(tree), "s3://bucket/data"], [])
 
 
 def test_too_many_files_are_rejected(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,11 +115,10 @@ def test_too_many_files_are_rejected(tree: Path, monkeypatch: pytest.MonkeyPatch
         names(tree, "")
 
 
-def test_a_stored_frozen_input_has_the_paths(tree: Path) -> None:
-    frozen = freeze_input([str(tree)], ["txt"])
-    kept = Address(str(tree / "input.parquet"))
-    kept.write(frozen.serialized())
-    assert paths_of(kept).to_pylist() == [str(tree / name) for name in FOUND]
+def test_stored_frozen_input_has_the_paths(tree: Path) -> None:
+    stored = Address(str(tree / "input.parquet"))
+    stored.write(freeze_input([str(tree)], ["txt"]).serialized())
+    assert paths_of(stored).to_pylist() == [str(tree / name) for name in FOUND]
 
 
 def test_addresses_of_files_can_be_read(tree: Path) -> None:
@@ -173,8 +151,3 @@ def test_frozen_list_depends_on_the_files_only(
     assert whole.table.equals(listed.table)
     assert whole.serialized() == listed.serialized()
     assert [file.path for file in whole.files()] == sorted(str(directory / name) for name in made)
-
-
-def test_paths_in_different_storages_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="mixes local paths and s3://"):
-        freeze_input([str(tmp_path), "s3://bucket/data"], [])

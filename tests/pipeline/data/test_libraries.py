@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline import libraries
-from batchinference.pipeline.failures import BadInput, BadOutput, JobFailure, ModelLoad
+from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.libraries import FORMATS_EXTRA, missing, need
 from batchinference.pipeline.readers import READERS
 from batchinference.pipeline.runtimes import RUNTIMES
@@ -20,14 +20,14 @@ from support.documents.pages import ROOT
 EXTRAS = {name: value for name, value in vars(libraries).items() if name.endswith("_EXTRA")}
 
 
-@pytest.mark.parametrize("failure", [BadInput, BadOutput, ModelLoad])
-def test_missing_package_error_has_the_install_command(failure: type[JobFailure]) -> None:
-    with pytest.raises(failure) as caught:
-        need("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
-    assert caught.value.message == (
-        "the format 'x' needs the package no-such-module: pip install 'batchinference[formats]', "
-        "or an image that has it"
-    )
+def test_missing_package_error_has_the_install_command() -> None:
+    for failure in (BadInput, BadOutput, ModelLoad):
+        with pytest.raises(failure) as caught:
+            need("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
+        assert caught.value.message == (
+            "the format 'x' needs the package no-such-module: "
+            "pip install 'batchinference[formats]', or an image that has it"
+        )
 
 
 def test_check_does_not_import_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,14 +38,14 @@ def test_check_does_not_import_the_package(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_extras_match_pyproject() -> None:
     project = tomllib.loads((ROOT / "jobs/pyproject.toml").read_text())["project"]
-    there = {f"{project['name']}[{extra}]" for extra in project["optional-dependencies"]}
-    assert set(EXTRAS.values()) == there
+    extras = {f"{project['name']}[{extra}]" for extra in project["optional-dependencies"]}
+    assert set(EXTRAS.values()) == extras
 
 
 def test_install_commands_are_in_one_module() -> None:
     files = (ROOT / "jobs/src").rglob("*.py")
-    told = {file.name for file in files if re.search(r"pip install .*'", file.read_text())}
-    assert told == {"libraries.py"}
+    names = {file.name for file in files if re.search(r"pip install .*'", file.read_text())}
+    assert names == {"libraries.py"}
 
 
 def test_runtimes_and_formats_name_their_packages() -> None:

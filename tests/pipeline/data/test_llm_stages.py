@@ -96,8 +96,7 @@ def chat(text: str) -> Row:
 
 def test_chat_template_error_fails_its_row_only(folder: str) -> None:
     made = stage(ChatTemplateUDF, model(source=folder), model="", chat_template=TEMPLATE)
-    texts = ["a", "b", "odd one", "c", "odd too"]
-    found = made_of(made, *map(chat, texts))
+    found = made_of(made, *map(chat, ["a", "b", "odd one", "c", "odd too"]))
     refused = "TemplateError: roles must alternate"
     assert errors(found) == ["", "", refused, "", refused]
     assert [row.get("prompt") for row in found] == ["a", "b", None, "c", None]
@@ -141,19 +140,15 @@ def test_connection_error_ends_the_job() -> None:
         made_of(stage(Away, model()), {}, {})
 
 
-@pytest.mark.parametrize("kind", [ChatTemplateUDF, TokenizeUDF])
-def test_stage_load_error_names_step_and_model(kind: Any, tmp_path: Path) -> None:
-    made = stage(kind, model(source=str(tmp_path)), model="")
-    with pytest.raises(ModelLoad, match=f"step 'ask': the model '{tmp_path}' cannot be loaded: "):
-        made_of(made, {})
-
-
 @pytest.mark.usefixtures("fake_vllm")
-def test_engine_load_error_names_step_and_model(folder: str) -> None:
-    made = engine(model(source=folder), gpu_memory_utilization=2)
-    words = f"step 'ask': the model '{folder}' cannot be loaded: ValueError: GPU memory util"
-    with pytest.raises(ModelLoad, match=words):
-        made_of(made, {})
+def test_load_error_names_step_and_model(folder: str, tmp_path: Path) -> None:
+    for kind in (ChatTemplateUDF, TokenizeUDF):
+        made = stage(kind, model(source=str(tmp_path)), model="")
+        with pytest.raises(ModelLoad, match=f"'ask': the model '{tmp_path}' cannot be loaded: "):
+            made_of(made, {})
+    reason = f"step 'ask': the model '{folder}' cannot be loaded: ValueError: GPU memory util"
+    with pytest.raises(ModelLoad, match=reason):
+        made_of(engine(model(source=folder), gpu_memory_utilization=2), {})
 
 
 def asking(adapter: str | None) -> Row:
@@ -196,8 +191,8 @@ class TestAdapters:
         storage = {"endpoint": "http://127.0.0.1:1"}
         spec = self.with_adapters(folder, loraPath="s3://adapters", storage=storage)
         object_store.cache_clear()
-        words = "step 'ask': the adapter 'poem' cannot be fetched: OSError: "
-        with pytest.raises(JobFailure, match=words):
+        reason = "step 'ask': the adapter 'poem' cannot be fetched: OSError: "
+        with pytest.raises(JobFailure, match=reason):
             made_of(engine(spec), asking(None), asking("poem"))
 
     def test_unreachable_hub_ends_the_job(
@@ -205,40 +200,28 @@ class TestAdapters:
     ) -> None:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-        words = "step 'ask': the adapter 'org/poem' cannot be fetched: LocalEntryNotFoundError"
-        with pytest.raises(JobFailure, match=words) as caught:
+        reason = "step 'ask': the adapter 'org/poem' cannot be fetched: LocalEntryNotFoundError"
+        with pytest.raises(JobFailure, match=reason) as caught:
             made_of(engine(self.with_adapters(folder)), asking("org/poem"))
         assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
 
 
-class TestRevisions:
-    @pytest.fixture
-    def spec(self, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VllmModel:
-        """A model of the Hub whose cache holds one revision. The Hub is offline."""
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-        add_to_hub_cache(tmp_path, "org/model", "v2", Path(folder))
-        return model(revision="v2")
-
-    def test_tokenizer_uses_the_revision(self, spec: VllmModel) -> None:
-        made = stage(TokenizeUDF, spec, model="")
-        (found,) = made_of(made, {"prompt": "ab"})
-        assert len(found["tokenized_prompt"]) == 2
-        assert Path(files_beside(spec)).parent.name == "snapshots"
-
-    def test_engine_gets_the_model_id(self, spec: VllmModel) -> None:
-        assert files_of(spec) == "org/model"
-
-    def test_missing_revision_is_rejected(self, spec: VllmModel) -> None:
-        other = spec.model_copy(update={"revision": "v3"})
-        with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
-            made_of(stage(TokenizeUDF, other, model=""), {"prompt": "a"})
+def test_revision_of_the_hub_is_used(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    add_to_hub_cache(tmp_path, "org/model", "v2", Path(folder))
+    spec = model(revision="v2")
+    (found,) = made_of(stage(TokenizeUDF, spec, model=""), {"prompt": "ab"})
+    assert len(found["tokenized_prompt"]) == 2
+    assert Path(files_beside(spec)).parent.name == "snapshots"
+    assert files_of(spec) == "org/model"
+    with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
+        made_of(stage(TokenizeUDF, model(revision="v3"), model=""), {"prompt": "a"})
 
 
-def test_model_id_without_revision_is_unchanged() -> None:
+def test_model_id_and_streamed_weights_are_not_fetched() -> None:
     assert files_beside(model()) == files_of(model()) == "org/model"
-
-
-def test_streamed_weights_are_not_fetched() -> None:
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
     assert files_of(spec) == "s3://models/llama"

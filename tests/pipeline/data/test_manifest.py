@@ -96,14 +96,18 @@ def manifest(directory: Path, *uris: str | None, name: str = "a.parquet", **colu
 
 
 def test_fetched_content_is_an_added_column(tmp_path: Path, web: Web) -> None:
-    web.paths = {"/a": [b"first"], "/b": [b"second"]}
+    web.paths = {"/a": [b"first"], "/b": ["grün".encode()]}
     manifest(tmp_path, f"{web.url}/a", f"{web.url}/b", id=[1, 2], tags=[["x"], []])
-    outcome = read_files("manifest", tmp_path)
-    assert outcome.good == [
+    rows = [
         {"uri": f"{web.url}/a", "id": 1, "tags": ["x"], "bytes": b"first"},
-        {"uri": f"{web.url}/b", "id": 2, "tags": [], "bytes": b"second"},
+        {"uri": f"{web.url}/b", "id": 2, "tags": [], "bytes": "grün".encode()},
     ]
-    assert outcome.ends == {0: 2}
+    for options in ({}, {"decode": "bytes"}):
+        outcome = read_files("manifest", tmp_path, **options)
+        assert (outcome.good, outcome.ends) == (rows, {0: 2})
+    texts = read_files("manifest", tmp_path, decode="text")
+    assert texts.column("text").tolist() == ["first", "grün"]
+    assert "bytes" not in texts.schema.names
 
 
 def test_relative_paths_start_at_the_manifest(tmp_path: Path) -> None:
@@ -117,22 +121,13 @@ def test_relative_paths_start_at_the_manifest(tmp_path: Path) -> None:
     assert outcome.column("text").tolist() == ["in/deep/x.txt", "in/y.txt", *["z.txt"] * 3]
 
 
-def test_decode_option_selects_the_column(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("grün")
-    manifest(tmp_path, "x")
-    content = {"uri": "x", "bytes": "grün".encode()}
-    for options in ({}, {"decode": "bytes"}):
-        assert read_files("manifest", tmp_path, **options).good == [content]
-    assert read_files("manifest", tmp_path, decode="text").good == [{"uri": "x", "text": "grün"}]
-
-
-@pytest.mark.parametrize("size", [None, [6, 5]], ids=["sizes kept", "one size"])
-def test_images_are_decoded(tmp_path: Path, size: list[int] | None) -> None:
+def test_images_are_decoded(tmp_path: Path) -> None:
     for number, picture in enumerate(PICTURES):
         (tmp_path / f"{number}.png").write_bytes(png(picture))
     manifest(tmp_path, "0.png", "1.png", "2.png")
-    found = read_files("manifest", tmp_path, decode="image", size=size).column("image")
-    assert all(map(np.array_equal, found, PICTURES))
+    for size in (None, [6, 5]):
+        found = read_files("manifest", tmp_path, decode="image", size=size).column("image")
+        assert all(map(np.array_equal, found, PICTURES)), size
 
 
 def test_csv_manifest_is_read(tmp_path: Path) -> None:
@@ -171,24 +166,22 @@ def test_missing_content_fails_its_row(tmp_path: Path, web: Web) -> None:
     assert web.asked["/missing"] == 1
 
 
-@pytest.mark.parametrize(
-    ("decode", "content"), [("image", b"no picture"), ("text", b"\xff")], ids=["image", "text"]
-)
-def test_undecodable_content_fails_its_row(tmp_path: Path, decode: str, content: bytes) -> None:
-    good = png(PICTURES[0]) if decode == "image" else b"a"
-    (tmp_path / "good").write_bytes(good)
-    (tmp_path / "bad").write_bytes(content)
-    manifest(tmp_path, "good", "bad", "good")
-    outcome = read_files("manifest", tmp_path / "a.parquet", decode=decode)
-    assert (outcome.places, list(outcome.bad)) == ([(0, 0), (0, 2)], [(0, 1)])
+def test_undecodable_content_fails_its_row(tmp_path: Path) -> None:
+    contents = {"image": (png(PICTURES[0]), b"no picture"), "text": (b"a", b"\xff")}
+    for decode, (good, bad) in contents.items():
+        (tmp_path / "good").write_bytes(good)
+        (tmp_path / "bad").write_bytes(bad)
+        manifest(tmp_path, "good", "bad", "good")
+        outcome = read_files("manifest", tmp_path / "a.parquet", decode=decode)
+        assert (outcome.places, list(outcome.bad)) == ([(0, 0), (0, 2)], [(0, 1)]), decode
 
 
-@pytest.mark.parametrize("trouble", [408, 409, 429, 500, 503, 599, 0], ids=str)
-def test_temporary_errors_are_retried(tmp_path: Path, web: Web, trouble: int) -> None:
-    web.paths = {"/a": [trouble, trouble, b"at last"]}
-    manifest(tmp_path, f"{web.url}/a")
-    assert read_files("manifest", tmp_path).column("bytes").tolist() == [b"at last"]
-    assert web.asked["/a"] == 3
+def test_transient_errors_are_retried(tmp_path: Path, web: Web) -> None:
+    errors = [408, 409, 429, 500, 503, 599, 0]
+    web.paths = {f"/{error}": [error, error, b"content"] for error in errors}
+    manifest(tmp_path, *(f"{web.url}{path}" for path in web.paths))
+    assert read_files("manifest", tmp_path).column("bytes").tolist() == [b"content"] * len(errors)
+    assert web.asked == dict.fromkeys(web.paths, 3)
 
 
 @pytest.mark.parametrize("asked", ["seconds", "date"])
@@ -205,29 +198,18 @@ def test_retry_after_is_obeyed(
     assert waited == pytest.approx([300, 300], abs=30 if asked == "date" else 0)
 
 
-def test_retry_after_of_a_day_ends_the_job(tmp_path: Path, web: Web) -> None:
-    web.headers = {"Retry-After": "86400"}
-    web.paths = {"/a": [429, b"x"]}
-    manifest(tmp_path, f"{web.url}/a")
-    with pytest.raises(JobFailure, match="/a answers 429 Too Many Requests"):
-        read_files("manifest", tmp_path)
-    assert web.asked["/a"] == 1
-
-
 def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
-    web.paths = {"/a": [b"x"], "/b": [503]}
-    manifest(tmp_path, f"{web.url}/a", f"{web.url}/b")
-    with pytest.raises(
-        JobFailure, match=r"/b answers 503 Service Unavailable \(read.options.on_unr"
+    web.paths = {"/a": [b"x"], "/b": [503], "/c": [429, b"x"]}
+    for uri, headers, reason in (
+        (f"{web.url}/b", {}, r"/b answers 503 Service Unavailable \(read.options.on_unr"),
+        (f"{web.url}/c", {"Retry-After": "86400"}, "/c answers 429 Too Many Requests"),
+        ("http://127.0.0.1:1/a", {}, r"127.0.0.1:1/a gives no answer: ConnectionError"),
     ):
-        read_files("manifest", tmp_path)
-    assert web.asked["/b"] == fetch.ATTEMPTS
-
-
-def test_unreachable_server_ends_the_job(tmp_path: Path) -> None:
-    manifest(tmp_path, "http://127.0.0.1:1/a")
-    with pytest.raises(JobFailure, match=r"127.0.0.1:1/a gives no answer: ConnectionError"):
-        read_files("manifest", tmp_path)
+        web.headers = headers
+        manifest(tmp_path, f"{web.url}/a", uri)
+        with pytest.raises(JobFailure, match=reason):
+            read_files("manifest", tmp_path)
+    assert (web.asked["/b"], web.asked["/c"]) == (fetch.ATTEMPTS, 1)
 
 
 def test_on_unreachable_error_fails_rows_only(tmp_path: Path, web: Web) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,12 +44,14 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.mark.parametrize("path", ["{}", "file://{}", "{}/", "{}/../model"])
-def test_local_path_is_used_as_given(tmp_path: Path, path: str) -> None:
-    (tmp_path / "model").mkdir()
-    source = path.format(tmp_path / "model")
-    assert Path(resolve(source)).samefile(tmp_path / "model")
-    check(source, HUB)
+def test_local_path_is_used_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org/model").mkdir(parents=True)
+    for path in ("{}", "file://{}", "{}/", "{}/../model"):
+        source = path.format(tmp_path / "org/model")
+        assert Path(resolve(source)).samefile(tmp_path / "org/model")
+        check(source, HUB)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/org/model") == str(tmp_path / "org/model")
 
 
 def test_relative_path_exists_or_begins_with_a_dot(
@@ -56,31 +59,21 @@ def test_relative_path_exists_or_begins_with_a_dot(
 ) -> None:
     (tmp_path / "org/model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert is_path("org/model")
     assert resolve("org/model") == "org/model"
-    assert is_path("./missing")
-    assert not is_path("org/missing")
+    assert [is_path(path) for path in ("org/model", "./missing", "org/missing")] == [
+        *(True, True, False)
+    ]
+    model_id = "sentence-transformers/all-MiniLM-L6-v2"
+    assert resolve(model_id) == model_id
 
 
-def test_home_directory_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "model").mkdir()
-    assert resolve("~/model") == str(tmp_path / "model")
-
-
-def test_model_id_is_unchanged() -> None:
-    assert resolve("sentence-transformers/all-MiniLM-L6-v2") == (
-        "sentence-transformers/all-MiniLM-L6-v2"
-    )
-
-
-@pytest.mark.parametrize("source", ["/nowhere/model", "./nowhere", "~/nowhere", "file:///nowhere"])
-def test_missing_path_error_has_the_full_path(source: str) -> None:
-    words = rf"model '{source}' not found: there is no /.*nowhere"
-    with pytest.raises(ModelLoad, match=words):
-        resolve(source)
-    with pytest.raises(ModelLoad, match=words):
-        check(source, HUB)
+def test_missing_path_error_has_the_full_path() -> None:
+    for source in ("/nowhere/model", "./nowhere", "~/nowhere", "file:///nowhere"):
+        for call in (resolve, partial(check, hub_files=HUB)):
+            with pytest.raises(
+                ModelLoad, match=rf"model '{source}' not found: there is no /.*nowhere"
+            ):
+                call(source)
 
 
 @pytest.fixture
@@ -104,11 +97,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 class Hub(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
-        there = self.path.startswith("/org/model/")
-        found = there and self.path.startswith("/org/model/resolve/main/config.json")
+        known = self.path.startswith("/org/model/")
+        found = known and self.path.startswith("/org/model/resolve/main/config.json")
         self.send_response(200 if found else 404)
         if not found:
-            self.send_header("X-Error-Code", "RevisionNotFound" if there else "RepoNotFound")
+            self.send_header("X-Error-Code", "RevisionNotFound" if known else "RepoNotFound")
         self.send_header("ETag", '"etag"')
         self.send_header("X-Repo-Commit", "0" * 40)
         self.send_header("Content-Length", "2" if found else "0")
@@ -123,13 +116,13 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("name", ["org/missing", "missing", "no/such/model", "bad name!"])
-def test_id_unknown_to_the_hub_is_rejected(hub: None, name: str) -> None:
-    with pytest.raises(ModelLoad) as failure:
-        check(name, HUB)
-    told = failure.value.message
-    assert told.startswith(f"model '{name}' not found: no such folder here, and the Hub says: ")
-    assert "\n" not in told
+def test_id_unknown_to_the_hub_is_rejected(hub: None) -> None:
+    for name in ("org/missing", "missing", "no/such/model", "bad name!"):
+        with pytest.raises(ModelLoad) as failure:
+            check(name, HUB)
+        start = f"model '{name}' not found: no such folder here, and the Hub says: "
+        assert failure.value.message.startswith(start)
+        assert "\n" not in failure.value.message
 
 
 def test_revision_unknown_to_the_hub_is_rejected(hub: None) -> None:
@@ -149,19 +142,19 @@ def test_offline_error_names_the_download_command(offline: None, tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("source", ["s3://bucket/model", "/models/bert", "./bert"])
-def test_revision_of_a_path_is_rejected(source: str) -> None:
-    with pytest.raises(ModelLoad, match=f"'revision' is for models of the Hub, and '{source}'"):
-        resolve(source, "main")
+def test_revision_of_a_path_is_rejected() -> None:
+    for source in ("s3://bucket/model", "/models/bert", "./bert"):
+        with pytest.raises(ModelLoad, match=f"'revision' is for models of the Hub, and '{source}'"):
+            resolve(source, "main")
 
 
-@pytest.mark.parametrize("there", HUB)
-def test_cached_model_needs_one_of_its_files(offline: None, tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize("known", HUB)
+def test_cached_model_needs_one_of_its_files(offline: None, tmp_path: Path, known: str) -> None:
     kept = tmp_path / "hub/models--org--kept"
     (kept / "refs").mkdir(parents=True)
     (kept / "refs/main").write_text("0" * 40)
     (kept / "snapshots" / ("0" * 40)).mkdir(parents=True)
-    (kept / "snapshots" / ("0" * 40) / there).write_text("{}")
+    (kept / "snapshots" / ("0" * 40) / known).write_text("{}")
     check("org/kept", HUB)
     with pytest.raises(ModelLoad, match="'org/kept' not found: no such folder here, and"):
         check("org/kept", ["other.json"])
@@ -184,12 +177,12 @@ def test_missing_library_error_has_the_install_command(monkeypatch: pytest.Monke
     assert model is not None
     check_runtime(model)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    words = (
+    reason = (
         r"the runtime 'transformers' needs the package transformers: "
         r"pip install 'batchinference\[pipeline\]'"
     )
     for use in (check_runtime, partial(load_runtime, device=Device())):
-        with pytest.raises(ModelLoad, match=words):
+        with pytest.raises(ModelLoad, match=reason):
             use(model)
 
 
@@ -202,8 +195,8 @@ def embed(source: str) -> Step:
 
 
 def test_load_error_names_the_step(offline: None, tmp_path: Path) -> None:
-    for source, words in (("org/missing", "OSError: "), (str(tmp_path), "")):
-        with pytest.raises(ModelLoad, match=f"step 'embed': the model cannot be loaded: {words}"):
+    for source, reason in (("org/missing", "OSError: "), (str(tmp_path), "")):
+        with pytest.raises(ModelLoad, match=f"step 'embed': the model cannot be loaded: {reason}"):
             ModelTransform(embed(source), Device())
 
 
@@ -236,11 +229,15 @@ def test_fetched_folder_has_all_files(tmp_path: Path, cache: Path) -> None:
     assert found == contents
 
 
-def test_fetched_file_keeps_its_name(tmp_path: Path, cache: Path) -> None:
+def test_fetched_file_keeps_its_name_and_an_empty_folder_is_rejected(
+    tmp_path: Path, cache: Path
+) -> None:
     (tmp_path / "model.pt").write_bytes(b"weights")
     fetched = sources._fetch(Address(str(tmp_path / "model.pt")))
-    assert fetched.name == "model.pt"
-    assert fetched.read_bytes() == b"weights"
+    assert (fetched.name, fetched.read_bytes()) == ("model.pt", b"weights")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ModelLoad, match="not found: nothing there"):
+        sources._fetch(Address(str(tmp_path / "model")))
 
 
 def test_model_is_fetched_again_only_after_a_change(tmp_path: Path, cache: Path) -> None:
@@ -268,21 +265,6 @@ def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> No
 
 def test_concurrent_replicas_fetch_once(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
-    found: list[Path] = []
-
-    def fetch() -> None:
-        found.append(sources._fetch(Address(str(tmp_path / "model"))))
-
-    replicas = [threading.Thread(target=fetch) for _ in range(6)]
-    for replica in replicas:
-        replica.start()
-    for replica in replicas:
-        replica.join()
-    assert len(found) == 6
+    with ThreadPoolExecutor(6) as replicas:
+        found = list(replicas.map(sources._fetch, [Address(str(tmp_path / "model"))] * 6))
     assert len(set(found)) == 1
-
-
-def test_empty_folder_is_rejected(tmp_path: Path, cache: Path) -> None:
-    (tmp_path / "model").mkdir()
-    with pytest.raises(ModelLoad, match="not found: nothing there"):
-        sources._fetch(Address(str(tmp_path / "model")))

@@ -53,17 +53,17 @@ def error_of(result: pa.Table, row: int) -> str:
     return str(error)
 
 
-def test_output_is_an_added_column(bert: str) -> None:
+def test_output_is_added_or_replaces_its_input(bert: str) -> None:
     result = runner(step(source=bert))(table(text=["a", "b", "c"], n=[1, 2, 3]))
     assert rows.data_columns(result) == ["text", "n", "embedding"]
     assert to_batch(result)["embedding"].shape == (3, 32)
     assert states(result) == dict.fromkeys(range(3), rows.GOOD)
-
-
-def test_output_may_replace_its_input(bert: str) -> None:
-    result = runner(step(source=bert, output="text"))(table(text=["a", "b"], n=[1, 2]))
-    assert rows.data_columns(result) == ["text", "n"]
-    assert to_batch(result)["text"].shape == (2, 32)
+    replaced = runner(step(source=bert, output="text"))(table(text=["a", "b"], n=[1, 2]))
+    assert rows.data_columns(replaced) == ["text", "n"]
+    assert to_batch(replaced)["text"].shape == (2, 32)
+    drop = {"name": "slim", "dropColumns": ["text"]}
+    dropped = runner(step(source=bert), drop)(table(text=["a"], n=[1]))
+    assert rows.data_columns(dropped) == ["n", "embedding"]
 
 
 def test_classification_has_label_and_score(bert: str) -> None:
@@ -71,12 +71,6 @@ def test_classification_has_label_and_score(bert: str) -> None:
     (row,) = data_of([runner(model)(table(text=["a"]))])
     assert set(row["class"]) == {"label", "score"}
     assert row["class"]["label"] in {"left", "middle", "right"}
-
-
-def test_dropped_columns_do_not_leave_the_stage(bert: str) -> None:
-    drop = {"name": "slim", "dropColumns": ["text"]}
-    result = runner(step(source=bert), drop)(table(text=["a"], n=[1]))
-    assert rows.data_columns(result) == ["n", "embedding"]
 
 
 def test_null_text_fails_its_row_only(bert: str) -> None:
@@ -111,18 +105,14 @@ def test_images_reach_the_model(vit: str, tmp_path: Path) -> None:
 
 
 def test_columns_become_module_arguments() -> None:
-    model = torch_step(
-        factory="user_code:Two", inputs={"left": "b", "right": "a"}, output="product"
-    )
     a, b = [[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]
-    result = runner(model)(table(a=a, b=b))
-    product = to_batch(result)["product"]
-    assert product.tolist() == (np.array(b) @ np.array(a).T).tolist()
-
-
-def test_one_column_may_feed_several_inputs() -> None:
-    model = torch_step(factory="user_code:Two", inputs={"left": "a", "right": "a"}, output="p")
-    assert to_batch(runner(model)(table(a=[[1.0], [2.0]])))["p"].tolist() == [[1, 2], [2, 4]]
+    for inputs, left, right in (
+        ({"left": "b", "right": "a"}, b, a),
+        ({"left": "a", "right": "a"}, a, a),
+    ):
+        model = torch_step(factory="user_code:Two", inputs=inputs, output="product")
+        product = to_batch(runner(model)(table(a=a, b=b)))["product"]
+        assert product.tolist() == (np.array(left) @ np.array(right).T).tolist(), inputs
 
 
 def test_list_of_another_length_fails_its_row_only() -> None:

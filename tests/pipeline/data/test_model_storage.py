@@ -61,10 +61,10 @@ def step(runtime: str, **fields: Any) -> Step:
 def test_missing_model_is_rejected_at_check_and_load(runtime: str, storage: dict[str, Any]) -> None:
     asked = step(runtime, **FILES[runtime], storage=storage)
     assert asked.model is not None
-    words = re.escape(f"'{FILES[runtime]['source']}' not found: nothing there")
-    with pytest.raises(ModelLoad, match=words):
+    reason = re.escape(f"'{FILES[runtime]['source']}' not found: nothing there")
+    with pytest.raises(ModelLoad, match=reason):
         check_step(asked)
-    with pytest.raises(ModelLoad, match=words):
+    with pytest.raises(ModelLoad, match=reason):
         load_runtime(asked.model, Device())
 
 
@@ -89,4 +89,4 @@ def test_tokenizer_of_vllm_fetches_no_weights(s3: S3Server, storage: dict[str, A
     model = VllmModel.model_validate(vllm(source="s3://models/llama", storage=storage))
     for fetched, expected in ((files_beside(model), names[:2]), (files_of(model), names)):
         found = [path for path in Path(fetched).rglob("*") if path.is_file()]
-        assert sorted(str(path.relative_to(fetched)) for path in found) == sorted(expected)
+        assert {str(path.relative_to(fetched)) for path in found} == set(expected)

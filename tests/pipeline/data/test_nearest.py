@@ -60,10 +60,12 @@ def expected(query: np.ndarray, k: int) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("k", [1, 7])
-def test_rows_get_their_nearest_rows(index: str, k: int) -> None:
+def test_rows_get_their_nearest_rows(index: str) -> None:
     matrix = vectors(9, WIDTH, seed=1)
-    assert matches(index, queries(matrix), k=k) == [expected(query, k) for query in matrix]
+    for k in (1, 7):
+        assert matches(index, queries(matrix), k=k) == [expected(query, k) for query in matrix]
+    tensors = to_table({"vector": matrix})
+    assert matches(index, tensors) == [expected(query, 5) for query in matrix]
 
 
 def test_other_columns_are_kept(index: str) -> None:
@@ -74,25 +76,15 @@ def test_other_columns_are_kept(index: str) -> None:
     assert table.select(["n", "vector"]).equals(batch)
 
 
-def test_tensor_column_holds_embeddings(index: str) -> None:
-    matrix = vectors(4, WIDTH, seed=2)
-    batch = to_table({"vector": matrix})
-    assert matches(index, batch) == [expected(query, 5) for query in matrix]
-
-
 def test_selected_columns_are_returned(index: str) -> None:
-    table = run(index, queries(vectors(1, WIDTH)), columns=["pixels", "path"], k=1)
-    assert isinstance(table, pa.Table)
-    kind = table.schema.field("matches").type
-    assert str(kind.value_type).startswith("struct<similarity: float, pixels: list<")
-    assert kind == run_of_no_match(index).schema.field("matches").type
-
-
-def run_of_no_match(index: str) -> pa.Table:
-    nothing = pa.table({"vector": pa.array([None], pa.list_(pa.float32()))})
-    table = run(index, nothing, columns=["pixels", "path"], k=1)
-    assert isinstance(table, pa.Table)
-    return table
+    nulls = pa.table({"vector": pa.array([None], pa.list_(pa.float32()))})
+    kinds = []
+    for batch in (queries(vectors(1, WIDTH)), nulls):
+        table = run(index, batch, columns=["pixels", "path"], k=1)
+        assert isinstance(table, pa.Table)
+        kinds.append(table.schema.field("matches").type)
+    assert str(kinds[0].value_type).startswith("struct<similarity: float, pixels: list<")
+    assert kinds[0] == kinds[1]
 
 
 def test_row_without_embedding_has_no_matches(index: str) -> None:
@@ -138,15 +130,19 @@ def test_column_without_embeddings_ends_the_job(index: str) -> None:
 
 def test_unsearchable_output_is_rejected_at_check(index: str, tmp_path: Path) -> None:
     check_step(step(index))
-    with pytest.raises(BadInput, match=r"^step 'near': '.*nowhere' does not exist$"):
-        check_step(step(str(tmp_path / "nowhere")))
-    with pytest.raises(BadInput, match=r"^step 'near': column 'path' of '.*' is string"):
-        check_step(step(index, indexColumn="path"))
-    with pytest.raises(BadInput, match=r"^step 'near': '.*' has no column 'size', only path, pix"):
-        check_step(step(index, columns=["path", "size"]))
-    out = finished_output(tmp_path / "similar", embedded(INDEX[:2], similarity=[1, 2]))
-    with pytest.raises(BadInput, match=r"has a column 'similarity' of its own: choose 'columns'"):
-        check_step(step(out))
-    nothing = pa.table({"embedding": pa.array([None], pa.list_(pa.float32()))})
-    with pytest.raises(BadInput, match=r"no row of '.*empty' has an embedding"):
-        check_step(step(finished_output(tmp_path / "empty", nothing)))
+    similar = finished_output(tmp_path / "similar", embedded(INDEX[:2], similarity=[1, 2]))
+    nulls = pa.table({"embedding": pa.array([None], pa.list_(pa.float32()))})
+    empty = finished_output(tmp_path / "empty", nulls)
+    for path, fields, reason in (
+        (str(tmp_path / "nowhere"), {}, r"^step 'near': '.*nowhere' does not exist$"),
+        (index, {"indexColumn": "path"}, r"^step 'near': column 'path' of '.*' is string"),
+        (
+            index,
+            {"columns": ["path", "size"]},
+            r"^step 'near': '.*' has no column 'size', only pa",
+        ),
+        (similar, {}, r"has a column 'similarity' of its own: choose 'columns'"),
+        (empty, {}, r"no row of '.*empty' has an embedding"),
+    ):
+        with pytest.raises(BadInput, match=reason):
+            check_step(step(path, **fields))

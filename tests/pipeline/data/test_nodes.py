@@ -42,14 +42,11 @@ def test_nodes_for_every_group_are_accepted() -> None:
     check(model_step(), node("cpu"))
 
 
-def test_error_names_the_missing_label() -> None:
+def test_error_names_each_group_without_nodes() -> None:
     assert refusal(model_step(), node(), node()) == (
         "this Ray cluster would never run the job: no node has the label "
         "batchinference.dev/group=cpu (ray start --labels), with 1 CPU"
     )
-
-
-def test_error_names_each_group_without_nodes() -> None:
     found = refusal(ON_GPU, node())
     assert f"{GROUP}=cpu (ray start --labels), with 1 CPU; " in found
     assert f"{GROUP}=embed (ray start --labels), with 2 CPU, 1 GPU, 1 accelerator_type:T4" in found

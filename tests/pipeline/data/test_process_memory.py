@@ -61,16 +61,10 @@ def test_read_task_reports_after_its_rows(peak: Peak) -> None:
     assert reported([note]) == [("read", 100)]
 
 
-def test_next_read_task_reports_only_growth(peak: Peak) -> None:
-    tasks = [pickle.loads(pickle.dumps(ReadWatch("two", "read", reading))) for _ in range(3)]
+def test_read_tasks_report_growth_and_other_inputs(peak: Peak) -> None:
     notes = []
-    for size, task in zip((100, 105, 150), tasks, strict=True):
+    for size, name in ((100, "two"), (105, "two"), (150, "two"), (150, "three")):
         peak(size)
+        task = pickle.loads(pickle.dumps(ReadWatch(name, "read", reading)))
         notes.append(reported(list(task())))
-    assert notes == [[("read", 100)], [], [("read", 150)]]
-
-
-def test_another_input_reports_again(peak: Peak) -> None:
-    peak(100)
-    assert reported(list(ReadWatch("three", "read", reading)())) == [("read", 100)]
-    assert reported(list(ReadWatch("four", "read", reading)())) == [("read", 100)]
+    assert notes == [[("read", 100)], [], [("read", 150)], [("read", 150)]]

@@ -1,9 +1,10 @@
-"""What readers know before reading: columns, row counts and missing libraries."""
+"""Readers: columns and row counts before reading, compressed files and missing libraries."""
 
 from __future__ import annotations
 
 import gzip
 import importlib.util
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.readers import lines
+from batchinference.pipeline.readers import lines, streams
 from batchinference.pipeline.sizing import count_rows
-from support.inputs.read_files import Input, open_input
+from support.inputs.formats import add_member
+from support.inputs.read_files import Input, open_input, read_files
+from support.inputs.tfrecords import write_examples
 
 
 def counted(opened: Input) -> int | None:
@@ -52,42 +55,76 @@ def test_columns_and_row_counts_are_known_before_reading(files: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("format_", ["json", "csv", "parquet"])
-def test_columns_of_damaged_files_are_unknown(tmp_path: Path, format_: str) -> None:
-    (tmp_path / f"a.{format_}").write_bytes(b"\xff" if format_ != "csv" else b"")
-    assert open_input(format_, tmp_path).file_rows.reader.columns() is None
+def test_selected_columns_are_known_and_those_of_damaged_files_not(files: Path) -> None:
+    assert open_input("parquet", files, columns=["b"]).file_rows.reader.columns() == ["b"]
+    for format_, content in {"json": b"\xff", "csv": b"", "parquet": b"\xff"}.items():
+        damaged = files / f"damaged.{format_}"
+        damaged.write_bytes(content)
+        assert open_input(format_, damaged).file_rows.reader.columns() is None, format_
 
 
-def test_selected_columns_are_known(files: Path) -> None:
-    reader = open_input("parquet", files, columns=["b"]).file_rows.reader
-    assert reader.columns() == ["b"]
-
-
-def test_rows_of_a_long_file_are_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_long_and_compressed_files_are_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(2)
+    for lines_ in (10, 5_000, 100_000):
+        content = "".join(f"{number}\n" for number in random.integers(0, 10**15, lines_))
+        (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode(), 1))
+        assert counted(open_input("text", tmp_path)) == pytest.approx(lines_, rel=0.2)
+    (tmp_path / "a.txt.gz").unlink()
     (tmp_path / "a.txt").write_text("".join(f"line {number:05d}\n" for number in range(5000)))
     monkeypatch.setattr(lines, "SAMPLE_BYTES", 1000)
-    estimate = counted(open_input("text", tmp_path))
-    assert estimate is not None
-    assert abs(estimate - 5000) < 50
+    assert counted(open_input("text", tmp_path)) == pytest.approx(5000, abs=50)
 
 
-@pytest.mark.parametrize("lines_", [10, 5_000, 100_000])
-def test_rows_of_a_compressed_file_are_estimated(tmp_path: Path, lines_: int) -> None:
-    random = np.random.default_rng(2)
-    content = "".join(f"{number}\n" for number in random.integers(0, 10**15, lines_))
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content.encode(), 1))
-    estimate = counted(open_input("text", tmp_path))
-    assert estimate == pytest.approx(lines_, rel=0.2)
+@pytest.mark.parametrize("suffix", ["", ".gz"], ids=["plain", "gzip"])
+def test_rows_of_records_are_estimated_from_the_beginning(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(5)
+    write_examples(
+        tmp_path / f"a.tfrecords{suffix}", ({"noise": random.bytes(200)} for _ in range(1500))
+    )
+    with tarfile.open(tmp_path / f"a.tar{suffix}", "w:gz" if suffix else "w") as archive:
+        for number in range(2000):
+            add_member(archive, f"{number}.bin", random.bytes(600))
+    for format_, sample, rows in (("tfrecords", 1 << 17, 1500), ("webdataset", 1 << 18, 2000)):
+        monkeypatch.setattr(streams, "SAMPLE_BYTES", sample)
+        opened = open_input(format_, tmp_path)
+        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        assert count is not None
+        assert count.estimated
+        assert abs(count.rows - rows) < rows * 0.14, format_
+
+
+COMPRESSED: dict[str, tuple[str, str, bytes, dict[str, object]]] = {
+    "text": ("text", "a.txt", b"a\nb\n", {}),
+    "utf-16": ("text", "a.txt", "ä\nb\n".encode("utf-16"), {"encoding": "utf-16"}),
+    "json lines": ("json", "a.jsonl", b'{"a": 1}\n{"a": 2}\n', {}),
+    "json array": ("json", "a.json", b'[{"a": 1}, {"a": 2}]', {"lines": False}),
+    "csv": ("csv", "a.csv", b"a,b\n1,x\n2,y\n", {}),
+}
 
 
 @pytest.mark.parametrize(
-    ("format_", "name"), [("text", "a.txt"), ("json", "a.jsonl"), ("csv", "a.csv")]
+    ("format_", "name", "content", "options"), COMPRESSED.values(), ids=COMPRESSED
 )
-def test_compressed_files_are_read(files: Path, tmp_path: Path, format_: str, name: str) -> None:
-    packed = tmp_path / "packed"
-    packed.mkdir()
-    (packed / f"{name}.gz").write_bytes(gzip.compress((files / name).read_bytes()))
-    assert open_input(format_, packed).read().good == open_input(format_, files / name).read().good
+def test_gzip_files_are_decompressed(
+    tmp_path: Path, format_: str, name: str, content: bytes, options: dict[str, object]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+    packed = read_files(format_, tmp_path / f"{name}.gz", **options)
+    assert packed.good == read_files(format_, tmp_path / name, **options).good
+    assert packed.ends == {0: 2}
+
+
+def test_duplicate_column_names_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,a\n1,2\n")
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "a.parquet")
+    for format_ in ("csv", "parquet"):
+        with pytest.raises(BadInput, match=rf"a\.{format_} has two columns 'a'"):
+            read_files(format_, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -109,14 +146,13 @@ def test_missing_library_is_reported_at_open(
     )
 
 
+def test_empty_files_have_no_rows(tmp_path: Path) -> None:
+    for format_, ending in {"text": "txt", "json": "json", "csv": "csv"}.items():
+        (tmp_path / f"a.{ending}").touch()
+        opened = open_input(format_, tmp_path)
+        assert (counted(opened), opened.read().ends) == (0, {0: 0}), format_
+
+
 def test_length_of_a_json_array_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[]")
     assert counted(open_input("json", tmp_path, lines=False)) is None
-
-
-@pytest.mark.parametrize("format_", ["text", "json", "csv"])
-def test_empty_files_have_no_rows(tmp_path: Path, format_: str) -> None:
-    (tmp_path / f"a.{ {'text': 'txt'}.get(format_, format_) }").touch()
-    opened = open_input(format_, tmp_path)
-    assert counted(opened) == 0
-    assert opened.read().ends == {0: 0}

@@ -9,7 +9,7 @@ import pytest
 from batchinference.pipeline import retries
 from batchinference.pipeline.retries import ATTEMPTS, is_passing, persistently
 
-PASSING = [
+TRANSIENT = [
     OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject operation"),
     OSError("AWS Error SLOW_DOWN during PutObject operation: Please reduce your request rate"),
     OSError("AWS Error UNKNOWN (HTTP status 503) during GetObject operation: No response body."),
@@ -20,7 +20,7 @@ PASSING = [
     OSError(errno.ESTALE, "Stale file handle"),
     OSError(errno.ETIMEDOUT, "Connection timed out"),
 ]
-LASTING = [
+PERMANENT = [
     FileNotFoundError(errno.ENOENT, "Path does not exist"),
     OSError("AWS Error ACCESS_DENIED during GetObject operation: Access Denied"),
     OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation"),
@@ -54,7 +54,7 @@ class Call:
 
 
 def test_temporary_errors_are_retried() -> None:
-    for error in PASSING:
+    for error in TRANSIENT:
         call = Call(error, ATTEMPTS - 1)
         assert is_passing(error), error
         assert persistently(call) == "done"
@@ -62,7 +62,7 @@ def test_temporary_errors_are_retried() -> None:
 
 
 def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
-    for error in LASTING:
+    for error in PERMANENT:
         call = Call(error, 1)
         assert not is_passing(error), error
         with pytest.raises(OSError) as raised:  # noqa: PT011 - the same object
@@ -72,7 +72,7 @@ def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
 
 
 def test_last_error_is_raised_after_all_attempts(waits: list[float]) -> None:
-    call = Call(PASSING[0], 99)
+    call = Call(TRANSIENT[0], 99)
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
         persistently(call)
     assert call.calls == ATTEMPTS
@@ -81,7 +81,7 @@ def test_last_error_is_raised_after_all_attempts(waits: list[float]) -> None:
 
 def test_backoff_doubles_with_jitter(waits: list[float]) -> None:
     for _ in range(2):
-        persistently(Call(PASSING[0], ATTEMPTS - 1))
+        persistently(Call(TRANSIENT[0], ATTEMPTS - 1))
     first, second = waits[: ATTEMPTS - 1], waits[ATTEMPTS - 1 :]
     for number, wait in enumerate(first):
         assert 2**number / 2 <= wait <= 2**number

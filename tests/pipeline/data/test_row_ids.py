@@ -85,8 +85,7 @@ def by_id(outcome: Outcome) -> dict[tuple[int, int], str]:
 
 
 def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
-    outcome = opened.read()
-    each = opened.given.rows_each
+    outcome, each = opened.read(), opened.given.rows_each
     ends = outcome.ends if each is None else dict.fromkeys(range(5), each)
     for file, end in ends.items():
         numbers = [row for number, row in (*outcome.places, *outcome.bad) if number == file]
@@ -95,10 +94,11 @@ def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
 
 
 def test_end_closes_each_file_of_several_rows(opened: Input) -> None:
+    outcome = opened.read()
     if opened.given.rows_each is not None:
-        assert opened.read().ends == {}
+        assert outcome.ends == {}
         return
-    own = [row for table in opened.read().tables for row in own_columns(table)]
+    own = [row for table in outcome.tables for row in own_columns(table)]
     open_file: int | None = None
     for row in own:
         file = row[rows.ID] >> rows.ROW_BITS
@@ -136,20 +136,23 @@ def test_failed_row_has_step_and_error(opened: Input) -> None:
 def test_read_tasks_of_ray_read_everything(opened: Input) -> None:
     source = RowSource(opened.given.read_tasks(3))
     tasks = source.get_read_tasks(parallelism=3)
-    told = [table for task in tasks for table in task()]
-    tables = [table for table in told if own_columns(table)[0][rows.STATE] != rows.NOTE]
+    read = [table for task in tasks for table in task()]
+    tables = [table for table in read if own_columns(table)[0][rows.STATE] != rows.NOTE]
     assert len(tasks) == 3
     assert by_id(Outcome(tables)) == by_id(opened.read())
     assert source.get_name() == "Rows"
     assert source.estimate_inmemory_data_size() is None
 
 
+def files_of(sizes: list[int]) -> list[InputFile]:
+    return [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=200), tasks=st.integers(1, 300))
 def test_tasks_get_contiguous_files(sizes: list[int], tasks: int) -> None:
-    files = [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
-    lists = tasks_of(files, tasks)
-    assert [file for chosen in lists for file in chosen] == files
+    lists = tasks_of(files_of(sizes), tasks)
+    assert [file for chosen in lists for file in chosen] == files_of(sizes)
     assert len(lists) <= tasks
     assert all(lists)
 
@@ -159,14 +162,9 @@ def test_tasks_get_contiguous_files(sizes: list[int], tasks: int) -> None:
     sizes=st.lists(st.integers(10**5, 10**6), min_size=20, max_size=200), tasks=st.integers(2, 10)
 )
 def test_tasks_have_similar_sizes(sizes: list[int], tasks: int) -> None:
-    files = [InputFile(number, f"{number}", size) for number, size in enumerate(sizes)]
-    loads = [sum(file.size for file in chosen) for chosen in tasks_of(files, tasks)]
+    loads = [sum(file.size for file in chosen) for chosen in tasks_of(files_of(sizes), tasks)]
     assert max(loads) <= sum(sizes) / tasks + 2 * (max(sizes) + (1 << 16) * len(sizes) / tasks)
-
-
-def test_empty_files_are_distributed_evenly() -> None:
-    files = [InputFile(number, f"{number}", 0) for number in range(100)]
-    assert [len(chosen) for chosen in tasks_of(files, 4)] == [25, 25, 25, 25]
+    assert [len(chosen) for chosen in tasks_of(files_of([0] * 100), 4)] == [25, 25, 25, 25]
 
 
 def test_task_opens_only_its_files(tmp_path: Path) -> None:

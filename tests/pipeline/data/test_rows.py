@@ -1,10 +1,9 @@
-"""The columns that accompany the data: ids and states of rows."""
+"""Internal columns: ids and states of rows."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,12 +32,6 @@ def test_ids_follow_the_input_order(one: tuple[int, int], other: tuple[int, int]
     assert (rows.pack(*one) == rows.pack(*other)) == (one == other)
 
 
-def test_largest_id_fits_into_64_bits() -> None:
-    assert rows.pack(rows.MAX_FILES - 1, MAX_ROWS - 1) == 2**63 - 1
-    assert rows.MAX_FILES > 8_000_000
-    assert MAX_ROWS > 10**12
-
-
 @FEW
 @given(file=FILES, first=st.integers(0, MAX_ROWS - 100), count=st.integers(0, 20))
 def test_good_rows_are_numbered_from_the_first(file: int, first: int, count: int) -> None:
@@ -50,22 +43,22 @@ def test_good_rows_are_numbered_from_the_first(file: int, first: int, count: int
     assert rows.data_columns(table) == ["a"]
 
 
+def test_largest_id_fits_into_64_bits() -> None:
+    assert rows.pack(rows.MAX_FILES - 1, MAX_ROWS - 1) == 2**63 - 1
+    assert rows.MAX_FILES > 8_000_000
+    assert MAX_ROWS > 10**12
+
+
 def test_rows_without_columns_are_numbered() -> None:
     batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}]))
-    table = rows.with_ids(pa.Table.from_batches([batch]), 0, 0)
-    assert table.num_rows == 2
+    assert rows.with_ids(pa.Table.from_batches([batch]), 0, 0).num_rows == 2
 
 
 def test_failed_row_has_step_error_and_traceback() -> None:
     table = rows.failed_row(7, "embed", ValueError("too long"), "line 1\n")
+    failed = {rows.ID: 7, rows.STATE: rows.FAILED, rows.STEP: "embed"}
     assert table.to_pylist() == [
-        {
-            rows.ID: 7,
-            rows.STATE: rows.FAILED,
-            rows.STEP: "embed",
-            rows.ERROR: "ValueError: too long",
-            rows.TRACEBACK: "line 1\n",
-        }
+        {**failed, rows.ERROR: "ValueError: too long", rows.TRACEBACK: "line 1\n"}
     ]
 
 
@@ -105,13 +98,6 @@ def test_error_text_is_short_and_hides_secrets() -> None:
 def test_split_of_an_empty_table_returns_it() -> None:
     table = rows.with_ids(pa.table({"a": pa.array([], pa.int64())}), 0, 0)
     assert rows.split(table) == (table, None)
-
-
-@pytest.mark.parametrize("state", ["failed", "skipped", "end"])
-def test_split_drops_the_data_of_other_rows(state: str) -> None:
-    _, rest = rows.split(concat([_row(0, "good"), _row(1, state)]))
-    assert rest is not None
-    assert "a" not in rest.column_names
 
 
 def _row(number: int, state: str) -> pa.Table:

@@ -77,14 +77,15 @@ def test_filter_limits_the_results(index: Index) -> None:
     assert rows == [row for row in nearest(ROWS[0]) if row in chosen]
 
 
-@pytest.mark.parametrize("numbers", [pa.float16(), pa.float32(), pa.float64()], ids=str)
-def test_any_list_of_floats_is_an_embedding(tmp_path: Path, numbers: pa.DataType) -> None:
-    values = [row.astype(numbers.to_pandas_dtype()) for row in ROWS[:5]]
-    for list_type in (pa.list_, pa.large_list):
-        table = pa.table({"vector": pa.array(values, list_type(numbers)), "n": range(5)})
-        index = index_of(finished_output(tmp_path / list_type.__name__, table))
-        assert index.column == "vector"
-        assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [0]
+def test_any_list_of_floats_is_an_embedding(tmp_path: Path) -> None:
+    for numbers in (pa.float16(), pa.float32(), pa.float64()):
+        values = [row.astype(numbers.to_pandas_dtype()) for row in ROWS[:5]]
+        for list_type in (pa.list_, pa.large_list):
+            kind = list_type(numbers)
+            table = pa.table({"vector": pa.array(values, kind), "n": range(5)})
+            index = index_of(finished_output(tmp_path / str(kind), table))
+            assert index.column == "vector"
+            assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [0], kind
 
 
 def test_rows_without_embedding_are_skipped(tmp_path: Path) -> None:
@@ -97,18 +98,15 @@ def test_rows_without_embedding_are_skipped(tmp_path: Path) -> None:
         of_row(index, "0")
 
 
-def test_null_columns_of_the_first_file_are_typed_by_later_files(tmp_path: Path) -> None:
-    nothing = pa.table({"note": pa.nulls(2), "embedding": pa.nulls(2)})
+def test_null_columns_of_earlier_files_are_typed_by_later_files(tmp_path: Path) -> None:
+    nulls = pa.table({"note": pa.nulls(2), "embedding": pa.nulls(2)})
     filled = embedded(ROWS[:2], note=["a", "b"])
-    index = index_of(finished_output(tmp_path / "out", nothing, filled))
+    index = index_of(finished_output(tmp_path / "out", nulls, filled))
     assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [2]
     assert index.take(np.array([2, 0]), ["note"]).to_pylist() == [{"note": "a"}, {"note": None}]
-
-
-def test_files_without_vectors_do_not_hide_the_column(tmp_path: Path) -> None:
-    nothing = [pa.table({"embedding": pa.nulls(1)})] * (INSPECTED_FILES + 1)
-    index = index_of(finished_output(tmp_path / "out", *nothing, embedded(ROWS[:2])))
-    assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [len(nothing)]
+    many = [pa.table({"embedding": pa.nulls(1)})] * (INSPECTED_FILES + 1)
+    index = index_of(finished_output(tmp_path / "many", *many, embedded(ROWS[:2])))
+    assert search(index, ROWS[:1], 1).of(0)[1].tolist() == [len(many)]
 
 
 def test_partitions_are_columns_and_hidden_folders_are_skipped(tmp_path: Path) -> None:
@@ -128,20 +126,17 @@ def test_ambiguous_or_unknown_column_is_rejected(tmp_path: Path) -> None:
     table = pa.table({"a": lists, "b": lists, "text": ["x", "y"]})
     out = finished_output(tmp_path / "out", table)
     assert index_of(out, "b").column == "b"
-    with pytest.raises(BadInput, match="holds embeddings in a, b: name one of these columns"):
-        index_of(out)
-    with pytest.raises(BadInput, match=r"column 'text' of '.*' is string; embeddings are in a, b"):
-        index_of(out, "text")
-    with pytest.raises(BadInput, match=r"column 'c' of '.*' is not there; embeddings are in a, b"):
-        index_of(out, "c")
-
-
-def test_output_without_embeddings_is_rejected(tmp_path: Path) -> None:
-    table = pa.table({"tokens": [[1, 2]], "pixels": [[[0.5]]], "text": ["x"]})
-    with pytest.raises(
-        BadInput, match=r"no embeddings, .* float32 .*tokens \(list<.*int64>\), pix"
+    for column, reason in (
+        (None, "holds embeddings in a, b: name one of these columns"),
+        ("text", r"column 'text' of '.*' is string; embeddings are in a, b"),
+        ("c", r"column 'c' of '.*' is not there; embeddings are in a, b"),
     ):
-        index_of(finished_output(tmp_path / "out", table))
+        with pytest.raises(BadInput, match=reason):
+            index_of(out, column)
+    other = pa.table({"tokens": [[1, 2]], "pixels": [[[0.5]]], "text": ["x"]})
+    reason = r"no embeddings, .* float32 .*tokens \(list<.*int64>\), pix"
+    with pytest.raises(BadInput, match=reason):
+        index_of(finished_output(tmp_path / "other", other))
 
 
 def test_missing_or_unfinished_output_is_rejected(tmp_path: Path) -> None:
@@ -169,18 +164,15 @@ def test_unfinished_append_is_rejected(tmp_path: Path) -> None:
         index_of(out)
 
 
-def test_output_of_another_format_is_rejected(tmp_path: Path) -> None:
-    out = finished_output(tmp_path / "out", FILES[0], write={"format": "csv"})
+def test_damaged_spec_json_and_other_formats_are_rejected(tmp_path: Path) -> None:
+    table = finished_output(tmp_path / "csv", FILES[0], write={"format": "csv"})
     with pytest.raises(BadInput, match="is written as csv: only parquet and json can be searched"):
-        index_of(out)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"read": 1}'], ids=["cut", "list", "other"])
-def test_damaged_spec_json_is_rejected(tmp_path: Path, content: str) -> None:
+        index_of(table)
     out = Path(finished_output(tmp_path / "out", FILES[0]))
-    (out / "_batchinference" / "spec.json").write_text(content)
-    with pytest.raises(BadInput, match=r"spec.json' is damaged, or was written by another version"):
-        index_of(out)
+    for content in ("{", "[]", '{"read": 1}'):
+        (out / "_batchinference" / "spec.json").write_text(content)
+        with pytest.raises(BadInput, match=r"spec.json' is damaged, or was written by another"):
+            index_of(out)
 
 
 def test_embeddings_of_another_width_are_rejected(tmp_path: Path) -> None:

@@ -84,16 +84,12 @@ def test_image_query_uses_the_read_options(tmp_path: Path, vit: str) -> None:
 
 
 def test_query_of_the_wrong_kind_is_rejected(tmp_path: Path, bert: str, vit: str) -> None:
-    for task, source, column, query, words in (
-        ("feature-extraction", bert, "line", lambda index: of_image(index, Address("any.png")),
-         r"--image needs a model of texts and images, .* one text a"),
-        ("image-feature-extraction", vit, "image", lambda index: of_text(index, "a cat"),
-         r"--text needs a model of texts and images, .* one image a"),
-    ):  # fmt: skip
-        steps = [step(task, source, column)]
-        out = finished_output(tmp_path / column, embedded(vectors(2, 4)), steps=steps)
-        with pytest.raises(BadInput, match=words):
-            query(open_index(Address(out)))
+    texts_ = unembedded(tmp_path / "texts", step("feature-extraction", bert, "line"))
+    with pytest.raises(BadInput, match=r"--image needs a model of texts and images, .* one text a"):
+        of_image(texts_, Address("any.png"))
+    images = unembedded(tmp_path / "images", step("image-feature-extraction", vit, "image"))
+    with pytest.raises(BadInput, match=r"--text needs a model of texts and images, .* one image a"):
+        of_text(images, "a cat")
 
 
 @pytest.mark.parametrize("towers", ["clip", "siglip"])
@@ -126,37 +122,23 @@ def test_model_of_texts_and_images_takes_both(
     assert of_image(of_texts, image) == pytest.approx(of_image(of_images, image), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        ([], "no model of the job made column 'embedding'"),
-        (
-            [python_step("clean"), step("feature-extraction", "org/model", "line")],
-            "step 'clean' prepares what step 'embed' embeds",
-        ),
-        (
-            [
-                {**step("text-classification", "org/model", "text"), "name": "first"},
-                step("feature-extraction", "org/model", "embedding"),
-            ],
-            "step 'first' prepares what step 'embed' embeds",
-        ),
-        (
-            [{"name": "own", "model": {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"},
-                                       "output": "embedding"}}],
-            "step 'own' made the embeddings in column 'embedding' of more than a text or an image",
-        ),
-    ],
-    ids=["no model", "own code before it", "model before it", "another runtime"],
-)  # fmt: skip
-def test_query_needs_an_embedding_by_one_model_step(
-    tmp_path: Path, steps: list[Document], words: str
-) -> None:
-    index = open_index(
-        Address(finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps))
-    )
-    with pytest.raises(BadInput, match=f"{words}.*: search with --row$"):
-        of_text(index, "a text")
+def test_query_needs_an_embedding_by_one_model_step(tmp_path: Path) -> None:
+    torch = {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"}, "output": "embedding"}
+    first = {**step("text-classification", "org/model", "text"), "name": "first"}
+    embed = step("feature-extraction", "org/model", "line")
+    again = step("feature-extraction", "org/model", "embedding")
+    cases: dict[str, list[Document]] = {
+        "no model of the job made column 'embedding'": [],
+        "step 'clean' prepares what step 'embed' embeds": [python_step("clean"), embed],
+        "step 'first' prepares what step 'embed' embeds": [first, again],
+        "step 'own' made the embeddings in column 'embedding' of more than a text or an image": [
+            {"name": "own", "model": torch}
+        ],
+    }
+    for number, (reason, steps) in enumerate(cases.items()):
+        index = unembedded(tmp_path / str(number), *steps)
+        with pytest.raises(BadInput, match=f"{reason}.*: search with --row$"):
+            of_text(index, "a text")
 
 
 def test_renamed_column_keeps_its_model(tmp_path: Path, bert: str) -> None:
@@ -168,21 +150,27 @@ def test_renamed_column_keeps_its_model(tmp_path: Path, bert: str) -> None:
     assert of_text(index, "a text").shape == (1, 32)
 
 
+def unembedded(directory: Path, *steps: Document) -> Index:
+    """Open an output of these steps whose embeddings are random."""
+    return open_index(
+        Address(finished_output(directory, embedded(vectors(2, 4)), steps=list(steps)))
+    )
+
+
 def test_file_other_than_an_image_is_rejected(tmp_path: Path, vit: str) -> None:
-    steps = [step("image-feature-extraction", vit, "image")]
-    out = finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps)
-    index = open_index(Address(out))
+    index = unembedded(tmp_path / "out", step("image-feature-extraction", vit, "image"))
     (tmp_path / "text.png").write_text("no image")
-    with pytest.raises(BadInput, match=r"text.png' cannot be read as an image: "):
-        of_image(index, Address(str(tmp_path / "text.png")))
-    with pytest.raises(BadInput, match=r"nowhere.png' cannot be read: "):
-        of_image(index, Address(str(tmp_path / "nowhere.png")))
+    for name, reason in (
+        ("text.png", r"text.png' cannot be read as an image: "),
+        ("nowhere.png", r"nowhere.png' cannot be read: "),
+    ):
+        with pytest.raises(BadInput, match=reason):
+            of_image(index, Address(str(tmp_path / name)))
 
 
 def test_missing_model_is_rejected(tmp_path: Path) -> None:
-    steps = [step("feature-extraction", str(tmp_path / "gone"), "line")]
-    out = finished_output(tmp_path / "out", embedded(vectors(2, 4)), steps=steps)
-    index = open_index(Address(out))
+    source = str(tmp_path / "gone")
+    index = unembedded(tmp_path / "out", step("feature-extraction", source, "line"))
     with pytest.raises(ModelLoad, match=r"gone' not found"):
         of_text(index, "a text")
     with pytest.raises(ModelLoad, match=r"gone' not found"):

@@ -85,18 +85,15 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.txt").touch()
     kept = Address(str(tmp_path / "input.parquet"))
-    kept.write(freeze_input([f"{tmp_path}/*.txt"], []).serialized())
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=kept))
+    # the list of input files is read only after a failure
+    assert states_of(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+    kept.write(freeze_input([f"{tmp_path}/*.txt"], []).serialized())
     with pytest.raises(JobFailure) as failure:
         run(table("good", "bad one", "bad two", first=10))
     place = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"
     assert failure.value.message == f"{place}: ValueError: cannot take bad one"
     assert isinstance(failure.value.__cause__, ValueError)
-
-
-def test_input_list_is_read_only_after_a_failure() -> None:
-    run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=TOLERANT.input))
-    assert states_of(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
 
 
 class Flaky:
@@ -131,9 +128,11 @@ def test_connection_errors_are_retried(
     assert slept == list(WAITS)[:times]
 
 
-def test_job_failure_is_raised() -> None:
+def test_job_failure_and_load_error_are_raised() -> None:
     with pytest.raises(JobFailure, match="step 'slim' reads column 'none'"):
         runner({"name": "slim", "dropColumns": ["none"]})(table("a", "b"))
+    with pytest.raises(ModelLoad, match="cannot load 'user_code:none'"):
+        runner({"name": "s", "python": {"callable": "user_code:none"}})
 
 
 def test_rows_of_other_states_pass_through() -> None:
@@ -153,29 +152,25 @@ def test_rows_of_other_states_pass_through() -> None:
 
 def test_table_without_good_rows_is_unchanged() -> None:
     only_end = rows.end_of_file(3, 0)
-    result = runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end)
-    assert result.equals(only_end)
+    assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end).equals(only_end)
 
 
 def test_dropped_column_is_absent_from_other_rows() -> None:
     """A batch may hold only ends of files, cut from a block of rows with columns."""
-    beside = concat([rows.with_ids(pa.table({"text": ["a"]}), 0, 0), rows.end_of_file(0, 1)])
-    only_end = beside.slice(1)
+    only_end = concat([table("a"), rows.end_of_file(3, 1)]).slice(1)
     assert "text" in only_end.column_names
     result = runner({"name": "slim", "dropColumns": ["text"]})(only_end)
     assert rows.data_columns(result) == []
 
 
-@pytest.mark.parametrize(
-    ("expression", "kept"),
-    [("text != 'b'", "ac"), ("text == 'none'", ""), ("text is not None", "abc")],
-)
-def test_filtered_rows_keep_their_ids(expression: str, kept: str) -> None:
-    result = runner({"name": "f", "filter": expression})(table("a", "b", "c"))
-    assert states_of(result) == {
-        number: rows.GOOD if text in kept else rows.SKIPPED for number, text in enumerate("abc")
-    }
-    assert [row["text"] for row in data_of([result])] == list(kept)
+def test_filtered_rows_keep_their_ids() -> None:
+    expected = {"text != 'b'": "ac", "text == 'none'": "", "text is not None": "abc"}
+    for expression, kept in expected.items():
+        result = runner({"name": "f", "filter": expression})(table("a", "b", "c"))
+        assert states_of(result) == {
+            number: rows.GOOD if text in kept else rows.SKIPPED for number, text in enumerate("abc")
+        }
+        assert [row["text"] for row in data_of([result])] == list(kept)
 
 
 def test_filter_overflow_fails_its_row() -> None:
@@ -194,10 +189,7 @@ def test_path_too_short_for_its_label_fails_its_row() -> None:
     assert states_of(result)[1] == rows.FAILED
 
 
-@pytest.mark.parametrize(("size", "calls"), [(None, [5]), (2, [2, 2, 1]), (5, [5]), (100, [5])])
-def test_batch_size_of_a_step_is_kept(
-    monkeypatch: pytest.MonkeyPatch, size: int | None, calls: list[int]
-) -> None:
+def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     import user_code
 
     seen: list[int] = []
@@ -208,14 +200,11 @@ def test_batch_size_of_a_step_is_kept(
 
     monkeypatch.setattr(user_code, "watch", watch, raising=False)
     step = {"name": "watch", "python": {"callable": "user_code:watch"}}
-    result = runner(step | ({"batchSize": size} if size else {}))(table(*"abcde"))
-    assert seen == calls
-    assert [row["text"] for row in data_of([result])] == list("abcde")
-
-
-def test_load_error_is_raised_when_the_stage_is_made() -> None:
-    with pytest.raises(ModelLoad, match="cannot load 'user_code:none'"):
-        runner({"name": "s", "python": {"callable": "user_code:none"}})
+    for size, calls in ((None, [5]), (2, [2, 2, 1]), (5, [5]), (100, [5])):
+        seen.clear()
+        result = runner(step | ({"batchSize": size} if size else {}))(table(*"abcde"))
+        assert seen == calls, size
+        assert [row["text"] for row in data_of([result])] == list("abcde")
 
 
 def test_stage_can_be_pickled() -> None:

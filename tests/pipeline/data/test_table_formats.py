@@ -1,4 +1,4 @@
-"""What single table formats have: partitions, added columns, indexes, database transactions."""
+"""Features of single table formats: partitions, added columns, indexes, transactions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pyiceberg.transforms import BucketTransform
 from batchinference.pipeline import tables
 from batchinference.pipeline.blocks import to_column
 from batchinference.pipeline.failures import BadOutput
-from support.jobs.table_writes import in_order, open_job, run_job, table_of
+from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 
 Write = dict[str, Any]
 
@@ -56,12 +57,30 @@ def sql(place: Path, **fields: Any) -> Write:
 CLASSES = rows_of(id=[0, 1, 2], kind=["cat", "a/b %", None], day=[dt.date(2026, 1, 2)] * 3)
 
 
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_missing_columns_are_added(tmp_path: Path, format_: str) -> None:
+    write = {"delta": delta, "iceberg": iceberg}[format_](tmp_path)
+    run_job(tmp_path / "in", write, [rows_of(id=[0])])
+    run_job(tmp_path / "more", {**write, "mode": "append"}, [rows_of(id=[1], new=["x"])])
+    found = delta_rows(tmp_path) if format_ == "delta" else iceberg_rows(tmp_path)
+    assert in_order(found) == [{"id": 0, "new": None}, {"id": 1, "new": "x"}]
+
+
+def delta_rows(place: Path, version: int | None = None) -> list[dict[str, Any]]:
+    table = deltalake.DeltaTable(str(place / "out"), version=version)
+    return list(table.to_pyarrow_table().to_pylist())
+
+
+def iceberg_rows(place: Path) -> list[dict[str, Any]]:
+    return list(catalog_of(place).load_table("ns.rows").scan().to_arrow().to_pylist())
+
+
 class TestDelta:
     def test_new_table_is_partitioned(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", delta(tmp_path, partitionBy=["kind", "day"]), [CLASSES])
         table = deltalake.DeltaTable(str(tmp_path / "out"))
         assert table.metadata().partition_columns == ["kind", "day"]
-        assert in_order(table.to_pyarrow_table().to_pylist()) == CLASSES.to_pylist()
+        assert in_order(delta_rows(tmp_path)) == CLASSES.to_pylist()
 
     def test_existing_table_keeps_its_partitions(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", delta(tmp_path, partitionBy=["kind"]), [CLASSES])
@@ -74,12 +93,6 @@ class TestDelta:
         with pytest.raises(BadOutput, match="is partitioned by kind"):
             run_job(tmp_path / "other", other, [added])
 
-    def test_missing_columns_are_added(self, tmp_path: Path) -> None:
-        run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
-        run_job(tmp_path / "more", delta(tmp_path, mode="append"), [rows_of(id=[1], new=["x"])])
-        found = deltalake.DeltaTable(str(tmp_path / "out")).to_pyarrow_table().to_pylist()
-        assert in_order(found) == [{"id": 0, "new": None}, {"id": 1, "new": "x"}]
-
     def test_vacuum_keeps_the_job_state(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
         table = deltalake.DeltaTable(str(tmp_path / "out"))
@@ -90,9 +103,8 @@ class TestDelta:
     def test_overwrite_keeps_the_previous_version(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0])])
         run_job(tmp_path / "in", delta(tmp_path, mode="overwrite"), [rows_of(name=["x"])])
-        uri = str(tmp_path / "out")
-        assert deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist() == [{"name": "x"}]
-        assert deltalake.DeltaTable(uri, version=0).to_pyarrow_table().to_pylist() == [{"id": 0}]
+        assert delta_rows(tmp_path) == [{"name": "x"}]
+        assert delta_rows(tmp_path, version=0) == [{"id": 0}]
 
     def test_empty_text_as_partition_value_is_rejected(self, tmp_path: Path) -> None:
         write = delta(tmp_path, partitionBy=["day", "kind"])
@@ -100,14 +112,11 @@ class TestDelta:
         with pytest.raises(BadOutput, match="'kind' has an empty text, which Delta reads as null"):
             run_job(tmp_path / "in", write, [CLASSES, empty])
         run_job(tmp_path / "in", delta(tmp_path, mode="overwrite"), [empty])
-        assert deltalake.DeltaTable(write["path"]).to_pyarrow_table().to_pylist() == (
-            empty.to_pylist()
-        )
+        assert delta_rows(tmp_path) == empty.to_pylist()
 
     def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
-        write = delta(tmp_path)
         with pytest.raises(BadOutput, match=r"column 'at' is time64\[us\], which Delta does not"):
-            run_job(tmp_path / "in", write, [rows_of(id=[0], at=[dt.time(1, 2)])])
+            run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0], at=[dt.time(1, 2)])])
 
 
 UNFIT = {
@@ -138,28 +147,28 @@ def test_value_out_of_range_names_the_column(
 
 
 class TestIceberg:
-    def test_new_table_is_partitioned(self, tmp_path: Path) -> None:
+    @pytest.fixture
+    def load(self, tmp_path: Path) -> Callable[[], Any]:
+        """Load the table by its own library."""
+        return lambda: catalog_of(tmp_path).load_table("ns.rows")
+
+    def test_new_table_is_partitioned(self, tmp_path: Path, load: Callable[[], Any]) -> None:
         run_job(tmp_path / "in", iceberg(tmp_path, partitionBy=["kind"]), [CLASSES])
-        table = catalog_of(tmp_path).load_table("ns.rows")
+        table = load()
         assert [field.name for field in table.spec().fields] == ["kind"]
         assert in_order(table.scan().to_arrow().to_pylist()) == CLASSES.to_pylist()
         assert table.scan("kind = 'cat'").to_arrow().num_rows == 1
 
-    def test_empty_text_is_its_own_partition(self, tmp_path: Path) -> None:
-        empty = rows_of(id=[3], kind=[""], day=[None])
+    def test_existing_table_keeps_its_partitions(
+        self, tmp_path: Path, load: Callable[[], Any]
+    ) -> None:
+        empty = rows_of(id=[5], kind=[""], day=[None])
         run_job(tmp_path / "in", iceberg(tmp_path, partitionBy=["kind"]), [CLASSES, empty])
-        table = catalog_of(tmp_path).load_table("ns.rows")
-        assert table.scan("kind = ''").to_arrow().column("id").to_pylist() == [3]
-
-    def test_existing_table_keeps_its_partitions(self, tmp_path: Path) -> None:
-        run_job(tmp_path / "in", iceberg(tmp_path, partitionBy=["kind"]), [CLASSES])
         added = rows_of(id=[3, 4], kind=["dog", "cat"], day=[None, None])
         run_job(tmp_path / "more", iceberg(tmp_path, mode="append"), [added])
-        table = catalog_of(tmp_path).load_table("ns.rows")
-        assert in_order(table.scan("kind = 'cat'").to_arrow().select(["id"]).to_pylist()) == [
-            {"id": 0},
-            {"id": 4},
-        ]
+        for kind, ids in {"cat": [0, 4], "": [5]}.items():
+            found = load().scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
+            assert sorted(found) == ids, kind
 
     def test_partition_transforms_are_rejected(self, tmp_path: Path) -> None:
         catalog = catalog_of(tmp_path)
@@ -169,12 +178,6 @@ class TestIceberg:
             update.add_field("id", BucketTransform(4))
         with pytest.raises(BadOutput, match="only partitions by whole values"):
             run_job(tmp_path / "in", iceberg(tmp_path), [rows_of(id=[0])])
-
-    def test_missing_columns_are_added(self, tmp_path: Path) -> None:
-        run_job(tmp_path / "in", iceberg(tmp_path), [rows_of(id=[0])])
-        run_job(tmp_path / "more", iceberg(tmp_path, mode="append"), [rows_of(id=[1], new=["x"])])
-        found = catalog_of(tmp_path).load_table("ns.rows").scan().to_arrow().to_pylist()
-        assert in_order(found) == [{"id": 0, "new": None}, {"id": 1, "new": "x"}]
 
     def test_table_can_be_pickled(self, tmp_path: Path) -> None:
         table = table_of(iceberg(tmp_path))
@@ -209,11 +212,9 @@ class TestLance:
             run_job(tmp_path / "in", write, [rows_of(id=[0]), rows_of(id=[1], more=["x"])])
 
 
-def create(place: Path, columns: str) -> sa.Engine:
-    engine = sa.create_engine(f"sqlite:///{place}/data.db")
+def create(engine: sa.Engine, columns: str) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text(f"create table rows ({columns})"))
-    return engine
 
 
 def selected(engine: sa.Engine) -> list[Any]:
@@ -222,37 +223,40 @@ def selected(engine: sa.Engine) -> list[Any]:
 
 
 class TestSql:
-    def test_existing_table_keeps_its_types(self, tmp_path: Path) -> None:
-        created = "id integer primary key, v numeric(8,2), made text default 'here'"
-        engine = create(tmp_path, created)
+    @pytest.fixture
+    def engine(self, tmp_path: Path) -> sa.Engine:
+        return sa.create_engine(f"sqlite:///{tmp_path}/data.db")
+
+    def open(self, place: Path, **fields: Any) -> TableJob:
+        job = open_job(place / "in", sql(place, **fields))
+        assert job is not None
+        return job
+
+    def test_existing_table_keeps_its_types(self, tmp_path: Path, engine: sa.Engine) -> None:
+        create(engine, "id integer primary key, v numeric(8,2), made text default 'here'")
         run_job(tmp_path / "in", sql(tmp_path), [rows_of(id=[1], v=[2.5])])
         assert selected(engine) == [(1, 2.5, "here")]
 
-    def test_failed_commit_rolls_back(self, tmp_path: Path) -> None:
-        engine = create(tmp_path, "id integer primary key")
-        job = open_job(tmp_path / "in", sql(tmp_path))
-        assert job is not None
+    def test_failed_commit_rolls_back(self, tmp_path: Path, engine: sa.Engine) -> None:
+        create(engine, "id integer primary key")
+        job = self.open(tmp_path)
         job.put(rows_of(id=[1, 2]))
         job.put(rows_of(id=[3, 1]))
         with pytest.raises(BadOutput, match="did not take the rows: UNIQUE constraint failed"):
             job.commit()
         assert selected(engine) == []
 
-    def test_failed_commit_leaves_no_new_table(self, tmp_path: Path) -> None:
-        job = open_job(tmp_path / "in", sql(tmp_path))
-        assert job is not None
+    def test_failed_commit_leaves_no_new_table(self, tmp_path: Path, engine: sa.Engine) -> None:
+        job = self.open(tmp_path)
         job.put(rows_of(id=pa.array([2**64 - 1], pa.uint64())))
         with pytest.raises(BadOutput, match="did not take the rows: Python int too large"):
             job.commit()
-        engine = sa.create_engine(f"sqlite:///{tmp_path}/data.db")
         assert not sa.inspect(engine).has_table("rows")
 
     def test_missing_column_is_rejected_at_the_first_rows(self, tmp_path: Path) -> None:
-        run_job(tmp_path / "in", sql(tmp_path), [rows_of(id=[0])])
-        job = open_job(tmp_path / "more", sql(tmp_path, mode="append"))
-        assert job is not None
+        run_job(tmp_path / "before", sql(tmp_path), [rows_of(id=[0])])
         with pytest.raises(BadOutput, match="has no column 'new', only id: choose"):
-            job.begin(rows_of(id=[1], new=["x"]))
+            self.open(tmp_path, mode="append").begin(rows_of(id=[1], new=["x"]))
 
     def test_nan_in_lists_and_many_rows_are_written(self, tmp_path: Path) -> None:
         rows = rows_of(id=range(2500), v=[[1.5, math.nan]] * 2500)
@@ -264,7 +268,7 @@ class TestSql:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(BadOutput, match="the variable MY_DATABASE is not set"):
-            open_job(tmp_path / "in", sql(tmp_path, urlEnv="MY_DATABASE"))
+            self.open(tmp_path, urlEnv="MY_DATABASE")
         monkeypatch.setenv("MY_DATABASE", f"sqlite:///{tmp_path}/data.db")
         assert run_job(tmp_path / "in", sql(tmp_path, urlEnv="MY_DATABASE"), [rows_of(id=[0])])
 
@@ -275,7 +279,7 @@ class TestSql:
             ("oracle+cx_oracle://db/x", "the database needs cx_Oracle: install it"),
         ):
             with pytest.raises(BadOutput, match=message):
-                open_job(tmp_path / "in", {**sql(tmp_path), "url": url})
+                self.open(tmp_path, url=url)
 
 
 def test_missing_library_error_has_the_install_command(

@@ -1,4 +1,4 @@
-"""Sources other than files: rows, ids, counts, and rejected fields.
+"""Table sources: rows, ids, counts, and rejected fields.
 
 The expected rows are those that the source's own library reads.
 """
@@ -73,57 +73,60 @@ def by_library(format_: str, fields: Document) -> list[dict[str, Any]]:
     return list(lance.dataset(fields["path"]).to_table().to_pylist())
 
 
-SOURCES = ["sql", "huggingface", "lance"]
+@pytest.fixture(params=["sql", "huggingface", "lance"])
+def format_(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-@pytest.mark.parametrize("format_", SOURCES)
-class TestAnySource:
-    def test_rows_equal_its_library(self, format_: str, places: dict[str, Document]) -> None:
-        found = read(opened(format_, **places[format_])).good
-        assert found == by_library(format_, places[format_]) == ROWS
+@pytest.fixture
+def fields(format_: str, places: dict[str, Document]) -> Document:
+    return places[format_]
 
-    def test_columns_and_row_count_are_known_before_reading(
-        self, format_: str, places: dict[str, Document]
-    ) -> None:
-        given = opened(format_, **places[format_])
-        assert given.columns() == ["id", "text", "score"]
-        assert given.count() == RowCount(120, estimated=False)
 
-    def test_each_part_has_row_numbers_and_an_end(
-        self, format_: str, places: dict[str, Document]
-    ) -> None:
-        given = opened(format_, **places[format_])
-        outcome = read(given)
-        assert set(outcome.ends) == set(range(len(given)))
-        assert sum(outcome.ends.values()) == 120
-        assert outcome.places == [
-            (part, row) for part, rows in sorted(outcome.ends.items()) for row in range(rows)
-        ]
+@pytest.fixture
+def given(format_: str, fields: Document) -> JobInput:
+    return opened(format_, **fields)
 
-    def test_frozen_input_names_the_parts(self, format_: str, places: dict[str, Document]) -> None:
-        given = opened(format_, **places[format_])
-        table = pq.read_table(io.BytesIO(given.serialized()))
-        assert table.column("path").to_pylist() == [f"{format_}:{n}" for n in range(len(given))]
 
-    def test_missing_library_error_has_the_install_command(
-        self, format_: str, places: dict[str, Document], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(table_sources.LIBRARIES, format_, "not_installed")
-        with pytest.raises(BadInput, match=r"pip install 'batchinference\[formats\]'"):
-            opened(format_, **places[format_])
+def test_rows_equal_the_library_of_each_source(
+    format_: str, fields: Document, given: JobInput
+) -> None:
+    assert read(given).good == by_library(format_, fields) == ROWS
 
-    def test_columns_of_steps_are_checked(
-        self, format_: str, places: dict[str, Document], tmp_path: Path
-    ) -> None:
-        spec = parse(
-            document(
-                read={"format": format_, **places[format_]},
-                write={"format": "json", "path": str(tmp_path / "out")},
-                steps=[{"name": "keep", "filter": "scor > 1"}],
-            )
-        ).spec
-        with pytest.raises(BadInput, match="did you mean 'score'"):
-            prepare(spec, next(targets_of(spec)))
+
+def test_columns_and_row_count_are_known_before_reading(given: JobInput) -> None:
+    assert given.columns() == ["id", "text", "score"]
+    assert given.count() == RowCount(120, estimated=False)
+
+
+def test_each_part_has_row_numbers_and_an_end(given: JobInput) -> None:
+    outcome = read(given)
+    assert set(outcome.ends) == set(range(len(given)))
+    assert sum(outcome.ends.values()) == 120
+    assert outcome.places == [
+        (part, row) for part, rows in sorted(outcome.ends.items()) for row in range(rows)
+    ]
+
+
+def test_frozen_input_names_the_parts(format_: str, given: JobInput) -> None:
+    table = pq.read_table(io.BytesIO(given.serialized()))
+    assert table.column("path").to_pylist() == [f"{format_}:{n}" for n in range(len(given))]
+
+
+def test_missing_library_error_has_the_install_command(
+    format_: str, fields: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(table_sources.LIBRARIES, format_, "not_installed")
+    with pytest.raises(BadInput, match=r"pip install 'batchinference\[formats\]'"):
+        opened(format_, **fields)
+
+
+def test_columns_of_steps_are_checked(format_: str, fields: Document, tmp_path: Path) -> None:
+    write = {"format": "json", "path": str(tmp_path / "out")}
+    steps = [{"name": "keep", "filter": "scor > 1"}]
+    spec = parse(document(read={"format": format_, **fields}, write=write, steps=steps)).spec
+    with pytest.raises(BadInput, match="did you mean 'score'"):
+        prepare(spec, next(targets_of(spec)))
 
 
 class TestSql:
@@ -137,25 +140,24 @@ class TestSql:
             {"text": f"text {number}", "twice": 2 * number} for number in range(3)
         ]
 
-    @pytest.mark.parametrize("shards", [2, 3])
-    def test_shards_divide_the_rows(self, url: str, shards: int) -> None:
-        options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": shards}
-        given = opened("sql", url=url, query="SELECT * FROM texts", options=options)
-        assert len(given) == shards
-        outcome = read(given)
-        assert sorted(outcome.good, key=lambda row: int(row["id"])) == ROWS
-        assert set(outcome.ends.values()) == {120 // shards}
+    def test_shards_divide_the_rows(self, url: str) -> None:
+        for shards in (2, 3):
+            options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": shards}
+            given = opened("sql", url=url, query="SELECT * FROM texts", options=options)
+            assert len(given) == shards
+            outcome = read(given)
+            assert sorted(outcome.good, key=lambda row: int(row["id"])) == ROWS
+            assert set(outcome.ends.values()) == {120 // shards}
 
-    def test_null_shard_keys_are_rejected(self, tmp_path: Path) -> None:
-        url = database(tmp_path / "b.db", [*ROWS, {"id": None, "text": "lost", "score": 0}])
-        options = {"shard_keys": ["id"], "shard_hash_fn": "ABS", "override_num_blocks": 2}
-        with pytest.raises(BadInput, match=r"shard_keys: 1 row\(s\) have no value there"):
-            opened("sql", url=url, query="SELECT * FROM texts", options=options)
-
-    def test_unknown_shard_function_is_rejected(self, url: str) -> None:
+    def test_unusable_shard_keys_are_rejected(self, url: str, tmp_path: Path) -> None:
+        nulls = database(tmp_path / "b.db", [*ROWS, {"id": None, "text": "lost", "score": 0}])
         options = {"shard_keys": ["id"], "override_num_blocks": 2}
-        with pytest.raises(BadInput, match=r"shard_hash_fn: the database cannot compute MOD"):
-            opened("sql", url=url, query="SELECT * FROM texts", options=options)
+        for source, more, reason in (
+            (nulls, {"shard_hash_fn": "ABS"}, r"shard_keys: 1 row\(s\) have no value there"),
+            (url, {}, r"shard_hash_fn: the database cannot compute MOD"),
+        ):
+            with pytest.raises(BadInput, match=reason):
+                opened("sql", url=source, query="SELECT * FROM texts", options={**options, **more})
 
     def test_query_without_rows_is_an_empty_input(self, url: str) -> None:
         query = "SELECT * FROM texts WHERE id < 0"
@@ -165,14 +167,16 @@ class TestSql:
             assert read(given).ends == {0: 0}
 
     def test_unreadable_source_names_its_field(self, url: str) -> None:
-        for fields, words in (
+        twice = "SELECT a.id, b.id FROM texts a JOIN texts b -- all"
+        for fields, reason in (
             ({"query": "SELECT * FROM txets"}, "read.query: .*no such table: txets"),
             ({"query": "SELEKT 1"}, "read.query: .*syntax error"),
+            ({"query": twice}, r"read.query has two columns 'id'"),
             ({"url": "sqlite:////none/a.db"}, "read.url: no connection: .*unable to open"),
             ({"url": "nonesuch://host/db"}, "read.url: no connection: NoSuchModuleError"),
             ({"url": "postgresql+psycopg://u@h/d"}, "read.url: the database's driver is missing"),
         ):
-            with pytest.raises(BadInput, match=words):
+            with pytest.raises(BadInput, match=reason):
                 opened("sql", **{"url": url, "query": "SELECT 1", **fields})
 
     @pytest.mark.parametrize("end", ["", ";", " -- the newest"])
@@ -208,34 +212,25 @@ class TestSql:
             with pytest.raises(BadInput, match="write OFFSET 0 ROWS behind its ORDER BY"):
                 opened("sql", url=url, query="SELECT id FROM texts ORDER BY id")
 
-    def test_duplicate_columns_are_rejected(self, url: str) -> None:
-        with pytest.raises(BadInput, match=r"read.query has two columns 'id'"):
-            opened("sql", url=url, query="SELECT a.id, b.id FROM texts a JOIN texts b -- all")
-
     def test_url_from_the_environment_is_not_pickled(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+        with pytest.raises(BadInput, match="the environment variable 'DATABASE_URL' is not set"):
+            opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
         monkeypatch.setenv("DATABASE_URL", url)
         given = opened("sql", urlEnv="DATABASE_URL", query="SELECT * FROM texts ORDER BY id")
         assert url.encode() not in ray.cloudpickle.dumps(given.read_tasks(1))
         assert read(given).good == ROWS
 
-    def test_unset_url_variable_is_rejected(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("DATABASE_URL", raising=False)
-        with pytest.raises(BadInput, match="the environment variable 'DATABASE_URL' is not set"):
-            opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
-
-    @pytest.mark.parametrize(
-        "url", [f"mysql://user:{SECRET}@host/db", f"no url, but {SECRET}", f"x://u:{SECRET}@h"]
-    )
-    def test_errors_hide_passwords(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DATABASE_URL", url)
-        with pytest.raises(BadInput, match=r"read\.urlEnv: ") as raised:
-            opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
-        assert SECRET not in raised.value.message
-
-    def test_database_errors_hide_passwords(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DATABASE_URL", f"mysql://user:{SECRET}@host/db")
+    def test_errors_hide_passwords(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        mysql = f"mysql://user:{SECRET}@host/db"
+        for url in (mysql, f"no url, but {SECRET}", f"x://u:{SECRET}@h"):
+            monkeypatch.setenv("DATABASE_URL", url)
+            with pytest.raises(BadInput, match=r"read\.urlEnv: ") as raised:
+                opened("sql", urlEnv="DATABASE_URL", query="SELECT 1")
+            assert SECRET not in raised.value.message
+        monkeypatch.setenv("DATABASE_URL", mysql)
         database = tables_sql().Database(None, "DATABASE_URL")
         assert database.explain(ValueError(f"login user/{SECRET} failed")) == (
             "ValueError: login user/*** failed"
@@ -253,16 +248,12 @@ class TestHuggingface:
     def folder(self, tmp_path: Path) -> Path:
         return saved(tmp_path / "set")
 
-    def test_split_is_selected(self, folder: Path) -> None:
+    def test_split_is_selected_unless_there_is_only_one(self, folder: Path, tmp_path: Path) -> None:
         given = opened("huggingface", name=str(folder), options={"split": "test"})
         assert read(given).good == ROWS[:7]
-
-    def test_missing_split_is_rejected(self, folder: Path) -> None:
         for options in ({}, {"split": "trian"}):
             with pytest.raises(BadInput, match=r"read\.options\.split: .*has train, test"):
                 opened("huggingface", name=str(folder), options=options)
-
-    def test_single_split_needs_no_name(self, tmp_path: Path) -> None:
         datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "one")
         assert read(opened("huggingface", name=str(tmp_path / "one"))).good == ROWS
 
@@ -312,10 +303,6 @@ class TestHuggingface:
         assert 0 < size() == round(whole * 120 / 160)
         assert size(limit=20) == round(whole * 20 / 160)
 
-    def test_missing_dataset_is_rejected(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match=r"read\.name '.*/none': "):
-            opened("huggingface", name=str(tmp_path / "none"))
-
 
 class TestLance:
     @pytest.fixture
@@ -323,12 +310,11 @@ class TestLance:
         return str(lance_set(tmp_path / "a.lance"))
 
     def test_columns_filter_and_version(self, path: str) -> None:
-        options = {"columns": ["text"], "filter": "id % 10 = 3", "version": 3}
-        versions = [version["version"] for version in lance.dataset(path).versions()]
-        options["version"] = versions[0]
+        version = lance.dataset(path).versions()[0]["version"]
+        options = {"columns": ["text"], "filter": "id % 10 = 3", "version": version}
         given = opened("lance", path=path, options=options)
-        theirs = lance.dataset(path, version=versions[0]).to_table(["text"], "id % 10 = 3")
-        assert read(given).good == theirs.to_pylist()
+        expected = lance.dataset(path, version=version).to_table(["text"], "id % 10 = 3")
+        assert read(given).good == expected.to_pylist()
         assert given.count() == RowCount(10, estimated=False)
         assert given.columns() == ["text"]
 
@@ -343,15 +329,13 @@ class TestLance:
             assert len(given) == parts
             assert read(given).good == ROWS
 
-    @pytest.mark.parametrize("filter_", [None, "id % 3 = 1"])
-    def test_limit_is_exact(self, path: str, filter_: str | None) -> None:
-        passed = [row for row in ROWS if filter_ is None or row["id"] % 3 == 1]
-        for limit in (1, 50, 120, 1000):
-            options: Document = {"limit": limit, "override_num_blocks": 3}
-            options |= {"filter": filter_} if filter_ else {}
-            given = opened("lance", path=path, options=options)
-            assert read(given).good == passed[:limit]
-            assert given.count() == RowCount(len(passed[:limit]), estimated=False)
+    def test_limit_is_exact(self, path: str) -> None:
+        for filter_, passed in (({}, ROWS), ({"filter": "id % 3 = 1"}, ROWS[1::3])):
+            for limit in (1, 50, 120, 1000):
+                options: Document = {"limit": limit, "override_num_blocks": 3, **filter_}
+                given = opened("lance", path=path, options=options)
+                assert read(given).good == passed[:limit]
+                assert given.count() == RowCount(len(passed[:limit]), estimated=False)
 
     def test_dataset_on_s3_is_read(
         self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -373,19 +357,22 @@ class TestLance:
         assert (given.columns(), read(given).ends) == (["id"], {0: 0})
 
     def test_unreadable_source_names_its_field(self, path: str) -> None:
-        for options, words in (
+        for options, reason in (
             ({"columns": ["txt"]}, r"read\.options\.columns: there is no column 'txt'"),
             ({"filter": "idd > 3"}, r"read\.options\.filter: .*idd"),
             ({"filter": "id >"}, r"read\.options\.filter: "),
             ({"version": 99}, r"read\.options\.version: "),
         ):
-            with pytest.raises(BadInput, match=words) as raised:
+            with pytest.raises(BadInput, match=reason) as raised:
                 opened("lance", path=path, options=options)
             assert ".rs:" not in raised.value.message
 
     def test_missing_dataset_is_rejected(self, tmp_path: Path) -> None:
+        none = str(tmp_path / "none")
         with pytest.raises(BadInput, match=r"read\.path '.*/none': .*not found"):
-            opened("lance", path=str(tmp_path / "none"))
+            opened("lance", path=none)
+        with pytest.raises(BadInput, match=r"read\.name '.*/none': "):
+            opened("huggingface", name=none)
 
     def test_dataset_below_the_output_is_found(self, path: str, tmp_path: Path) -> None:
         given = opened("lance", path=path)
@@ -395,17 +382,13 @@ class TestLance:
         assert given.below(Address("s3://bucket")) is None
 
 
-def failing(error: Exception) -> TableInput:
-    def task() -> Iterator[pa.Table]:
-        yield pa.table({"id": [1]})
-        raise error
-
-    return TableInput("sql", [task])
-
-
 def test_read_error_names_the_part() -> None:
+    def failing() -> Iterator[pa.Table]:
+        yield pa.table({"id": [1]})
+        raise ValueError("gone away")
+
     with pytest.raises(JobFailure, match="sql:0 cannot be read: ValueError: gone away"):
-        list(failing(ValueError("gone away")).read_tasks(1)[0]())
+        list(TableInput("sql", [failing]).read_tasks(1)[0]())
 
 
 def test_reserved_column_name_is_rejected() -> None:

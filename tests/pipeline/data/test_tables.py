@@ -100,9 +100,13 @@ class Target:
         """Run a job. Jobs of different names are different jobs."""
         return run_job(self.place / name, self.write(**fields), tables)
 
-    def open(self, name: str = "in", **fields: Any) -> TableJob:
+    def open(self, *ids: int, name: str = "in", **fields: Any) -> TableJob:
+        """Open a job, and write rows of these numbers without a commit."""
         job = open_job(self.place / name, self.write(**fields))
         assert job is not None
+        if ids:
+            job.begin(numbered(0))
+            job.put(numbered(*ids))
         return job
 
     def rows(self) -> list[Row]:
@@ -114,12 +118,12 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     return Target(request.param, tmp_path)
 
 
-def numbered(*ids: int) -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "text": [f"row {number}" for number in ids]})
-
-
 def expected(*ids: int) -> list[Row]:
     return [{"id": number, "text": f"row {number}"} for number in ids]
+
+
+def numbered(*ids: int) -> pa.Table:
+    return pa.Table.from_pylist(expected(*ids))
 
 
 def everything() -> pa.Table:
@@ -173,9 +177,7 @@ def test_complete_job_is_committed_once(target: Target) -> None:
 
 
 def test_rows_are_visible_only_after_the_commit(target: Target) -> None:
-    job = target.open()
-    job.begin(numbered(0))
-    job.put(numbered(0, 1))
+    job = target.open(0, 1)
     checked = job.check()
     assert target.rows() == []
     job.commit(checked)
@@ -183,9 +185,7 @@ def test_rows_are_visible_only_after_the_commit(target: Target) -> None:
 
 
 def test_rows_of_a_failed_attempt_are_never_visible(target: Target) -> None:
-    failed = target.open()
-    failed.begin(numbered(0))
-    failed.put(numbered(7, 8))
+    target.open(7, 8)
     assert target.run(numbered(0, 1))
     assert target.rows() == expected(0, 1)
 
@@ -202,9 +202,7 @@ def test_retried_task_adds_no_duplicates(target: Target) -> None:
 
 @pytest.mark.parametrize("mode", ["error", "append"])
 def test_driver_killed_after_the_commit_is_complete(target: Target, mode: str) -> None:
-    job = target.open(mode=mode)
-    job.begin(numbered(0))
-    job.put(numbered(0, 1))
+    job = target.open(0, 1, mode=mode)
     job.commit()
     assert not is_complete(Layout.of(job.spec))
     assert not target.run(numbered(0, 1), mode=mode)
@@ -216,13 +214,11 @@ def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Address]
     """Return the receipts of a job with rows 0 and 1. A filled table has row 9 before."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
-    job = target.open(mode=mode)
-    job.begin(numbered(0))
-    job.put(numbered(0, 1))
+    job = target.open(0, 1, mode=mode)
     return [job.attempt.layout.data / file.name for one in job.check() for file in one.data]
 
 
-def nothing() -> None:
+def pass_check() -> None:
     """A last check that does nothing."""
 
 
@@ -233,11 +229,11 @@ def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: 
     table = table_of(target.write(mode=mode))
     rows = expected(0, 1, *([9] if filled and mode == "append" else []))
 
-    table.commit(receipts, Fence("first", "series", nothing))
+    table.commit(receipts, Fence("first", "series", pass_check))
     assert target.rows() == rows
-    table.commit(receipts, Fence("first", "series", nothing))
+    table.commit(receipts, Fence("first", "series", pass_check))
     with pytest.raises(BadOutput):
-        table.commit(receipts, Fence("second", "series", nothing))
+        table.commit(receipts, Fence("second", "series", pass_check))
     assert (target.rows(), table.commits("second")) == (rows, 0)
     assert (table.commits("first"), table.commits("series")) == (1, 1)
 
@@ -249,13 +245,13 @@ def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool,
     twice = target.format == "lance" and filled and mode == "append"
     receipts = ready_to_commit(target, mode, filled=filled)
 
-    def meanwhile() -> None:
+    def commit_first() -> None:
         if not table_of(target.write(mode=mode)).commits("first"):
-            table_of(target.write(mode=mode)).commit(receipts, Fence("first", "series", nothing))
+            table_of(target.write(mode=mode)).commit(receipts, Fence("first", "series", pass_check))
 
     refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
     with refused, reaching_table():
-        table_of(target.write(mode=mode)).commit(receipts, Fence("second", "series", meanwhile))
+        table_of(target.write(mode=mode)).commit(receipts, Fence("second", "series", commit_first))
     before = [9] if filled and mode == "append" else []
     assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)
     table = table_of(target.write(mode=mode))
@@ -265,33 +261,30 @@ def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool,
 def test_job_with_removed_state_is_a_new_run(target: Target) -> None:
     assert target.run(numbered(0), mode="append")
     shutil.rmtree(target.place / "out" / "_batchinference")
-    died = target.open(mode="append")
-    died.begin(numbered(0))
-    died.put(numbered(0))
+    target.open(0, mode="append")
     assert target.run(numbered(0), mode="append")
     assert target.rows() == expected(0, 0)
 
 
 def test_table_filled_during_the_job_is_rejected(target: Target) -> None:
-    job = target.open()
-    job.begin(numbered(0))
-    job.put(numbered(0))
+    job = target.open(0)
     target.run(numbered(1), mode="append", name="other")
     with pytest.raises(BadOutput, match="has rows already"):
         job.commit()
     assert target.rows() == expected(1)
 
 
-def test_append_extends_a_table_and_error_rejects_it(target: Target) -> None:
+def test_mode_decides_about_a_table_with_rows(target: Target) -> None:
     assert target.run(numbered(0), mode="append", name="first")
     assert target.run(numbered(1), mode="append", name="second")
     assert not target.run(numbered(1), mode="append", name="second")
     with pytest.raises(BadOutput, match="has rows already"):
         target.run(numbered(2), name="third")
+    assert not target.run(numbered(3), mode="ignore", name="fourth")
     assert target.rows() == expected(0, 1)
 
 
-def test_ignore_keeps_a_table_with_rows(target: Target) -> None:
+def test_ignore_fills_a_table_without_rows(target: Target) -> None:
     assert target.run(numbered(0), mode="ignore", name="first")
     assert not target.run(numbered(1), mode="ignore", name="second")
     assert target.rows() == expected(0)
@@ -299,9 +292,7 @@ def test_ignore_keeps_a_table_with_rows(target: Target) -> None:
 
 def test_overwrite_replaces_the_rows_at_the_commit(target: Target) -> None:
     target.run(numbered(0, 1), name="first")
-    job = target.open(name="second", mode="overwrite")
-    job.begin(numbered(2))
-    job.put(numbered(2))
+    job = target.open(2, name="second", mode="overwrite")
     assert target.rows() == expected(0, 1)
     job.complete()
     assert target.rows() == expected(2)
@@ -311,14 +302,11 @@ def test_overwrite_replaces_the_rows_at_the_commit(target: Target) -> None:
 
 @pytest.mark.parametrize(("mode", "left"), [("append", [0]), ("overwrite", [])])
 def test_job_without_rows_follows_its_mode(target: Target, mode: str, left: list[int]) -> None:
+    assert target.run(name="empty")
+    assert target.rows() == []
     target.run(numbered(0), mode="append", name="first")
     assert target.run(mode=mode, name="second")
     assert target.rows() == expected(*left)
-
-
-def test_job_without_rows_creates_no_table(target: Target) -> None:
-    assert target.run()
-    assert target.rows() == []
 
 
 def test_selected_columns_keep_their_order(target: Target) -> None:
@@ -334,7 +322,7 @@ def test_null_missing_and_reordered_columns_fit(target: Target) -> None:
 
 
 def test_type_conflict_names_the_column(target: Target) -> None:
-    odd = pa.table({"id": [1], "text": [[1]]})
+    conflicting = pa.table({"id": [1], "text": [[1]]})
     with pytest.raises(BadOutput, match="text"):
-        target.run(numbered(0), odd)
+        target.run(numbered(0), conflicting)
     assert target.rows() == []

@@ -50,15 +50,15 @@ def test_without_a_budget_all_rows_are_one_group(lengths: list[int]) -> None:
     assert group.tolist() == list(range(len(lengths)))
 
 
-@pytest.mark.parametrize(
-    ("length", "multiple", "limit", "expected"),
-    [(5, None, 64, 5), (5, 8, 64, 8), (8, 8, 64, 8), (60, 48, 64, 64), (70, 48, 64, 70)],
-    ids=["as it is", "rounded up", "a multiple", "not beyond the limit", "beyond the limit"],
-)
-def test_length_is_rounded_up_within_the_limit(
-    length: int, multiple: int | None, limit: int, expected: int
-) -> None:
-    assert padded(length, multiple, limit) == expected
+def test_length_is_rounded_up_within_the_limit() -> None:
+    for length, multiple, limit, expected in (
+        (5, None, 64, 5),
+        (5, 8, 64, 8),
+        (8, 8, 64, 8),
+        (60, 48, 64, 64),  # not beyond the limit
+        (70, 48, 64, 70),  # beyond the limit already
+    ):
+        assert padded(length, multiple, limit) == expected, (length, multiple)
 
 
 SAMPLED = {"max_new_tokens": 4, "do_sample": True, "seed": 5}

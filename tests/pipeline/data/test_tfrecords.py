@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.readers import streams
-from batchinference.pipeline.sizing import count_rows
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, masked_crc, record, write_examples
 
@@ -56,6 +54,8 @@ def test_list_columns_are_lists(tmp_path: Path) -> None:
     write(tmp_path, {"tags": [1], "id": 1})
     outcome = read_files("tfrecords", tmp_path, list_columns=["tags"])
     assert outcome.good == [{"tags": [1], "id": 1}]
+    with pytest.raises(BadInput, match="there is no feature 'tag', only id, tags"):
+        read_files("tfrecords", tmp_path, list_columns=["tag"])
 
 
 def test_unexpected_list_fails_its_row(tmp_path: Path) -> None:
@@ -94,42 +94,37 @@ def test_feature_of_an_unsampled_file_is_a_list(tmp_path: Path) -> None:
     assert list(outcome.bad) == [(1, 1)]
 
 
-def test_wrong_checksum_fails_its_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "good", "error"),
+    [
+        (lambda r: r[:-5] + b"\xff" + r[-4:], [0, 1, 3, 4], "is damaged: its checksum is another"),
+        (lambda r: record(b"\xff\xff\xff"), [0, 1, 3, 4], "the record is no tf.train.Example"),
+        (lambda r: b"\xff" + r[1:], [0, 1], "the length of a record is damaged"),
+    ],
+    ids=["content", "no example", "length"],
+)
+def test_damaged_record_fails_its_row_or_the_rest(
+    tmp_path: Path, damage: Callable[[bytes], bytes], good: list[int], error: str
+) -> None:
     records = [record(example(row)) for row in numbers(5)]
-    records[2] = records[2][:-5] + b"\xff" + records[2][-4:]
+    records[2] = damage(records[2])
     (tmp_path / "a.tfrecords").write_bytes(b"".join(records))
     outcome = read_files("tfrecords", tmp_path)
-    assert [row["id"] for row in outcome.good] == [0, 1, 3, 4]
-    assert outcome.bad == {(0, 2): "ValueError: the record is damaged: its checksum is another"}
-    assert outcome.ends == {0: 5}
+    assert [row["id"] for row in outcome.good] == good
+    assert list(outcome.bad) == [(0, 2)]
+    assert error in outcome.bad[0, 2]
+    assert outcome.ends == {0: 5 if len(good) == 4 else 3}
 
 
-def test_record_without_an_example_fails_its_row(tmp_path: Path) -> None:
-    content = record(example({"id": 1})) + record(b"\xff\xff\xff") + record(example({"id": 2}))
-    (tmp_path / "a.tfrecords").write_bytes(content)
-    outcome = read_files("tfrecords", tmp_path)
-    assert outcome.good == [{"id": 1}, {"id": 2}]
-    assert "the record is no tf.train.Example" in outcome.bad[0, 1]
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-@pytest.mark.parametrize("cut", [1, 5, 17], ids=["checksum", "content", "header"])
-def test_rest_of_a_truncated_file_is_one_failed_row(tmp_path: Path, cut: int, packed: bool) -> None:
-    content = b"".join(record(example(row)) for row in numbers(3))[:-cut]
-    (tmp_path / "a.tfrecords").write_bytes(gzip.compress(content) if packed else content)
+def test_rest_of_a_truncated_file_is_one_failed_row(tmp_path: Path) -> None:
     write(tmp_path, {"id": 9}, name="b.tfrecords")
-    outcome = read_files("tfrecords", tmp_path)
-    assert [row["id"] for row in outcome.good] == [0, 1, 9]
-    assert outcome.bad == {(0, 2): "ValueError: the file ends within a record"}
-
-
-def test_rest_after_a_damaged_length_is_one_failed_row(tmp_path: Path) -> None:
-    records = [record(example(row)) for row in numbers(5)]
-    records[2] = b"\xff" + records[2][1:]
-    (tmp_path / "a.tfrecords").write_bytes(b"".join(records))
-    outcome = read_files("tfrecords", tmp_path)
-    assert [row["id"] for row in outcome.good] == [0, 1]
-    assert "the length of a record is damaged" in outcome.bad[0, 2]
+    for cut in (1, 5, 17):  # within the checksum, the content and the header
+        content = b"".join(record(example(row)) for row in numbers(3))[:-cut]
+        for packed in (content, gzip.compress(content)):
+            (tmp_path / "a.tfrecords").write_bytes(packed)
+            outcome = read_files("tfrecords", tmp_path)
+            assert [row["id"] for row in outcome.good] == [0, 1, 9], cut
+            assert outcome.bad == {(0, 2): "ValueError: the file ends within a record"}, cut
 
 
 @pytest.mark.parametrize("damage", [slice(40, 60), slice(-30, None)], ids=["middle", "end"])
@@ -147,23 +142,3 @@ def test_empty_file_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecords").touch()
     outcome = read_files("tfrecords", tmp_path)
     assert (outcome.good, outcome.bad, outcome.ends) == ([], {}, {0: 0})
-
-
-def test_unknown_list_column_is_rejected(tmp_path: Path) -> None:
-    write(tmp_path, {"id": 1, "tag": 2})
-    with pytest.raises(BadInput, match="there is no feature 'tags', only id, tag"):
-        read_files("tfrecords", tmp_path, list_columns=["tags"])
-
-
-@pytest.mark.parametrize("name", ["a.tfrecords", "a.tfrecords.gz"])
-def test_row_count_is_estimated_from_the_beginning(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random = np.random.default_rng(5)
-    write(tmp_path, *({"noise": random.bytes(200)} for _ in range(1500)), name=name)
-    monkeypatch.setattr(streams, "SAMPLE_BYTES", 1 << 17)
-    opened = open_input("tfrecords", tmp_path)
-    count = count_rows(opened.frozen, opened.file_rows.reader, {})
-    assert count is not None
-    assert count.estimated
-    assert abs(count.rows - 1500) < 200

@@ -89,19 +89,18 @@ def test_attention_is_selected(task: str, source: str, attention: str) -> None:
     assert alike(run(runtime, {"text": TEXTS}), expected)
 
 
-@pytest.mark.parametrize(
-    ("count", "strategy", "expected"),
-    [(1, None, None), (2, None, "auto"), (4, "balanced", "balanced"), (1, "auto", "auto")],
-    ids=["one device", "several", "several by a strategy", "one and what does not fit"],
-)
-def test_device_map_follows_devices_and_strategy(
-    count: int, strategy: str | None, expected: str | None
-) -> None:
+def test_device_map_follows_devices_and_strategy() -> None:
     fields = {"task": "feature-extraction", "source": "a", "inputs": {"text": "a"}, "output": "b"}
-    model = TransformersModel.model_validate(
-        {"runtime": "transformers", **fields, "deviceMap": strategy}
-    )
-    assert device_map_of(model, Device("cuda", count=count)) == expected
+    for count, strategy, expected in (
+        (1, None, None),
+        (2, None, "auto"),
+        (4, "balanced", "balanced"),
+        (1, "auto", "auto"),
+    ):
+        model = TransformersModel.model_validate(
+            {"runtime": "transformers", **fields, "deviceMap": strategy}
+        )
+        assert device_map_of(model, Device("cuda", count=count)) == expected, (count, strategy)
 
 
 class Recorder:
@@ -130,22 +129,17 @@ def sharded_example(source: str) -> TransformersModel:
 
 
 @pytest.mark.usefixtures("counted_gpus")
-def test_sharded_example_is_distributed_and_not_moved(bert: str) -> None:
-    recorder = Recorder()
-    source = loading.Source(sharded_example(bert), Device("cuda", count=2))
-    assert source.model(recorder) == "the model"
-    assert recorder.asked.pop("output_loading_info")
-    assert recorder.asked == {"path": bert, "device_map": "balanced", "dtype": torch.float32}
-    assert recorder.moved == []
-
-
-def test_model_for_one_device_is_moved_there(bert: str) -> None:
-    recorder = Recorder()
-    model = sharded_example(bert).model_copy(update={"device_map": None})
-    assert loading.Source(model, Device()).model(recorder) == "the model"
-    assert recorder.asked.pop("output_loading_info")
-    assert recorder.asked == {"path": bert, "dtype": torch.float32}
-    assert recorder.moved == [torch.device("cpu")]
+def test_sharded_model_is_distributed_and_others_are_moved(bert: str) -> None:
+    sharded = sharded_example(bert)
+    for model, device, options, moved in (
+        (sharded, Device("cuda", count=2), {"device_map": "balanced"}, []),
+        (sharded.model_copy(update={"device_map": None}), Device(), {}, [torch.device("cpu")]),
+    ):
+        recorder = Recorder()
+        assert loading.Source(model, device).model(recorder) == "the model"
+        assert recorder.asked.pop("output_loading_info")
+        assert recorder.asked == {"path": bert, "dtype": torch.float32, **options}
+        assert recorder.moved == moved
 
 
 @pytest.mark.usefixtures("counted_gpus")
@@ -197,25 +191,20 @@ def test_revision_of_a_folder_is_rejected(
         loaded("feature-extraction", Path(bert).name, ["text"], revision="main")
 
 
-@pytest.mark.parametrize(
-    ("options", "pil"),
-    [
+def test_options_select_the_image_processor(vit: str, tiny: Tiny) -> None:
+    cases: tuple[tuple[Document, bool], ...] = (
         ({"backend": "pil"}, True),
         ({"backend": "torchvision"}, False),
         ({"use_fast": False}, True),
         ({"use_fast": True}, False),
-    ],
-    ids=repr,
-)
-def test_options_select_the_image_processor(
-    vit: str, tiny: Tiny, options: Document, pil: bool
-) -> None:
-    encoder = loaded("image-classification", vit, ["image"], options=options)
-    pipeline = loaded("image-segmentation", tiny("segmenter"), ["image"], options=options)
-    for processor in (encoder._prepare._processor, pipeline._pipeline.image_processor):
-        assert type(processor).__name__.endswith("Pil") == pil
-    for runtime in (encoder, pipeline):
-        assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1
+    )
+    for options, pil in cases:
+        encoder = loaded("image-classification", vit, ["image"], options=options)
+        pipeline = loaded("image-segmentation", tiny("segmenter"), ["image"], options=options)
+        for processor in (encoder._prepare._processor, pipeline._pipeline.image_processor):
+            assert type(processor).__name__.endswith("Pil") == pil, options
+        for runtime in (encoder, pipeline):
+            assert len(run(runtime, {"image": [np.zeros((40, 50, 3), np.uint8)]})) == 1
 
 
 def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:

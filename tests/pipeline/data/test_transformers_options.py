@@ -37,33 +37,28 @@ def refused(wrong: str, right: str) -> str:
     return re.escape(f"has no option '{wrong}' here; did you mean '{right}'?")
 
 
+MISSPELT: list[tuple[str, str, str, str, Document]] = [
+    ("text-classification", "regressor", "max_lenght", "max_length", {}),
+    ("text-generation", "chat_model", "add_special_token", "add_special_tokens", {}),
+    ("image-text-to-text", "vision_chat", "do_resiz", "do_resize", SEEN),
+    ("audio-classification", "audio_classifier", "truncaton", "truncation", {}),
+    ("video-classification", "video_classifier", "do_normalise", "do_normalize", {}),
+    ("token-classification", "token_classifier", "agregation_strategy", "aggregation_strategy", {}),
+    ("image-segmentation", "segmenter", "treshold", "threshold", {}),
+    ("zero-shot-classification", "entailment_model", "multi_labels", "multi_label", LABELS),
+]
+
+
 @pytest.mark.parametrize(
-    ("task", "model", "wrong", "right", "fields"),
-    [
-        ("text-classification", "regressor", "max_lenght", "max_length", {}),
-        ("text-generation", "chat_model", "add_special_token", "add_special_tokens", {}),
-        ("image-text-to-text", "vision_chat", "do_resiz", "do_resize", SEEN),
-        ("audio-classification", "audio_classifier", "truncaton", "truncation", {}),
-        ("video-classification", "video_classifier", "do_normalise", "do_normalize", {}),
-        (
-            "token-classification",
-            "token_classifier",
-            "agregation_strategy",
-            "aggregation_strategy",
-            {},
-        ),
-        ("image-segmentation", "segmenter", "treshold", "threshold", {}),
-        ("zero-shot-classification", "entailment_model", "multi_labels", "multi_label", LABELS),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ("task", "model", "wrong", "right", "fields"), MISSPELT, ids=[case[0] for case in MISSPELT]
 )
 def test_misspelt_option_error_names_the_nearest(
     task: str, model: str, wrong: str, right: str, fields: Document, tiny: Tiny
 ) -> None:
     column = task.partition("-")[0]
-    inputs = {"audio": "audio", "video": "video", "image": "image"}.get(column, "text")
+    inputs = [column if column in ("audio", "video", "image") else "text"]
     with pytest.raises(ModelLoad, match=refused(wrong, right)):
-        loaded(task, tiny(model), [inputs], options={wrong: 1}, **fields)
+        loaded(task, tiny(model), inputs, options={wrong: 1}, **fields)
 
 
 def test_generating_task_takes_generation_options(writer_of_speech: str) -> None:

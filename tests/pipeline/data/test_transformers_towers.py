@@ -31,19 +31,15 @@ def embed(source: str, normalize: bool | None = None, **columns: list[Any]) -> n
 def features(source: str, **inputs: Any) -> np.ndarray:
     """Return the library's own embeddings, one row at a time."""
     model = transformers.AutoModel.from_pretrained(source).eval()
+    if "text" in inputs:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        prepare, call, options = tokenizer, model.get_text_features, inputs["options"]
+    else:
+        processor = transformers.AutoImageProcessor.from_pretrained(source)
+        prepare, call, options = processor, model.get_image_features, {}
+    (rows,) = (inputs[name] for name in ("text", "image") if name in inputs)
     with torch.inference_mode():
-        if "text" in inputs:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-            found = [
-                model.get_text_features(**tokenizer(text, return_tensors="pt", **inputs["options"]))
-                for text in inputs["text"]
-            ]
-        else:
-            processor = transformers.AutoImageProcessor.from_pretrained(source)
-            found = [
-                model.get_image_features(**processor(image, return_tensors="pt"))
-                for image in inputs["image"]
-            ]
+        found = [call(**prepare(row, return_tensors="pt", **options)) for row in rows]
     return torch.cat([output.pooler_output for output in found]).numpy()
 
 

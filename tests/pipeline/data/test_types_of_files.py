@@ -1,4 +1,4 @@
-"""Typed files whose types differ."""
+"""Typed files whose columns have different types."""
 
 from __future__ import annotations
 
@@ -35,36 +35,52 @@ def write(folder: Path, *columns: Any) -> None:
     ],
     ids=["integers", "numbers", "lists", "nothing", "categories", "structs"],
 )  # fmt: skip
-@pytest.mark.parametrize("turned", [False, True], ids=["wider last", "wider first"])
+@pytest.mark.parametrize("swapped", [False, True], ids=["wider last", "wider first"])
 def test_files_of_two_types_get_the_wider_type(
-    tmp_path: Path, one: pa.Array, other: pa.Array, shared: pa.DataType, turned: bool
+    tmp_path: Path, one: pa.Array, other: pa.Array, shared: pa.DataType, swapped: bool
 ) -> None:
-    write(tmp_path, *((other, one) if turned else (one, other)))
+    write(tmp_path, *((other, one) if swapped else (one, other)))
     outcome = read_files("parquet", tmp_path)
     found = [table.schema.field("a").type for table in outcome.tables if "a" in table.column_names]
     assert len(found) == 2
     assert found[0] == found[1]
     assert found[0] == shared or pa.types.is_struct(shared)
+    if not pa.types.is_struct(shared):
+        values = (other, one) if swapped else (one, other)
+        assert [row["a"] for row in outcome.good] == [value.to_pylist()[0] for value in values]
     assert outcome.bad == {}
 
 
 def test_incompatible_types_are_rejected_before_reading(tmp_path: Path) -> None:
     write(tmp_path, pa.array([1]), pa.array(["x"]))
-    words = r"column 'a' is int64 in .*000\.parquet and string in .*001\.parquet, and no type"
-    with pytest.raises(BadInput, match=words):
-        open_input("parquet", tmp_path)
+    np.save(tmp_path / "0.npy", np.arange(2))
+    np.save(tmp_path / "1.npy", np.array(["x"]))
+    for format_, column, files in (
+        ("parquet", "a", (r"000\.parquet", r"001\.parquet, and no type")),
+        ("numpy", "data", (r"0\.npy", r"1\.npy")),
+    ):
+        one, other = files
+        with pytest.raises(
+            BadInput, match=f"column '{column}' is int64 in .*{one} and string in .*{other}"
+        ):
+            open_input(format_, tmp_path)
     assert read_files("parquet", tmp_path, columns=["n"]).good == [{"n": 0}, {"n": 1}]
 
 
 def test_incompatible_unsampled_file_fails_its_rows(tmp_path: Path) -> None:
     write(tmp_path, *[pa.array([1])] * MANY)
-    unseen = tmp_path / f"{MANY // 2 + 1:03d}.parquet"
-    opened = open_input("parquet", tmp_path)
-    pq.write_table(pa.table({"n": [0, 1], "a": ["x", "y"]}), unseen)
-    outcome = opened.read()
-    words = "TypeError: column 'a' is string, and int64 in other files"
-    assert outcome.bad == {(MANY // 2 + 1, row): words for row in (0, 1)}
+    changed = MANY // 2 + 1
+    for name in "01":
+        np.save(tmp_path / f"{name}.npy", np.arange(2))
+    parquet, numpy = open_input("parquet", tmp_path), open_input("numpy", tmp_path)
+    pq.write_table(pa.table({"n": [0, 1], "a": ["x", "y"]}), tmp_path / f"{changed:03d}.parquet")
+    np.save(tmp_path / "1.npy", np.array(["x", "y"]))
+    outcome, arrays = parquet.read(), numpy.read()
+    message = "TypeError: column '{}' is string, and int64 in other files"
+    assert outcome.bad == {(changed, row): message.format("a") for row in (0, 1)}
     assert len(outcome.good) == MANY - 1
+    assert arrays.bad == {(1, 0): message.format("data")}
+    assert arrays.places == [(0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=["numbers", "vectors"])
@@ -77,23 +93,3 @@ def test_arrays_of_two_types_get_the_wider_type(
     outcome = read_files("numpy", tmp_path)
     assert outcome.column("data").dtype == np.float64
     assert outcome.column("data").tolist() == [*np.zeros(shape).tolist(), *np.ones(shape).tolist()]
-
-
-def test_incompatible_arrays_are_rejected_before_reading(tmp_path: Path) -> None:
-    np.save(tmp_path / "0.npy", np.arange(2))
-    np.save(tmp_path / "1.npy", np.array(["x"]))
-    with pytest.raises(
-        BadInput, match=r"column 'data' is int64 in .*0\.npy and string in .*1\.npy"
-    ):
-        open_input("numpy", tmp_path)
-
-
-def test_incompatible_unsampled_array_fails_its_rows(tmp_path: Path) -> None:
-    np.save(tmp_path / "0.npy", np.arange(2))
-    np.save(tmp_path / "1.npy", np.arange(2))
-    opened = open_input("numpy", tmp_path)
-    np.save(tmp_path / "1.npy", np.array(["x", "y"]))
-    outcome = opened.read()
-    words = "TypeError: column 'data' is string, and int64 in other files"
-    assert outcome.bad == {(1, 0): words}
-    assert outcome.places == [(0, 0), (0, 1)]

@@ -21,8 +21,7 @@ VALUES: dict[str, Any] = {
     "vectors": np.ones((4, 3)),
     "pixels": np.ones((4, 2, 2, 3), np.uint8),
     "several shapes": [np.ones((n, 2)) for n in range(1, 5)],
-    "texts": ["a", "b", "c", "d"],
-    "lists": [[1.0], [2.0], [3.0], [4.0]],
+    **{"texts": ["a", "b", "c", "d"], "lists": [[1.0], [2.0], [3.0], [4.0]]},
     "numbers": [1, 2, 3, 4],
 }
 
@@ -71,29 +70,24 @@ def check(result: pa.Table, values: Any, numbers: list[int]) -> None:
     assert good.column("after").to_pylist() == numbers
     valid = good.column("found").is_valid().to_pylist()
     assert valid == [number >= 4 for number in numbers]
-    there = good.filter(pa.array(valid)).select(["found"])
-    for found, value in zip(to_batch(there)["found"], values, strict=True):
+    filled = good.filter(pa.array(valid)).select(["found"])
+    for found, value in zip(to_batch(filled)["found"], values, strict=True):
         assert np.array_equal(found, value)
 
 
-@pytest.mark.parametrize("order", [[0, 4], [4, 0]], ids=["nothing first", "nothing last"])
-def test_ray_can_join_blocks(values: Any, order: list[int]) -> None:
-    run = runner("some")
+@pytest.mark.parametrize("order", [[0, 4], [4, 0]], ids=["nulls first", "nulls last"])
+def test_blocks_and_batches_can_be_joined(values: Any, order: list[int]) -> None:
     numbers = [number for first in order for number in range(first, first + 4)]
+    run = runner("some")
     check(joined_by_ray([run(table(first, 4)) for first in order]), values, numbers)
-
-
-@pytest.mark.parametrize("order", [[0, 4], [4, 0]], ids=["nothing first", "nothing last"])
-def test_batches_of_a_block_can_be_joined(values: Any, order: list[int]) -> None:
     block = concat([table(first, 4) for first in order])
-    numbers = block.column("n").to_pylist()
     check(runner("some", batchSize=4)(block), values, numbers)
 
 
-@pytest.mark.parametrize("first", [0, 4], ids=["nothing", "values"])
-def test_next_step_sees_the_column_in_every_block(values: Any, first: int) -> None:
-    result = runner("columns")(runner("some")(table(first, 4)))
-    assert data_of([result]) == [{"columns": "n,found,after"}] * 4
+def test_next_step_gets_the_column_in_every_block(values: Any) -> None:
+    for first in (0, 4):
+        result = runner("columns")(runner("some")(table(first, 4)))
+        assert data_of([result]) == [{"columns": "n,found,after"}] * 4
 
 
 def test_column_without_values_keeps_its_place(values: Any) -> None:

@@ -58,13 +58,18 @@ def indexes(outcome: Outcome) -> list[int]:
 
 @pytest.mark.parametrize("ending", CODECS)
 def test_frames_equal_pyav(tmp_path: Path, ending: str) -> None:
-    path = video(tmp_path / f"a.{ending}")
+    path = video(tmp_path / f"a.{ending}", frames=30, rate=10)
     outcome = read_files("video", tmp_path)
     frames = outcome.column("frame")
     assert frames[0].dtype == np.uint8
     assert all(map(np.array_equal, frames, decoded(path)))
-    assert indexes(outcome) == list(range(30))
-    assert outcome.ends == {0: 30}
+    assert (indexes(outcome), outcome.ends) == (list(range(30)), {0: 30})
+    for fps, rows in ((None, 30), (2, 6), (100, 30)):
+        opened = open_input("video", tmp_path, fps=fps)
+        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        assert count is not None
+        assert count.estimated, fps
+        assert abs(count.rows - rows) <= 1, fps
 
 
 def test_timestamps_are_seconds_from_the_beginning(tmp_path: Path) -> None:
@@ -87,28 +92,22 @@ def test_fps_selects_frames(tmp_path: Path, ending: str) -> None:
         assert indexes(read_files("video", tmp_path, fps=fps)) == expected
 
 
-def test_frames_are_resized_to_height_and_width(tmp_path: Path) -> None:
+def test_frames_keep_their_size_or_are_resized(tmp_path: Path) -> None:
     video(tmp_path / "a.mp4", frames=3)
     video(tmp_path / "b.mp4", frames=3, scale=2)
+    frames = read_files("video", tmp_path).column("frame")
+    assert [frame.shape for frame in frames] == [(48, 64, 3)] * 3 + [(96, 128, 3)] * 3
     frames = read_files("video", tmp_path, size=[24, 40]).column("frame")
     assert frames.shape == (6, 24, 40, 3)
     assert np.abs(frames[:3].astype(int) - frames[3:]).mean() < 8
-
-
-def test_videos_keep_their_sizes(tmp_path: Path) -> None:
-    video(tmp_path / "a.mp4", frames=1)
-    video(tmp_path / "b.mp4", frames=1, scale=2)
-    frames = read_files("video", tmp_path).column("frame")
-    assert [frame.shape for frame in frames] == [(48, 64, 3), (96, 128, 3)]
 
 
 @pytest.mark.parametrize("ending", ["mp4", "avi", "mov"])
 def test_damaged_frame_fails_its_row_only(tmp_path: Path, ending: str) -> None:
     damaged(video(tmp_path / f"a.{ending}"), 12)
     outcome = read_files("video", tmp_path)
-    assert list(outcome.bad) == [(0, 12)]
+    assert (list(outcome.bad), outcome.ends) == ([(0, 12)], {0: 30})
     assert indexes(outcome) == [number for number in range(30) if number != 12]
-    assert outcome.ends == {0: 30}
 
 
 def test_file_without_frames_is_one_failed_row(tmp_path: Path) -> None:
@@ -140,14 +139,3 @@ def test_long_video_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.Monkey
     tracemalloc.stop()
     assert rows == 201
     assert peak < 10 << 20  # of 29 MB, with the buffer of the file
-
-
-@pytest.mark.parametrize("ending", CODECS)
-def test_row_count_is_estimated_from_the_header(tmp_path: Path, ending: str) -> None:
-    video(tmp_path / f"a.{ending}", frames=30, rate=10)
-    for fps, rows in ((None, 30), (2, 6), (100, 30)):
-        opened = open_input("video", tmp_path, fps=fps)
-        count = count_rows(opened.frozen, opened.file_rows.reader, {})
-        assert count is not None
-        assert count.estimated
-        assert abs(count.rows - rows) <= 1

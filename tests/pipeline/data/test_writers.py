@@ -30,8 +30,6 @@ from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 from support.documents.parsed_write import write_of
 from support.tiers import examples
 
-COMPRESSIONS = ["snappy", "zstd", "gzip", "lz4", "none"]
-
 
 def encoded(writer: Writer, table: pa.Table) -> bytes:
     """Return the single file of a pickled writer."""
@@ -68,32 +66,32 @@ def everything() -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_parquet_keeps_rows_and_types(compression: str) -> None:
-    file = parquet(everything(), compression)
-    assert file.read().equals(everything())
-    used = {file.metadata.row_group(0).column(at).compression for at in range(3)}
-    assert used == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
+def test_parquet_keeps_rows_and_types() -> None:
+    for compression in ("snappy", "zstd", "gzip", "lz4", "none"):
+        file = parquet(everything(), compression)
+        assert file.read().equals(everything()), compression
+        used = {file.metadata.row_group(0).column(at).compression for at in range(3)}
+        assert used == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
+    found = parquet(pa.table({"x": [float("nan"), float("inf")]})).read().column("x").to_pylist()
+    assert (math.isnan(found[0]), found[1]) == (True, float("inf"))
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("delimiter", [",", ";"])
-def test_csv_writes_lists_as_json(compression: str, delimiter: str) -> None:
-    options = {"compression": compression, "delimiter": delimiter}
-    write = WriteCsv(format="csv", path="/out", **options)
+def test_json_keeps_rows() -> None:
+    for compression in ("none", "gzip"):
+        assert json_lines(everything(), compression) == everything().to_pylist(), compression
+
+
+def test_csv_writes_lists_as_json() -> None:
     table = everything().select(["flag", "real", "text", "list", "struct"])
-    content = encoded(writer_for(write), table)
-    text = gzip.decompress(content) if compression == "gzip" else content
-    (one, two) = csv.DictReader(io.StringIO(text.decode()), delimiter=delimiter)
-    assert (one["flag"], one["real"], one["text"]) == ("true", "1.5", 'ü\n"\u2028')
-    assert json.loads(one["list"]) == [1, None]
-    assert json.loads(one["struct"]) == {"a": 1, "b": [{"c": "x"}]}
-    assert set(two.values()) == {""}
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_json_keeps_rows(compression: str) -> None:
-    assert json_lines(everything(), compression) == everything().to_pylist()
+    for compression, delimiter in (("none", ","), ("none", ";"), ("gzip", ","), ("gzip", ";")):
+        options = {"compression": compression, "delimiter": delimiter}
+        content = encoded(writer_for(WriteCsv(format="csv", path="/out", **options)), table)
+        text = gzip.decompress(content) if compression == "gzip" else content
+        (one, two) = csv.DictReader(io.StringIO(text.decode()), delimiter=delimiter)
+        assert (one["flag"], one["real"], one["text"]) == ("true", "1.5", 'ü\n"\u2028')
+        assert json.loads(one["list"]) == [1, None]
+        assert json.loads(one["struct"]) == {"a": 1, "b": [{"c": "x"}]}
+        assert set(two.values()) == {""}
 
 
 WRITES = {
@@ -101,15 +99,14 @@ WRITES = {
     ".jsonl": WriteJson(format="json", path="/out"),
     ".jsonl.gz": WriteJson(format="json", path="/out", compression="gzip"),
 }
-by_ending = pytest.mark.parametrize("ending", WRITES)
 
 
-@by_ending
-def test_output_is_deterministic_and_named_by_its_format(ending: str) -> None:
-    writer = writer_for(WRITES[ending])
-    ((extension, _),) = writer.files(everything())
-    assert extension == ending
-    assert encoded(writer, everything()) == encoded(writer, everything())
+def test_output_is_deterministic_and_named_by_its_format() -> None:
+    for ending, write in WRITES.items():
+        writer = writer_for(write)
+        ((extension, _),) = writer.files(everything())
+        assert extension == ending
+        assert encoded(writer, everything()) == encoded(writer, everything()), ending
 
 
 def test_json_writes_other_types_as_text() -> None:
@@ -142,13 +139,13 @@ def test_json_writes_other_types_as_text() -> None:
 
 
 def test_json_writes_nan_and_infinity_as_null() -> None:
-    odd = [float("nan"), float("inf"), -float("inf"), 1.5]
+    floats = [float("nan"), float("inf"), -float("inf"), 1.5]
     table = pa.table(
-        {"x": odd, "list": [odd] * 4, "struct": [{"y": value} for value in odd],
-         "tensor": to_column(np.array([[value, 2.0] for value in odd])),
-         "map": pa.array([[("k", value)] for value in odd], pa.map_(pa.string(), pa.float64()))}
+        {"x": floats, "list": [floats] * 4, "struct": [{"y": value} for value in floats],
+         "tensor": to_column(np.array([[value, 2.0] for value in floats])),
+         "map": pa.array([[("k", value)] for value in floats], pa.map_(pa.string(), pa.float64()))}
     )  # fmt: skip
-    for row, value in zip(json_lines(table), odd, strict=True):
+    for row, value in zip(json_lines(table), floats, strict=True):
         kept = value if math.isfinite(value) else None
         assert row == {
             **{"x": kept, "list": [None, None, None, 1.5], "struct": {"y": kept}},
@@ -156,30 +153,33 @@ def test_json_writes_nan_and_infinity_as_null() -> None:
         }
 
 
-def test_parquet_keeps_nan_and_infinity() -> None:
-    found = parquet(pa.table({"x": [float("nan"), float("inf")]})).read().column("x").to_pylist()
-    assert (math.isnan(found[0]), found[1]) == (True, float("inf"))
-
-
-TENSORS = {
+TENSORS: dict[str, Any] = {
     "vectors": np.arange(6, dtype=np.float32).reshape(2, 3),
     "images": np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3),
     "flags": np.array([[True], [False]]),
     "halves": np.array([[0.5], [1.5]], dtype=np.float16),
     "texts": np.array([["a", "bc"], ["d", ""]]),
-    "nothing in them": np.zeros((2, 0)),
+    "empty tensors": np.zeros((2, 0)),
     "several sizes": [np.ones((1, 2), np.uint8), np.zeros((3, 2), np.uint8)],
-    "an empty one": [np.ones((0, 2)), np.zeros((3, 2))],
+    "one empty tensor": [np.ones((0, 2)), np.zeros((3, 2))],
 }
-tensors = pytest.mark.parametrize("values", TENSORS.values(), ids=TENSORS)
 
 
-@tensors
-def test_tensors_become_lists(values: Any) -> None:
-    table = pa.table({"t": to_column(values)})
-    expected = [np.asarray(value).tolist() for value in values]
-    assert parquet(table).read().column("t").to_pylist() == expected
-    assert [row["t"] for row in json_lines(table)] == expected
+@pytest.mark.parametrize("values", TENSORS.values(), ids=TENSORS)
+def test_tensors_become_lists_or_null(values: Any) -> None:
+    part, without = pa.table({"t": to_column(values)}), pa.table({"other": [1]})
+    lists = [np.asarray(value).tolist() for value in values]
+    assert parquet(part).read().column("t").to_pylist() == lists
+    assert [row["t"] for row in json_lines(part)] == lists
+    for table, expected in (
+        (concat([part, without]), [*lists, None]),
+        (concat([without, part, without]), [None, *lists, None]),
+        (concat([part, without]).take([2, 1, 2]), [None, lists[1], None]),
+        (concat([part, without]).slice(2), [None]),
+        (part.slice(1), lists[1:]),
+        (part.slice(0, 0), []),
+    ):
+        assert plain(table).column("t").to_pylist() == expected
 
 
 @pytest.mark.parametrize(("format_", "kind"), [("parquet", "FLOAT[]"), ("json", "DOUBLE[]")])
@@ -204,43 +204,30 @@ def test_duckdb_reads_embeddings_as_lists(format_: str, kind: str, tmp_path: Pat
     assert nearest == [(0,)]
 
 
-@tensors
-def test_rows_without_a_tensor_are_null(values: Any) -> None:
-    part, without = pa.table({"t": to_column(values)}), pa.table({"other": [1]})
-    lists = [np.asarray(value).tolist() for value in values]
-    for table, expected in (
-        (concat([part, without]), [*lists, None]),
-        (concat([without, part, without]), [None, *lists, None]),
-        (concat([part, without]).take([2, 1, 2]), [None, lists[1], None]),
-        (concat([part, without]).slice(2), [None]),
-        (part.slice(1), lists[1:]),
-        (part.slice(0, 0), []),
-    ):
-        assert plain(table).column("t").to_pylist() == expected
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64", "bool"])
-def test_tensor_elements_keep_their_type(dtype: str) -> None:
-    for shapes in (((2, 2), (1, 2)), ((2, 2), (2, 2))):
-        column = to_column([np.ones(shape, dtype) for shape in shapes])
-        kind = plain(pa.table({"t": column})).schema.field("t").type
-        assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
+def test_tensor_elements_keep_their_type_and_shape() -> None:
+    for dtype in ("uint8", "int64", "float32", "float64", "bool"):
+        for shapes in (((2, 2), (1, 2)), ((2, 2), (2, 2))):
+            column = to_column([np.ones(shape, dtype) for shape in shapes])
+            kind = plain(pa.table({"t": column})).schema.field("t").type
+            assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
+    values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
+    assert plain(table).column("t").to_pylist() == values.tolist()
+    assert plain(everything()).equals(everything())
 
 
 HALF = np.array([[0.5, 2], [3, 4]], np.float16)
-HALVES = {
-    "tensors": to_column(HALF),
-    "tensors of several shapes": to_column([HALF[0], HALF[1, :1]]),
-    "numbers": pa.array(HALF[0]),
-    "lists": pa.array([HALF[0].tolist(), None], pa.list_(pa.float16())),
-    "large lists": pa.array([HALF[0].tolist(), None], pa.large_list(pa.float16())),
-    "fixed lists": pa.array(HALF.tolist(), pa.list_(pa.float16(), 2)),
-    "structs": pa.array([{"a": {"b": [0.5]}}, None],
-                        pa.struct({"a": pa.struct({"b": pa.list_(pa.float16())})})),
-}  # fmt: skip
+HALVES = [
+    *(to_column(HALF), to_column([HALF[0], HALF[1, :1]]), pa.array(HALF[0])),
+    pa.array([HALF[0].tolist(), None], pa.list_(pa.float16())),
+    pa.array([HALF[0].tolist(), None], pa.large_list(pa.float16())),
+    pa.array(HALF.tolist(), pa.list_(pa.float16(), 2)),
+    pa.array([{"a": {"b": [0.5]}}, None],
+             pa.struct({"a": pa.struct({"b": pa.list_(pa.float16())})})),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("column", HALVES.values(), ids=HALVES)
+@pytest.mark.parametrize("column", HALVES, ids=lambda column: str(column.type)[:30])
 def test_float16_is_widened_for_spark(column: pa.Array) -> None:
     table = pa.table({"c": column})
     written = parquet(table).read()
@@ -250,24 +237,14 @@ def test_float16_is_widened_for_spark(column: pa.Array) -> None:
                           np.ravel(table.column("c").to_pylist()[0]))  # fmt: skip
 
 
-def test_arrow_tensors_keep_their_shape() -> None:
-    values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
-    assert plain(table).column("t").to_pylist() == values.tolist()
-
-
-def test_tables_without_tensors_are_unchanged() -> None:
-    assert plain(everything()).equals(everything())
-
-
-@pytest.mark.parametrize("limit", [1, 7, 50, 1000])
-def test_large_tensors_are_converted_in_parts(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "MAX_BYTES", limit)
+def test_large_tensors_are_converted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     ragged = [np.arange(number * 2).reshape(number, 2) for number in range(9)]
-    for values in (np.arange(60).reshape(10, 3, 2), ragged):
-        column = plain(pa.table({"t": to_column(values)})).column("t")
-        assert column.to_pylist() == [value.tolist() for value in values]
-        assert (column.num_chunks > 1) == (limit < 500)
+    for limit in (1, 7, 50, 1000):
+        monkeypatch.setattr(base, "MAX_BYTES", limit)
+        for values in (np.arange(60).reshape(10, 3, 2), ragged):
+            column = plain(pa.table({"t": to_column(values)})).column("t")
+            assert column.to_pylist() == [value.tolist() for value in values], limit
+            assert (column.num_chunks > 1) == (limit < 500), limit
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -299,13 +276,12 @@ def test_any_rows_are_read_back(rows: list[dict[str, Any]], compression: str) ->
     ]
 
 
-@by_ending
+@pytest.mark.parametrize("ending", WRITES)
 def test_first_rows_of_an_output_are_shown(ending: str, tmp_path: Path) -> None:
     chosen = WRITES[ending].model_copy(update={"path": str(tmp_path)})
-    writer = writer_for(chosen)
     for name, start in (("part-b", 3), ("part-a", 0)):
         table = pa.table({"n": [start, start + 1, start + 2], "t": ["a\u2028b"] * 3})
-        for extension, content in writer.files(table):
+        for extension, content in writer_for(chosen).files(table):
             (tmp_path / f"{name}{extension}").write_bytes(content)
     for other in ("_SUCCESS", "_batchinference/report.json", ".part-c.tmp"):
         (tmp_path / other).parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Every file format, from a disk and from S3: the rows that were written."""
+"""Every file format on a disk and on S3: the rows that are read equal those written."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ Place = Callable[[Path], str]
 """Copies a directory to where it is read, and returns the address."""
 
 
+@pytest.fixture
+def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket, which the environment gives access to."""
+    name = tmp_path.name.replace("_", "-").lower().strip("-")
+    s3.client().create_bucket(Bucket=name)
+    for variable, value in s3.environment.items():
+        monkeypatch.setenv(variable, value)
+    return name
+
+
 @pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(request: pytest.FixtureRequest) -> Place:
     if request.param == "disk":
         return str
-    server: S3Server = request.getfixturevalue("s3")
-    bucket = tmp_path.name.replace("_", "-").lower().strip("-")
-    server.client().create_bucket(Bucket=bucket)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+    bucket, server = request.getfixturevalue("bucket"), request.getfixturevalue("s3")
 
     def put(directory: Path) -> str:
         files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
@@ -58,13 +64,7 @@ def test_table_has_every_format() -> None:
     assert {case.format for case in CASES.values()} == READERS.keys()
 
 
-def test_missing_object_fails_its_row(
-    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket = tmp_path.name.replace("_", "-").lower().strip("-")
-    s3.client().create_bucket(Bucket=bucket)
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
+def test_missing_object_fails_its_row(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     s3.put(bucket, {"deep/x.txt": b"there"})
     uris = [f"s3://{bucket}/deep/x.txt", f"s3://{bucket}/gone.txt"]
     (tmp_path / "here.csv").write_text("\n".join(["uri", *uris]) + "\n")

@@ -1,4 +1,4 @@
-"""Values of a step that do not fit their column: each fails its own row only."""
+"""Steps that return values of a type that does not fit their column: the row fails."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from batchinference.plan import Stage
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of
+from support.models.run_transformers import objects
 
 Returns = Callable[[Any], Transform]
 KINDS = ["map", "flatMap", "mapBatches", "mapBatches of arrays", "predictBatch"]
@@ -34,32 +35,26 @@ def step_of(kind: str, values: dict[int, Any], monkeypatch: pytest.MonkeyPatch) 
             return [values[int(number)] for number in numbers]
 
     def batches(batch: dict[str, Any]) -> dict[str, Any]:
-        found = [values[int(number)] for number in batch["n"]]
-        if kind == "mapBatches of arrays":
-            array = np.empty(len(found), dtype=object)
-            array[:] = found
-            return {**batch, "v": array}
-        return {**batch, "v": found}
+        found: Any = [values[int(number)] for number in batch["n"]]
+        return {**batch, "v": objects(found) if kind == "mapBatches of arrays" else found}
 
-    targets = {
-        "map": lambda row: {**row, "v": values[int(row["n"])]},
-        "flatMap": lambda row: [{**row, "v": values[int(row["n"])]}],
-        "predictBatch": Predictor,
+    targets: dict[str, tuple[Any, dict[str, Any]]] = {
+        "map": (lambda row: {**row, "v": values[int(row["n"])]}, {"method": "map"}),
+        "flatMap": (lambda row: [{**row, "v": values[int(row["n"])]}], {"method": "flatMap"}),
+        "predictBatch": (Predictor, {"predictBatch": {"input": "n", "output": "v"}}),
     }
+    target, fields = targets.get(kind, (batches, {}))
     name = "Given" if kind == "predictBatch" else "given"
-    monkeypatch.setattr(user_code, name, targets.get(kind, batches), raising=False)
-    more = {"predictBatch": {"input": "n", "output": "v"}} if kind == "predictBatch" else {}
-    method = {"method": kind} if kind in ("map", "flatMap") else {}
-    return PythonStep.model_validate({"callable": f"user_code:{name}", **method, **more})
+    monkeypatch.setattr(user_code, name, target, raising=False)
+    return PythonStep.model_validate({"callable": f"user_code:{name}", **fields})
 
 
 @pytest.fixture(params=KINDS)
 def returns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Returns:
-    def make(values: list[Any]) -> Transform:
-        step = step_of(request.param, dict(enumerate(values)), monkeypatch)
-        return python_transform("own", step)
-
-    return make
+    """Make a step that returns these values for numbers from 0."""
+    return lambda values: python_transform(
+        "own", step_of(request.param, dict(enumerate(values)), monkeypatch)
+    )
 
 
 def numbers(first: int, after: int) -> pa.Table:
@@ -70,9 +65,9 @@ def outcome(changed: pa.Table | Changed) -> tuple[list[Any], dict[int, str]]:
     """Return the values of the column, and the error of each failed row."""
     if isinstance(changed, pa.Table):
         return changed.column("v").to_pylist(), {}
-    there = changed.table.column("v").to_pylist() if changed.table.num_rows else []
+    kept = changed.table.column("v").to_pylist() if changed.table.num_rows else []
     assert changed.parents.tolist() == sorted(set(changed.parents.tolist()) - set(changed.failed))
-    return there, {row: str(error) for row, error in changed.failed.items()}
+    return kept, {row: str(error) for row, error in changed.failed.items()}
 
 
 def test_value_without_an_arrow_type_fails_its_row(returns: Returns) -> None:
@@ -83,34 +78,34 @@ def test_value_without_an_arrow_type_fails_its_row(returns: Returns) -> None:
     assert "surrogates not allowed" in failed[1]
 
 
-@pytest.mark.parametrize(
-    ("values", "good", "failed"),
-    [
-        ([1, 2, "x", None], [1, 2, None], {2: "column 'v' is int64, and this row has string"}),
-        (["x", 1, "y"], ["x", "y"], {1: "column 'v' is string, and this row has int64"}),
-        ([1, "x"], [1], {1: "column 'v' is int64, and this row has string"}),
-        ([1, "x", 2.5], [1.0, 2.5], {1: "column 'v' is int64, and this row has string"}),
-        ([None, {"a": 1}, {"a": "x"}, {"a": 2}], [None, {"a": 1}, {"a": 2}],
-         {2: "column 'v' is struct<a: int64>, and this row has struct<a: string>"}),
-        ([[1], [], 2, [3]], [[1], [], [3]],
-         {2: "column 'v' is list<item: int64>, and this row has int64"}),
-    ],
-    ids=["the odd one", "the first", "a tie", "wider", "structs", "lists"],
-)  # fmt: skip
-def test_majority_type_of_a_batch_wins(
-    returns: Returns, values: list[Any], good: list[Any], failed: dict[int, str]
-) -> None:
-    assert outcome(returns(values)(numbers(0, len(values)))) == (good, failed)
+TYPES: list[tuple[list[Any], list[Any], dict[int, str]]] = [
+    ([1, 2, "x", None], [1, 2, None], {2: "int64, and this row has string"}),
+    (["x", 1, "y"], ["x", "y"], {1: "string, and this row has int64"}),
+    ([1, "x"], [1], {1: "int64, and this row has string"}),  # the first of a tie
+    ([1, "x", 2.5], [1.0, 2.5], {1: "int64, and this row has string"}),  # widened
+    (
+        *([None, {"a": 1}, {"a": "x"}, {"a": 2}], [None, {"a": 1}, {"a": 2}]),
+        {2: "struct<a: int64>, and this row has struct<a: string>"},
+    ),
+    ([[1], [], 2, [3]], [[1], [], [3]], {2: "list<item: int64>, and this row has int64"}),
+]
+"""The values of a batch, those that are kept, and the errors of the other rows."""
+
+
+def test_majority_type_of_a_batch_wins(returns: Returns) -> None:
+    for values, good, failed in TYPES:
+        errors = {row: f"column 'v' is {error}" for row, error in failed.items()}
+        assert outcome(returns(values)(numbers(0, len(values)))) == (good, errors)
 
 
 def test_types_of_the_first_batch_hold_for_later_ones(returns: Returns) -> None:
     step = returns([None, None, 1, 2, "x", "y", "z", 3, 4.5, "w"])
-    words = "column 'v' is int64, and this row has string"
+    reason = "column 'v' is int64, and this row has string"
     assert outcome(step(numbers(0, 2))) == ([None, None], {})
     assert outcome(step(numbers(2, 4))) == ([1, 2], {})
-    assert outcome(step(numbers(4, 6))) == ([], {0: words, 1: words})
-    assert outcome(step(numbers(6, 9))) == ([3.0, 4.5], {0: words})
-    assert outcome(step(numbers(9, 10)))[1] == {0: words.replace("int64", "double")}
+    assert outcome(step(numbers(4, 6))) == ([], {0: reason, 1: reason})
+    assert outcome(step(numbers(6, 9))) == ([3.0, 4.5], {0: reason})
+    assert outcome(step(numbers(9, 10)))[1] == {0: reason.replace("int64", "double")}
 
 
 def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
@@ -133,7 +128,7 @@ def test_untouched_columns_keep_their_rows(returns: Returns) -> None:
     assert changed.table.column("n").to_pylist() == [0, 2]
 
 
-def test_row_with_one_misfit_result_loses_all_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_with_one_mismatched_result_loses_all_results(monkeypatch: pytest.MonkeyPatch) -> None:
     import user_code
 
     def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,16 +156,12 @@ def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert sorted(rows.ids_of(result).tolist()) == list(range(20))
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "kinds"),
-    [
+def test_type_conflict_names_column_and_types() -> None:
+    for one, other, kinds in (
         (pa.array([1]), pa.array(["x"]), "int64 in some rows and string in others"),
         (to_column(np.ones((1, 2))), pa.array(["x"]), r"dtype=double\) in some rows and string in"),
         (pa.array([[1]]), pa.array([["x"]]), "list<item: int64> in some rows and list<item: str"),
-    ],
-    ids=["numbers", "tensors", "lists"],
-)
-def test_type_conflict_names_column_and_types(one: pa.Array, other: pa.Array, kinds: str) -> None:
-    tables = [pa.table({"n": [1], "v": one}), pa.table({"n": [2], "v": other})]
-    with pytest.raises(JobFailure, match=f"column 'v' is .*{kinds}.*give it one type"):
-        concat(tables)
+    ):
+        tables = [pa.table({"n": [1], "v": one}), pa.table({"n": [2], "v": other})]
+        with pytest.raises(JobFailure, match=f"column 'v' is .*{kinds}.*give it one type"):
+            concat(tables)

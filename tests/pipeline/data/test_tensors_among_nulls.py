@@ -1,4 +1,4 @@
-"""Tensors keep their rows when rows without a tensor, such as ends of files, lie among them.
+"""Tensors keep their rows when rows without a tensor, such as ends of files, are between them.
 
 Ray joins blocks into one array, slices it, and finds the tensors of a slice by counting.
 """
@@ -41,7 +41,7 @@ def tensors(numbers: list[int], shape: tuple[int, ...] | None, dtype: str) -> An
     return np.stack(made) if shape else made
 
 
-def among_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) -> pa.Table:
+def with_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) -> pa.Table:
     """Return rows of tensors with ends of files among them, in one chunk."""
     parts = [
         rows.with_ids(to_table({"tensor": tensors([row], shape, dtype)}), 0, row)
@@ -67,7 +67,7 @@ PRESENT = [True, True, False, True, False, False, True, True, True, False, True,
 
 @pytest.mark.parametrize(("shape", "dtype"), KINDS)
 def test_slices_hold_the_tensors_of_their_rows(shape: tuple[int, ...] | None, dtype: str) -> None:
-    whole = among_ends(PRESENT, shape, dtype).select(["tensor"])
+    whole = with_ends(PRESENT, shape, dtype).select(["tensor"])
     for start in range(len(PRESENT)):
         for stop in range(start + 1, len(PRESENT) + 1):
             if not all(PRESENT[start:stop]):
@@ -88,7 +88,7 @@ def test_split_parts_hold_the_tensors_of_their_rows(
     present[0] = True
     start = data.draw(st.integers(0, len(present) - 1))
     stop = data.draw(st.integers(start + 1, len(present)))
-    good, _ = rows.split(among_ends(present, (2, 2), "float32").slice(start, stop - start))
+    good, _ = rows.split(with_ends(present, (2, 2), "float32").slice(start, stop - start))
     numbers = [row for row in range(start, stop) if present[row]]
     for first in range(len(numbers)):
         batch = to_batch(good.slice(first, 2).select(["tensor"]))["tensor"]

@@ -1,4 +1,4 @@
-"""Python steps that take single rows, and classes with a method predict_batch."""
+"""Python steps that process single rows, and classes with a method predict_batch."""
 
 from __future__ import annotations
 
@@ -35,30 +35,35 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def words(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"n": row["n"], "word": word} for word in row["text"].split()]
+def changed(step: Transform, table: pa.Table = TABLE) -> Changed:
+    result = step(table)
+    assert isinstance(result, Changed)
+    return result
+
+
+def column(step: Transform, name: str, table: pa.Table = TABLE) -> list[Any]:
+    """Return a column of the result of a step that keeps all rows."""
+    result = step(table)
+    assert isinstance(result, pa.Table)
+    return list(result.column(name).to_pylist())
 
 
 def test_map_returns_one_row(own: Make) -> None:
-    changed = own(lambda row, by: {**row, "n": row["n"] * by}, method="map", callArgs={"by": 2})(
-        TABLE
-    )
-    assert isinstance(changed, Changed)
-    assert changed.table.to_pydict() == {"n": [2, 4, 6], "text": ["a", "b c", ""]}
-    assert changed.parents.tolist() == [0, 1, 2]
+    step = own(lambda row, by: {**row, "n": row["n"] * by}, method="map", callArgs={"by": 2})
+    result = changed(step)
+    assert result.table.to_pydict() == {"n": [2, 4, 6], "text": ["a", "b c", ""]}
+    assert result.parents.tolist() == [0, 1, 2]
 
 
 def test_flat_map_returns_any_number_of_rows(own: Make) -> None:
-    changed = own(words, method="flatMap")(TABLE)
-    assert isinstance(changed, Changed)
-    assert changed.table.to_pydict() == {"n": [1, 2, 2], "word": ["a", "b", "c"]}
-    assert changed.parents.tolist() == [0, 1, 1]
+    def words(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"n": row["n"], "word": word} for word in row["text"].split()]
 
-
-def test_flat_map_may_return_no_rows(own: Make) -> None:
-    changed = own(lambda row: [], method="flatMap")(TABLE)
-    assert isinstance(changed, Changed)
-    assert (changed.table.num_rows, changed.parents.tolist()) == (0, [])
+    result = changed(own(words, method="flatMap"))
+    assert result.table.to_pydict() == {"n": [1, 2, 2], "word": ["a", "b", "c"]}
+    assert result.parents.tolist() == [0, 1, 1]
+    none = changed(own(lambda row: [], method="flatMap"))
+    assert (none.table.num_rows, none.parents.tolist()) == (0, [])
 
 
 def test_exception_fails_its_row_without_a_retry(own: Make) -> None:
@@ -70,10 +75,9 @@ def test_exception_fails_its_row_without_a_retry(own: Make) -> None:
             raise ValueError("two")
         return row
 
-    changed = own(fragile, method="map")(TABLE)
-    assert isinstance(changed, Changed)
-    assert changed.table.column("n").to_pylist() == [1, 3]
-    assert {row: str(error) for row, error in changed.failed.items()} == {1: "two"}
+    result = changed(own(fragile, method="map"))
+    assert result.table.column("n").to_pylist() == [1, 3]
+    assert {row: str(error) for row, error in result.failed.items()} == {1: "two"}
     assert seen == [1, 2, 3]
 
 
@@ -92,9 +96,8 @@ def test_tensors_are_arrays_in_and_out(own: Make) -> None:
         assert row["image"].shape == (2, 2, 3)
         return {"image": row["image"][::-1]}
 
-    changed = own(turn, method="map")(pa.table({"image": to_column(images)}))
-    assert isinstance(changed, Changed)
-    assert np.array_equal(to_batch(changed.table)["image"], images[:, ::-1])
+    result = changed(own(turn, method="map"), pa.table({"image": to_column(images)}))
+    assert np.array_equal(to_batch(result.table)["image"], images[:, ::-1])
 
 
 def test_invalid_row_ends_the_job(own: Make) -> None:
@@ -125,25 +128,21 @@ class Predictor:
 COLUMNS = {"input": "image", "output": "width"}
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4)], ids=["L", "RGB", "RGBA"])
-def test_predict_batch_gets_images_and_may_return_tensors(
-    own: Make, shape: tuple[int, ...]
-) -> None:
-    images = to_column(np.zeros((4, *shape), dtype=np.uint8))
-    table = own(Predictor, predictBatch=COLUMNS, constructorArgs={"factor": 2})(
-        pa.table({"n": range(4), "image": images})
-    )
-    assert isinstance(table, pa.Table)
-    assert table.column("width").to_pylist() == [6.0] * 4
-    assert table.column_names == ["n", "image", "width"]
+def test_predict_batch_gets_images_and_may_return_tensors(own: Make) -> None:
+    for shape in ((2, 3), (2, 3, 3), (2, 3, 4)):  # L, RGB, RGBA
+        images = to_column(np.zeros((4, *shape), dtype=np.uint8))
+        table = pa.table({"n": range(4), "image": images})
+        step = own(Predictor, predictBatch=COLUMNS, constructorArgs={"factor": 2})
+        assert column(step, "width", table) == [6.0] * 4, shape
+        result = step(table)
+        assert isinstance(result, pa.Table)
+        assert result.column_names == ["n", "image", "width"]
 
 
 def test_constructor_refs_name_objects(own: Make) -> None:
     step = own(Predictor, predictBatch=COLUMNS, constructorRefs={"scale": "math:sqrt"})
     images = to_column(np.zeros((1, 2, 4, 3), dtype=np.uint8))
-    result = step(pa.table({"image": images}))
-    assert isinstance(result, pa.Table)
-    assert result.column("width").to_pylist() == [2.0]
+    assert column(step, "width", pa.table({"image": images})) == [2.0]
 
 
 def test_predict_batch_gets_other_values_unchanged(own: Make) -> None:
@@ -151,9 +150,8 @@ def test_predict_batch_gets_other_values_unchanged(own: Make) -> None:
         def predict_batch(self, texts: list[str]) -> list[int]:
             return [len(text) for text in texts]
 
-    result = own(Lengths, predictBatch={"input": "text", "output": "length"})(TABLE)
-    assert isinstance(result, pa.Table)
-    assert result.column("length").to_pylist() == [1, 3, 0]
+    step = own(Lengths, predictBatch={"input": "text", "output": "length"})
+    assert column(step, "length") == [1, 3, 0]
 
 
 def test_predict_batch_needs_a_result_per_value(own: Make) -> None:

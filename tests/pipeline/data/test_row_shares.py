@@ -72,7 +72,7 @@ def test_shares_add_up_after_two_steps_and_failures(counts: list[int], data: Any
     assert len(total) == len(counts)
 
 
-def test_a_row_without_children_is_skipped() -> None:
+def test_row_without_children_is_skipped() -> None:
     result = apply_step(repeat([2, 0, 1]), batch(3), set_aside)
     good, rest = rows.split(result)
     assert good.column("n").to_pylist() == [0, 0, 2]
@@ -86,7 +86,7 @@ def test_shares_are_stored_only_for_divided_rows() -> None:
     assert rows.SHARE in apply_step(repeat([1, 2, 1]), batch(3), set_aside).column_names
 
 
-def test_a_share_is_divided_without_remainder() -> None:
+def test_share_is_divided_without_remainder() -> None:
     divided = divide(np.array([7, 1]), np.array([0, 0, 0, 1, 1]), 2)
     assert divided is not None
     assert divided.tolist() == [3, 2, 2, 1, 0]

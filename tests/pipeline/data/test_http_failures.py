@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -51,7 +50,7 @@ async def test_passing_errors_are_retried() -> None:
     assert len(server.requests) == 2 * len(rows)
 
 
-async def test_a_rejected_request_fails_its_row_only() -> None:
+async def test_rejected_request_fails_its_row_only() -> None:
     def reject(text: str, _: int) -> web.Response | None:
         return web.Response(status=int(text), text="no") if text.isdigit() else None
 
@@ -66,7 +65,7 @@ async def test_a_rejected_request_fails_its_row_only() -> None:
     assert len(server.requests) == len(rejected) + 2
 
 
-async def test_an_error_about_every_row_fails_the_job_at_once() -> None:
+async def test_error_about_every_row_fails_the_job_at_once() -> None:
     for status in (301, 307, 401, 404, 405):
         async with served(always(status, "not here", Location="/other")) as server:
             with pytest.raises(JobFailure, match=f"endpoint answered {status}: not here .http"):
@@ -74,7 +73,7 @@ async def test_an_error_about_every_row_fails_the_job_at_once() -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_lasting_error_of_one_row_fails_the_row() -> None:
+async def test_lasting_error_of_one_row_fails_the_row() -> None:
     one = failing(lambda text, _: web.Response(status=500, text="oh") if text == "b" else None)
     async with served(one) as server:
         answers = await ask(chat(url=server.url, **QUICK), question=["a", "b", "c"])
@@ -83,21 +82,19 @@ async def test_a_lasting_error_of_one_row_fails_the_row() -> None:
     assert isinstance(alone, RequestFailed), "also without other rows"
 
 
-@pytest.mark.parametrize("how", ["hang", "cut"])
-async def test_a_row_without_an_answer_fails_if_others_have_one(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("hang", "no answer within 0.5 seconds"), ("cut", "cannot be reached: Server")],
+)
+async def test_missing_answer_fails_the_row_if_others_have_one(how: str, message: str) -> None:
     async with served(never_answering(b"bad", how)) as server:
         model = chat(url=server.url, **QUICK, timeoutSeconds=0.5, concurrency=1)
-        answers = await ask(model, question=["a", "bad", "c"])
-    assert [answers[0], answers[2]] == ["a", "c"]
-    assert isinstance(answers[1], RequestFailed)
-
-
-@pytest.mark.parametrize("how", ["hang", "cut"])
-async def test_an_endpoint_without_answers_fails_the_attempt(how: str) -> None:
+        first, missing, last = await ask(model, question=["a", "bad", "c"])
+        assert [first, last] == ["a", "c"]
+        assert isinstance(missing, RequestFailed)
     async with served(never_answering(b"a", how)) as server:
         model = chat(url=server.url, **QUICK, timeoutSeconds=0.5)
-        words = "no answer within 0.5 seconds" if how == "hang" else "cannot be reached: Server"
-        with pytest.raises(ConnectionError, match=words):
+        with pytest.raises(ConnectionError, match=message):
             await ask(model, question=["a"])
     assert len(server.requests) == 2
 
@@ -117,21 +114,16 @@ def never_answering(text: bytes, how: str) -> Answer:
     return answer
 
 
-async def test_an_unavailable_endpoint_fails_the_attempt() -> None:
-    for status in (429, 502, 503):
+async def test_unavailable_endpoint_fails_the_attempt() -> None:
+    for status, rows in ((429, 3), (502, 3), (503, 3), (500, 12)):
+        questions = [f"row {number}" for number in range(rows)]
         async with served(always(status, "later")) as server:
             with pytest.raises(ConnectionError, match=f"answered {status}: later") as caught:
-                await ask(chat(url=server.url, **QUICK), question=["a", "b", "c"])
-        assert not is_about_the_row(caught.value)
+                await ask(chat(url=server.url, **QUICK), question=questions)
+        assert not is_about_the_row(caught.value), status
 
 
-async def test_an_endpoint_that_fails_every_row_fails_the_attempt() -> None:
-    async with served(always(500, "broken")) as server:
-        with pytest.raises(ConnectionError, match="the endpoint answered 500: broken"):
-            await ask(chat(url=server.url, **QUICK), question=[f"row {n}" for n in range(12)])
-
-
-async def test_a_refused_connection_fails_the_attempt() -> None:
+async def test_refused_connection_fails_the_attempt() -> None:
     model = chat(url=f"http://127.0.0.1:{free_port()}", **QUICK)
     with pytest.raises(ConnectionError, match="cannot be reached: ClientConnectorError"):
         await ask(model, question=["a"])
@@ -158,14 +150,11 @@ async def test_retry_after_delays_all_rows(unit: str, monkeypatch: pytest.Monkey
     assert len(server.requests) == 3
 
 
-async def test_a_used_up_quota_fails_the_job() -> None:
+async def test_too_long_retry_after_is_not_waited_for() -> None:
     async with served(always(429, "quota", **{"Retry-After": "86400"})) as server:
         with pytest.raises(JobFailure, match="asks to wait 86400 seconds: its quota is used up"):
             await ask(chat(url=server.url), question=["a"])
     assert len(server.requests) == 1
-
-
-async def test_a_too_long_retry_after_is_not_waited_for() -> None:
     async with served(always(500, "broken", **{"Retry-After": "86400"})) as server:
         (answer,) = await ask(chat(url=server.url), question=["a"])
     assert str(answer) == "the endpoint answered 500: broken"
@@ -173,7 +162,7 @@ async def test_a_too_long_retry_after_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500, 503])
-async def test_a_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_KEY", "sk-secret1")
     said = json.dumps({"error": "Incorrect key: Bearer sk-secret1", "choices": [{}]})
     async with served(always(status, said)) as server:
@@ -186,7 +175,7 @@ async def test_a_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.Mon
     assert "secret1" not in message
 
 
-async def test_a_malformed_answer_is_retried() -> None:
+async def test_malformed_answer_is_retried() -> None:
     rows = ["", "{", "<html>", "[]", "{}", '{"choices": []}', '"ok"']
     first = failing(lambda text, count: web.Response(text=text[2:]) if count == 1 else None)
     async with served(first) as server:
@@ -195,9 +184,9 @@ async def test_a_malformed_answer_is_retried() -> None:
     assert len(server.requests) == 2 * len(rows)
 
 
-async def test_an_answer_without_text_fails_the_row() -> None:
-    empty: dict[str, Any] = {"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}
-    async with served(failing(lambda *_: web.json_response(empty))) as server:
+async def test_answer_without_text_fails_the_row() -> None:
+    choice = {"message": {"content": None}, "finish_reason": "stop"}
+    async with served(failing(lambda *_: web.json_response({"choices": [choice]}))) as server:
         (error,) = await ask(chat(url=server.url), question=["a"])
     assert str(error) == "the answer is no text: null"
     assert len(server.requests) == 1

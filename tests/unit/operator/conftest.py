@@ -1,13 +1,29 @@
-"""What several tests of the operator use."""
+"""Fixtures for the tests of the operator: an operator in memory, and scripted servers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
+from kubernetes.aio.client import ApiClient, Configuration
 
+from batchinference_operator.runtime import api_server
+from batchinference_operator.runtime.api_server import ApiServer
+from support.operator.harness import Harness
+from support.operator.reconcile_loop import ReconcileLoop
 from support.servers.scripted_http import Answer, Serve, Server, served
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def loop() -> ReconcileLoop:
+    """The reconcile loop of a new job."""
+    return ReconcileLoop()
 
 
 @pytest.fixture
@@ -17,5 +33,28 @@ async def serve() -> AsyncIterator[Serve]:
 
         async def start(answer: Answer) -> Server:
             return await stack.enter_async_context(served(answer))
+
+        yield start
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets gateways retry at once."""
+    monkeypatch.setattr(api_server, "PAUSES", (0.0, 0.0))
+
+
+@pytest.fixture
+async def connect(
+    serve: Serve, no_pauses: None
+) -> AsyncIterator[Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]]:
+    """Starts a server and a gateway to it."""
+    async with AsyncExitStack() as stack:
+
+        async def start(answer: Answer) -> tuple[ApiServer, Server]:
+            server = await serve(answer)
+            configuration = Configuration(host=server.url)
+            configuration.api_key["BearerToken"] = "bearer the-operators-own"
+            client = await stack.enter_async_context(ApiClient(configuration))
+            return ApiServer(client), server
 
         yield start

@@ -1,9 +1,8 @@
-"""Jobs that an operator of an older version has left in the middle of their work."""
+"""Running jobs of an operator of an older version are adopted."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 
@@ -19,28 +18,29 @@ TURNS = {
 }
 
 
-def left_running(turn: Turn | None) -> ReconcileLoop:
-    """The status that version 0.1 wrote: it knew of no attempts."""
+@pytest.fixture(params=list(TURNS.values()), ids=list(TURNS))
+def loop(request: pytest.FixtureRequest) -> ReconcileLoop:
+    """A job with a status of version 0.1, which had no attempts."""
     loop = ReconcileLoop()
-    told = {"reason": "Running", "message": "rows are being processed", "observedGeneration": 1}
-    ready: dict[str, Any] = {"type": "Ready", "status": "False", "lastTransitionTime": CREATED}
+    ready = {
+        "type": "Ready", "status": "False", "lastTransitionTime": CREATED, "reason": "Running",
+        "message": "rows are being processed", "observedGeneration": 1,
+    }  # fmt: skip
     loop.status = {
         "phase": "Running",
         "observedGeneration": 1,
-        "conditions": [{**ready, **told}],
+        "conditions": [ready],
         "progress": {"rows": 10, "total": 20},
         "startTime": CREATED,
         "rayJobName": "job-1",
         "rayClusterName": "job-1-abcde",
     }
     loop.ray_jobs = {"job-1": ray_job_body(**RUNNING, rayClusterName="job-1-abcde")}
-    loop.turn = turn
+    loop.turn = request.param
     return loop
 
 
-@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
-def test_its_ray_job_is_followed_and_no_other_is_made(turn: Turn | None) -> None:
-    loop = left_running(turn)
+def test_existing_ray_job_is_adopted_and_completed(loop: ReconcileLoop) -> None:
     before = copy.deepcopy(loop.ray_jobs)
     loop.reconcile()
     loop.set_report(JobState.RUNNING, rows=15)
@@ -51,12 +51,6 @@ def test_its_ray_job_is_followed_and_no_other_is_made(turn: Turn | None) -> None
     (attempt,) = loop.status["attempts"]
     assert (attempt["number"], attempt["rayJobName"]) == (1, "job-1")
     assert attempt["startTime"] == CREATED
-
-
-@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
-def test_it_comes_to_its_end_as_any_other(turn: Turn | None) -> None:
-    loop = left_running(turn)
-    loop.reconcile()
     loop.set_report(JobState.SUCCEEDED, rows=20)
     loop.set_kuberay_status(**SUCCEEDED)
     loop.reconcile(5)

@@ -2,78 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
-from batchinference_operator.runtime import api_server
 from batchinference_operator.runtime.api_server import ApiServer
 from batchinference_operator.runtime.exchange import request
 from batchinference_operator.runtime.gateway import PAGE, Conflict, Refused
 from batchinference_operator.status.observations import RayJobView
 from support.operator.objects import NAMESPACE, ray_job_body
-from support.servers.scripted_http import Serve, Server, answering
+from support.servers.scripted_http import Answer, Serve, Server, answering
 
+Connect = Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]
 JOBS = f"/apis/batchinference.dev/v1alpha1/namespaces/{NAMESPACE}/batchinferences"
 RAY_JOBS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayjobs"
+RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
 PATCH = {"phase": "Running", "progress": {"eta": None}}
+RAY_JOB = RayJobView.of(ray_job_body(rayClusterName=None))
+RAY_JOB_WITH_CLUSTER = RayJobView.of(ray_job_body(rayClusterName="job-1-abcde"))
 
 
-def status(code: int, reason: str, message: str = "in the server's words") -> dict[str, Any]:
-    """What an API server answers when it does not do what it was asked."""
+def status(code: int, reason: str, message: str = "boom") -> dict[str, Any]:
+    """The answer of an API server that does not do what it was asked."""
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason,
             "message": message}  # fmt: skip
 
 
 NOT_FOUND = answering(404, status(404, "NotFound"))
 UNKNOWN_KIND = answering(404, "404 page not found\n", "text/plain")
-
-
-def body(kind: str) -> dict[str, Any]:
-    return {"kind": kind, "metadata": {"name": "x", "namespace": NAMESPACE}, "data": {"a": "b"}}
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_server, "PAUSES", (0.0, 0.0))
-
-
-@asynccontextmanager
-async def gateway_to(server: Server) -> AsyncIterator[ApiServer]:
-    configuration = Configuration(host=server.url)
-    configuration.api_key["BearerToken"] = "bearer the-operators-own"
-    async with ApiClient(configuration) as client:
-        yield ApiServer(client)
-
-
-async def patch_status(gateway: ApiServer) -> object:
-    return await gateway.patch_status(NAMESPACE, "job", "41", PATCH)
-
-
-async def release(gateway: ApiServer) -> None:
-    await gateway.release(NAMESPACE, RayJobView.of(ray_job_body(rayClusterName=None)))
-
-
-async def remove(gateway: ApiServer) -> None:
-    await gateway.remove(NAMESPACE, RayJobView.of(ray_job_body(rayClusterName=None)))
-
-
-async def warning(gateway: ApiServer) -> str:
-    return await gateway.warning(NAMESPACE, "Pod", "job-1-head")
-
-
-async def look_up(gateway: ApiServer) -> Any:
-    return await gateway.ray_job(NAMESPACE, "job-1")
-
-
-async def create(gateway: ApiServer) -> None:
-    await gateway.create(body("RayJob"))
-
-
 REFUSALS = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -83,10 +42,22 @@ REFUSALS = {
     500: "InternalError",
     503: "ServiceUnavailable",
 }
-CALLS = [create, look_up, release, remove, patch_status, warning]
 
 
-# --- what is sent -----------------------------------------------------------------------
+def body(kind: str) -> dict[str, Any]:
+    return {"kind": kind, "metadata": {"name": "x", "namespace": NAMESPACE}, "data": {"a": "b"}}
+
+
+Call = Callable[[ApiServer], Awaitable[Any]]
+CALLS: dict[str, Call] = {
+    "create": lambda gateway: gateway.create(body("RayJob")),
+    "get": lambda gateway: gateway.ray_job(NAMESPACE, "job-1"),
+    "release": lambda gateway: gateway.release(NAMESPACE, RAY_JOB),
+    "remove": lambda gateway: gateway.remove(NAMESPACE, RAY_JOB),
+    "patch status": lambda gateway: gateway.patch_status(NAMESPACE, "job", "41", PATCH),
+    "warning": lambda gateway: gateway.warning(NAMESPACE, "Pod", "job-1-head"),
+}
+each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
 @pytest.mark.parametrize(
@@ -97,81 +68,68 @@ CALLS = [create, look_up, release, remove, patch_status, warning]
         ("RayJob", RAY_JOBS),
     ],
 )
-async def test_each_kind_is_created_where_it_belongs(serve: Serve, kind: str, path: str) -> None:
-    server = await serve(answering(201, body(kind)))
-    async with gateway_to(server) as gateway:
-        await gateway.create(body(kind))
-    (asked,) = server.requests
-    assert (asked.method, asked.path, asked.body) == ("POST", path, body(kind))
-    assert asked.headers["Content-Type"] == "application/json"
+async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str, path: str) -> None:
+    gateway, server = await connect(answering(201, body(kind)))
+    await gateway.create(body(kind))
+    (sent,) = server.requests
+    assert (sent.method, sent.path, sent.body) == ("POST", path, body(kind))
+    assert sent.headers["Content-Type"] == "application/json"
 
 
-async def test_a_status_is_one_merge_patch_that_names_its_version(serve: Serve) -> None:
-    server = await serve(answering(200, {}))
-    async with gateway_to(server) as gateway:
-        assert await patch_status(gateway) is not None
-    (asked,) = server.requests
-    assert (asked.method, asked.path) == ("PATCH", f"{JOBS}/job/status")
-    assert asked.headers["Content-Type"] == "application/merge-patch+json"
-    assert asked.body == {"metadata": {"resourceVersion": "41"}, "status": PATCH}
-
-
-async def test_a_release_sets_the_wait_to_nothing(serve: Serve) -> None:
-    server = await serve(answering(200, {}))
-    async with gateway_to(server) as gateway:
-        await release(gateway)
-    (asked,) = server.requests
-    assert (asked.method, asked.path) == ("PATCH", f"{RAY_JOBS}/job-1")
-    assert asked.headers["Content-Type"] == "application/merge-patch+json"
-    assert asked.body == {"spec": {"ttlSecondsAfterFinished": 0}}
-
-
-async def test_release_deletes_the_ray_cluster_first(
-    serve: Serve,
+@pytest.mark.parametrize(
+    ("call", "path", "patch"),
+    [
+        ("patch status", f"{JOBS}/job/status",
+         {"metadata": {"resourceVersion": "41"}, "status": PATCH}),
+        ("release", f"{RAY_JOBS}/job-1", {"spec": {"ttlSecondsAfterFinished": 0}}),
+    ],
+)  # fmt: skip
+async def test_patches_are_merge_patches(
+    connect: Connect, call: str, path: str, patch: object
 ) -> None:
-    """KubeRay may be away. What is released is not looked at again."""
-    server = await serve(answering(200, {}))
-    async with gateway_to(server) as gateway:
-        await gateway.release(NAMESPACE, RayJobView.of(ray_job_body(rayClusterName="job-1-abcde")))
-    clusters = RAY_JOBS.replace("rayjobs", "rayclusters")
-    assert [(asked.method, asked.path) for asked in server.requests] == [
-        ("DELETE", f"{clusters}/job-1-abcde"),
+    gateway, server = await connect(answering(200, {}))
+    assert (await CALLS[call](gateway) is not None) == (call == "patch status")
+    (sent,) = server.requests
+    assert (sent.method, sent.path, sent.body) == ("PATCH", path, patch)
+    assert sent.headers["Content-Type"] == "application/merge-patch+json"
+
+
+async def test_release_deletes_the_ray_cluster_first(connect: Connect) -> None:
+    """KubeRay may be away, and a released RayJob is not reconciled again."""
+    gateway, server = await connect(answering(200, {}))
+    await gateway.release(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    assert [(sent.method, sent.path) for sent in server.requests] == [
+        ("DELETE", f"{RAY_CLUSTERS}/job-1-abcde"),
         ("PATCH", f"{RAY_JOBS}/job-1"),
     ]
 
 
-async def test_a_ray_job_comes_as_the_server_has_it(serve: Serve) -> None:
-    there = ray_job_body(jobStatus="RUNNING")
-    server = await serve(answering(200, there))
-    async with gateway_to(server) as gateway:
-        assert await look_up(gateway) == there
-    (asked,) = server.requests
-    assert (asked.method, asked.path, asked.body) == ("GET", f"{RAY_JOBS}/job-1", None)
+async def test_get_returns_the_object(connect: Connect) -> None:
+    gateway, server = await connect(answering(200, ray_job_body(jobStatus="RUNNING")))
+    assert await gateway.ray_job(NAMESPACE, "job-1") == ray_job_body(jobStatus="RUNNING")
+    (sent,) = server.requests
+    assert (sent.method, sent.path, sent.body) == ("GET", f"{RAY_JOBS}/job-1", None)
 
 
-@pytest.mark.parametrize("cluster", ["", "job-1-abcde"], ids=["no-cluster", "a-cluster"])
-async def test_remove_deletes_ray_job_and_cluster_by_uid(serve: Serve, cluster: str) -> None:
-    server = await serve(answering(200, {}))
-    seen = RayJobView.of(ray_job_body(rayClusterName=cluster or None))
-    async with gateway_to(server) as gateway:
-        await gateway.remove(NAMESPACE, seen)
+@pytest.mark.parametrize("seen", [RAY_JOB, RAY_JOB_WITH_CLUSTER], ids=["no-cluster", "cluster"])
+async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen: Any) -> None:
+    gateway, server = await connect(answering(200, {}))
+    await gateway.remove(NAMESPACE, seen)
     first, *others = server.requests
     assert (first.method, first.path) == ("DELETE", f"{RAY_JOBS}/job-1")
     assert first.body["preconditions"] == {"uid": "uid-of-job-1"}
-    clusters = RAY_JOBS.replace("rayjobs", "rayclusters")
-    expected = [("DELETE", f"{clusters}/{cluster}")] if cluster else []
-    assert [(asked.method, asked.path) for asked in others] == expected
-    for asked in server.requests:
-        assert asked.body["propagationPolicy"] == "Background"
+    expected = [("DELETE", f"{RAY_CLUSTERS}/{seen.cluster}")] if seen.cluster else []
+    assert [(sent.method, sent.path) for sent in others] == expected
+    assert {sent.body["propagationPolicy"] for sent in server.requests} == {"Background"}
 
 
-async def test_a_namesake_that_is_not_removed_is_no_error(serve: Serve) -> None:
-    async with gateway_to(await serve(answering(409, status(409, "Conflict")))) as gateway:
-        await remove(gateway)
+async def test_remove_ignores_the_conflict_of_a_recreated_ray_job(connect: Connect) -> None:
+    gateway, _ = await connect(answering(409, status(409, "Conflict")))
+    await gateway.remove(NAMESPACE, RAY_JOB)
 
 
 def event(reason: str, message: str = "", **times: Any) -> dict[str, Any]:
-    """It is normal without a message, and a warning with one."""
+    """A normal event without a message, a warning with one."""
     return {
         "metadata": {"creationTimestamp": "2026-03-01T12:00:00Z"},
         "type": "Warning" if message else "Normal",
@@ -188,56 +146,44 @@ MISSING = event("FailedMount", "no volume", series={"lastObservedTime": "2026-03
 AT_ONCE = event("FailedMount", "no secret", lastTimestamp="2026-03-01T12:02:00Z")
 PULLING = event("Pulling", lastTimestamp="2026-03-01T12:10:00Z")
 NAMESERVERS = event("DNSConfigForming", "too many", lastTimestamp="2026-03-01T12:11:00Z")
+NO_ACCOUNT = event("NoServiceAccount", "none of that name")
+HEAD_CREATED = event("CreatedHeadPod", lastTimestamp="2026-03-01T12:02:00Z")
+POD = ("Pod", "job-1-head")
+CLUSTER = ("RayCluster", "job-1-xyz")
 
 
 @pytest.mark.parametrize(
-    ("events", "words"),
+    ("involved", "events", "message"),
     [
-        ([], ""),
-        ([UNSCHEDULED, SCHEDULED], ""),
-        ([UNSCHEDULED], ""),
-        ([UNSCHEDULED, SCHEDULED, UNMOUNTED], "no secret"),
-        ([MISSING, SCHEDULED, UNMOUNTED], "no volume"),
-        ([AT_ONCE, SCHEDULED], "no secret"),
-        ([PULLING, SCHEDULED, UNMOUNTED], ""),
-        ([UNMOUNTED, SCHEDULED, NAMESERVERS], "no secret"),
-        ([NAMESERVERS, SCHEDULED], ""),
+        (POD, [], ""),
+        (POD, [UNSCHEDULED, SCHEDULED], ""),
+        (POD, [UNSCHEDULED], ""),
+        (POD, [UNSCHEDULED, SCHEDULED, UNMOUNTED], "no secret"),
+        (POD, [MISSING, SCHEDULED, UNMOUNTED], "no volume"),
+        (POD, [AT_ONCE, SCHEDULED], "no secret"),
+        (POD, [PULLING, SCHEDULED, UNMOUNTED], ""),
+        (POD, [UNMOUNTED, SCHEDULED, NAMESERVERS], "no secret"),
+        (POD, [NAMESERVERS, SCHEDULED], ""),
+        (CLUSTER, [NO_ACCOUNT], "none of that name"),
+        (CLUSTER, [NO_ACCOUNT, HEAD_CREATED], ""),
     ],
-    ids=["none", "has-a-node", "no-node", "mount", "last", "at-once", "healed", "among", "other"],
-)
-async def test_last_event_of_a_pod_says_why_it_does_not_start(
-    serve: Serve, events: list[Any], words: str
-) -> None:
-    server = await serve(answering(200, {"items": events}))
-    async with gateway_to(server) as gateway:
-        assert await warning(gateway) == words
-    (asked,) = server.requests
-    assert asked.path == f"/api/v1/namespaces/{NAMESPACE}/events"
-    assert "involvedObject.name=job-1-head" in asked.query["fieldSelector"]
-
-
-@pytest.mark.parametrize(
-    ("events", "words"),
-    [
-        ([event("NoServiceAccount", "none of that name")], "none of that name"),
-        ([event("NoServiceAccount", "none of that name"),
-          event("CreatedHeadPod", lastTimestamp="2026-03-01T12:02:00Z")], ""),
-    ],
-    ids=["warned", "healed"],
+    ids=["none", "has-a-node", "no-node", "mount", "last", "at-once", "healed", "among", "other",
+         "cluster", "healed-cluster"],
 )  # fmt: skip
-async def test_last_warning_event_of_a_ray_cluster_is_its_trouble(
-    serve: Serve, events: list[Any], words: str
+async def test_last_warning_says_why_an_object_does_not_start(
+    connect: Connect, involved: tuple[str, str], events: list[Any], message: str
 ) -> None:
-    server = await serve(answering(200, {"items": events}))
-    async with gateway_to(server) as gateway:
-        assert await gateway.warning(NAMESPACE, "RayCluster", "job-1-xyz") == words
-    (asked,) = server.requests
-    about = "involvedObject.kind=RayCluster,involvedObject.name=job-1-xyz"
-    assert asked.query["fieldSelector"] == about
+    gateway, server = await connect(answering(200, {"items": events}))
+    assert await gateway.warning(NAMESPACE, *involved) == message
+    (sent,) = server.requests
+    kind, name = involved
+    assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/events"
+    selector = f"involvedObject.kind={kind},involvedObject.name={name}"
+    assert sent.query["fieldSelector"] == selector
 
 
 @pytest.mark.parametrize(
-    ("conditions", "words"),
+    ("conditions", "message"),
     [
         ([], ""),
         ([{"type": "QuotaReserved", "status": "True", "message": "reserved"}], ""),
@@ -245,38 +191,37 @@ async def test_last_warning_event_of_a_ray_cluster_is_its_trouble(
         ([{"type": "Evicted", "status": "True", "message": "preempted"}], "preempted"),
         ([{"type": "Evicted", "status": "False", "message": "preempted"}], ""),
     ],
-    ids=["nothing", "admitted", "waiting", "evicted", "once-evicted"],
+    ids=["none", "admitted", "waiting", "evicted", "evicted-before"],
 )
-async def test_kueue_says_why_it_holds_a_ray_job_back(
-    serve: Serve, conditions: list[Any], words: str
+async def test_workload_conditions_say_why_a_ray_job_is_queued(
+    connect: Connect, conditions: list[Any], message: str
 ) -> None:
-    server = await serve(answering(200, {"items": [{"status": {"conditions": conditions}}]}))
-    async with gateway_to(server) as gateway:
-        assert await gateway.why_queued(NAMESPACE, RayJobView.of(ray_job_body())) == words
-    (asked,) = server.requests
-    assert asked.path == f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
-    assert asked.query["labelSelector"] == "kueue.x-k8s.io/job-uid=uid-of-job-1"
+    workload = {"status": {"conditions": conditions}}
+    gateway, server = await connect(answering(200, {"items": [workload]}))
+    assert await gateway.why_queued(NAMESPACE, RAY_JOB) == message
+    (sent,) = server.requests
+    assert sent.path == f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
+    assert sent.query["labelSelector"] == "kueue.x-k8s.io/job-uid=uid-of-job-1"
 
 
-async def test_missing_kueue_gives_no_reason(serve: Serve) -> None:
-    async with gateway_to(await serve(answering(404, "404 page not found"))) as gateway:
-        assert await gateway.why_queued(NAMESPACE, RayJobView.of(ray_job_body())) == ""
+async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:
+    gateway, _ = await connect(answering(404, "404 page not found"))
+    assert await gateway.why_queued(NAMESPACE, RAY_JOB) == ""
 
 
-async def test_a_job_has_the_pods_that_bear_its_label(serve: Serve) -> None:
+async def test_pods_of_a_job_are_listed_by_label(connect: Connect) -> None:
     answer = {"items": [{"metadata": {"name": "job-1-head"}}], "metadata": {}}
-    server = await serve(answering(200, answer))
-    async with gateway_to(server) as gateway:
-        assert await gateway.pods(NAMESPACE, "job") == {"job-1-head"}
-    (asked,) = server.requests
-    assert asked.path == f"/api/v1/namespaces/{NAMESPACE}/pods"
-    assert asked.query["labelSelector"] == "batchinference.dev/name=job"
+    gateway, server = await connect(answering(200, answer))
+    assert await gateway.pods(NAMESPACE, "job") == {"job-1-head"}
+    (sent,) = server.requests
+    assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/pods"
+    assert sent.query["labelSelector"] == "batchinference.dev/name=job"
 
 
 @pytest.mark.parametrize(
-    ("namespace", "place"), [("", ""), (NAMESPACE, f"/namespaces/{NAMESPACE}")]
+    ("namespace", "scope"), [("", ""), (NAMESPACE, f"/namespaces/{NAMESPACE}")]
 )
-async def test_everything_is_listed_in_pages(serve: Serve, namespace: str, place: str) -> None:
+async def test_lists_are_read_in_pages(connect: Connect, namespace: str, scope: str) -> None:
     page = {"items": [ray_job_body()], "metadata": {"continue": "a/b"}}
     last = {"items": [ray_job_body("job-2")], "metadata": {}}
     pages = [web.json_response(page), web.json_response(last)]
@@ -284,100 +229,84 @@ async def test_everything_is_listed_in_pages(serve: Serve, namespace: str, place
     async def answer(request: web.Request) -> web.StreamResponse:
         return pages.pop(0)
 
-    server = await serve(answer)
-    async with gateway_to(server) as gateway:
-        names = [one["metadata"]["name"] async for one in gateway.all("RayJob", namespace)]
+    gateway, server = await connect(answer)
+    names = [one["metadata"]["name"] async for one in gateway.all("RayJob", namespace)]
     assert names == ["job-1", "job-2"]
-    assert {asked.path for asked in server.requests} == {f"/apis/ray.io/v1{place}/rayjobs"}
-    assert [asked.query.get("continue") for asked in server.requests] == [None, "a/b"]
-    assert {asked.query["limit"] for asked in server.requests} == {str(PAGE)}
-    assert all("labelSelector" in asked.query for asked in server.requests)
+    assert {sent.path for sent in server.requests} == {f"/apis/ray.io/v1{scope}/rayjobs"}
+    assert [sent.query.get("continue") for sent in server.requests] == [None, "a/b"]
+    assert {sent.query["limit"] for sent in server.requests} == {str(PAGE)}
+    assert all("labelSelector" in sent.query for sent in server.requests)
 
 
-@pytest.mark.parametrize("call", CALLS)
-async def test_every_request_carries_the_operators_token(
-    serve: Serve, call: Callable[[ApiServer], Any]
-) -> None:
-    server = await serve(answering(200, {"items": []}))
-    async with gateway_to(server) as gateway:
-        await call(gateway)
-    (asked,) = server.requests
-    assert asked.headers["Authorization"] == "bearer the-operators-own"
-    assert asked.headers["Accept"] == "application/json"
+@each_call
+async def test_every_request_has_the_operators_token(connect: Connect, call: Call) -> None:
+    gateway, server = await connect(answering(200, {"items": []}))
+    await call(gateway)
+    (sent,) = server.requests
+    assert sent.headers["Authorization"] == "bearer the-operators-own"
+    assert sent.headers["Accept"] == "application/json"
 
 
-# --- what comes back --------------------------------------------------------------------
-
-
-async def test_an_object_that_exists_already_is_as_good_as_created(serve: Serve) -> None:
-    server = await serve(answering(409, status(409, "AlreadyExists")))
-    async with gateway_to(server) as gateway:
-        await create(gateway)
-
-
-async def test_a_quota_that_was_changed_meanwhile_has_created_nothing(serve: Serve) -> None:
-    """Such a 409 comes from admission; the object does not exist."""
-    words = 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified'
-    server = await serve(answering(409, status(409, "Conflict", words)))
-    async with gateway_to(server) as gateway:
-        with pytest.raises(Conflict, match="resourcequotas"):
-            await create(gateway)
-
-
-async def test_a_job_that_has_changed_is_a_conflict(serve: Serve) -> None:
-    server = await serve(answering(409, status(409, "Conflict", "the object has been modified")))
-    async with gateway_to(server) as gateway:
-        with pytest.raises(Conflict, match="has been modified"):
-            await patch_status(gateway)
-
-
-async def test_missing_object_is_no_error(serve: Serve) -> None:
-    async with gateway_to(await serve(NOT_FOUND)) as gateway:
-        assert await look_up(gateway) is None
-        assert await patch_status(gateway) is None
-        await release(gateway)
-        await remove(gateway)
-
-
-@pytest.mark.parametrize("call", CALLS)
-async def test_unknown_kind_is_not_a_missing_object(
-    serve: Serve, call: Callable[[ApiServer], Any]
-) -> None:
-    """An API server that has just started, or a CRD that is being replaced, answers like this; a
-    running job must not be taken for deleted because of it."""
-    async with gateway_to(await serve(UNKNOWN_KIND)) as gateway:
-        with pytest.raises(Refused, match=r"^404: 404 page not found$"):
-            await call(gateway)
-
-
-@pytest.mark.parametrize("call", CALLS)
-async def test_refusal_carries_the_words_of_the_server(
-    serve: Serve, call: Callable[[ApiServer], Any]
-) -> None:
-    server = await serve(NOT_FOUND)
-    async with gateway_to(server) as gateway:
-        for code, reason in REFUSALS.items():
-            server.answer = answering(code, status(code, reason))
-            with pytest.raises(Refused, match=f"^{code}: in the server's words$"):
-                await call(gateway)
+async def test_create_accepts_an_existing_object(connect: Connect) -> None:
+    gateway, _ = await connect(answering(409, status(409, "AlreadyExists")))
+    await CALLS["create"](gateway)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("call", "message"),
+    [
+        # a 409 of admission, so the object does not exist
+        ("create", 'Operation cannot be fulfilled on resourcequotas "q": the object has been '
+                   "modified"),
+        ("patch status", "the object has been modified"),
+    ],
+)  # fmt: skip
+async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, message: str) -> None:
+    gateway, _ = await connect(answering(409, status(409, "Conflict", message)))
+    with pytest.raises(Conflict, match=message):
+        await CALLS[call](gateway)
+
+
+async def test_missing_object_is_no_error(connect: Connect) -> None:
+    gateway, _ = await connect(NOT_FOUND)
+    for call in ("get", "patch status", "release", "remove"):
+        assert await CALLS[call](gateway) is None, call
+
+
+@each_call
+async def test_unknown_kind_is_not_a_missing_object(connect: Connect, call: Call) -> None:
+    """An API server that has just started, or a CRD that is being replaced, answers like this. A
+    running job must not be taken for deleted then."""
+    gateway, _ = await connect(UNKNOWN_KIND)
+    with pytest.raises(Refused, match=r"^404: 404 page not found$"):
+        await call(gateway)
+
+
+@each_call
+async def test_refusal_has_the_message_of_the_server(connect: Connect, call: Call) -> None:
+    gateway, server = await connect(NOT_FOUND)
+    for code, reason in REFUSALS.items():
+        server.answer = answering(code, status(code, reason))
+        with pytest.raises(Refused, match=f"^{code}: boom$"):
+            await call(gateway)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
     [("<html>Bad Gateway</html>", "<html>Bad Gateway</html>"), ("", ""), ("[1]", "[1]"),
      (b"\xff", "\N{REPLACEMENT CHARACTER}")],
-    ids=["html", "nothing", "other-json", "no-text"],
+    ids=["html", "empty", "other-json", "binary"],
 )  # fmt: skip
-async def test_words_that_are_not_the_api_servers_own_are_passed_on(
-    serve: Serve, content: Any, words: str
+async def test_error_that_is_no_status_object_is_passed_on(
+    connect: Connect, content: Any, message: str
 ) -> None:
-    async with gateway_to(await serve(answering(502, content, "text/html"))) as gateway:
-        with pytest.raises(Refused) as refusal:
-            await create(gateway)
-    assert str(refusal.value) == f"502: {words}"
+    gateway, _ = await connect(answering(502, content, "text/html"))
+    with pytest.raises(Refused) as refusal:
+        await CALLS["create"](gateway)
+    assert str(refusal.value) == f"502: {message}"
 
 
-async def test_a_request_gives_status_and_plain_data(serve: Serve) -> None:
+async def test_request_returns_status_and_plain_data(serve: Serve) -> None:
     server = await serve(answering(200, {"items": [1]}))
     async with ApiClient(Configuration(host=server.url)) as client:
         assert await request(client, "GET", "/anything?limit=1") == (200, {"items": [1]})

@@ -1,8 +1,9 @@
-"""Attempts at a job: what begins one, what stands in the status of it, what follows its failure."""
+"""The attempts of a job: when one begins, what the status records, and when it is retried."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,54 +17,32 @@ from batchinference_operator.status.attempts import MAX_ATTEMPTS, closed, failed
 from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, owner
 from support.operator.reconcile_loop import ReconcileLoop
 
+END = "2026-03-01T12:00:00Z"
 AT_ONCE = {"maxAttempts": 3, "backoff": {"initial": "0s"}}
 
 
 def failed_once(**retry: object) -> ReconcileLoop:
     """A job whose first attempt was lost with its node."""
     loop = ReconcileLoop(retry={**AT_ONCE, **retry})
-    loop.run()
-    loop.fail()
+    loop.lose()
     return loop
 
 
-# --- the first one ----------------------------------------------------------------------
+def remove_failed(loop: ReconcileLoop) -> None:
+    """The operator deletes the RayJob of the failed attempt, and KubeRay finalizes it."""
+    loop.reconcile()
+    loop.finalize_deletions()
 
 
-def test_a_planned_attempt_has_its_number_and_its_ray_job() -> None:
-    loop = ReconcileLoop()
+def test_successful_attempt_is_recorded_from_plan_to_end(loop: ReconcileLoop) -> None:
     loop.plan()
     assert loop.phase == "Planning"
     assert loop.status["attempts"] == [{"number": 1, "rayJobName": "job-1"}]
     assert (loop.status["attempt"], loop.status["rayJobName"]) == (1, "job-1")
-
-
-def test_it_begins_at_the_look_that_sees_its_ray_job() -> None:
-    loop = ReconcileLoop()
-    loop.start()
-    assert loop.attempt["startTime"] == "2026-03-01T12:00:00Z"
-    assert loop.status["startTime"] == "2026-03-01T12:00:00Z"
-
-
-def test_the_rows_of_an_attempt_are_those_of_its_last_driver() -> None:
-    loop = ReconcileLoop()
-    loop.run(rows=10)
-    loop.set_report(JobState.RUNNING, rows=4)
-    loop.reconcile(2)
-    assert loop.attempt["rows"] == 4
-
-
-def test_the_last_report_counts_the_last_rows() -> None:
-    loop = ReconcileLoop()
-    loop.run(rows=10)
-    loop.set_report(JobState.SUCCEEDED, rows=25)
-    loop.reconcile(2)
-    assert loop.attempt["rows"] == 25
-
-
-def test_an_attempt_that_succeeds_says_so() -> None:
-    loop = ReconcileLoop()
-    loop.run()
+    loop.reconcile()
+    started = "2026-03-01T12:00:00Z"
+    assert (loop.attempt["startTime"], loop.status["startTime"]) == (started, started)
+    loop.set_kuberay_status(**RUNNING)
     loop.set_report(JobState.SUCCEEDED)
     loop.reconcile(60)
     assert loop.attempt["outcome"] == "Succeeded"
@@ -72,39 +51,38 @@ def test_an_attempt_that_succeeds_says_so() -> None:
     assert loop.status["failedAttempts"] == 0
 
 
-# --- failure ----------------------------------------------------------------------------
+@pytest.mark.parametrize(("state", "rows"), [(JobState.RUNNING, 4), (JobState.SUCCEEDED, 25)])
+def test_attempt_has_the_rows_of_its_last_report(
+    loop: ReconcileLoop, state: JobState, rows: int
+) -> None:
+    loop.run(rows=10)
+    loop.set_report(state, rows=rows)
+    loop.reconcile(2)
+    assert loop.attempt["rows"] == rows
 
 
-def test_a_failed_attempt_keeps_its_cause_and_its_words() -> None:
+def test_transient_cause_is_recorded_and_retried() -> None:
     loop = failed_once()
     assert loop.attempt["outcome"] == "Failed"
     assert (loop.attempt["cause"], loop.attempt["message"]) == ("NodeLost", "in its words")
     assert loop.status["failedAttempts"] == 1
-
-
-def test_a_cause_that_is_retried_leads_to_retrying() -> None:
-    loop = failed_once()
     assert (loop.phase, loop.reason) == ("Retrying", "Retrying")
     assert loop.message == "attempt 1 failed: NodeLost: in its words"
     assert "completionTime" not in loop.status
 
 
-def test_failed_attempt_is_removed_after_its_end_is_written() -> None:
-    loop = ReconcileLoop(retry=AT_ONCE)
-    loop.run()
-    assert loop.fail().remove == ()
-    assert [seen.name for seen in loop.reconcile().remove] == ["job-1"]
-
-
-def test_what_it_holds_is_looked_after_soon_however_long_the_pause() -> None:
+def test_failed_ray_job_is_removed_after_its_end_is_recorded() -> None:
     loop = ReconcileLoop(retry={"backoff": {"initial": "1h", "max": "1h"}})
     loop.run()
-    assert loop.fail().again_after == 0
-    assert loop.reconcile().again_after == POLL_SECONDS
+    actions = loop.fail()
+    assert (actions.remove, actions.again_after) == ((), 0)
+    actions = loop.reconcile()
+    assert [seen.name for seen in actions.remove] == ["job-1"]
+    assert actions.again_after == POLL_SECONDS, "the backoff does not delay the removal"
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
-def test_the_end_of_a_job_is_looked_after_by_no_event_alone(state: JobState) -> None:
+def test_finished_job_is_requeued_without_any_event(state: JobState) -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 1})
     loop.run()
     loop.set_report(state, message="in its words")
@@ -112,7 +90,7 @@ def test_the_end_of_a_job_is_looked_after_by_no_event_alone(state: JobState) -> 
     assert loop.reconcile().again_after == END_SECONDS
 
 
-def test_retry_waits_until_the_old_attempt_is_gone() -> None:
+def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
     loop = failed_once()
     loop.reconcile()
     for _ in range(3):
@@ -121,12 +99,14 @@ def test_retry_waits_until_the_old_attempt_is_gone() -> None:
     loop.finalize_deletions()
     assert [body["metadata"]["name"] for body in loop.reconcile().create][-1] == "job-2"
     assert loop.phase == "Planning"
+    (secret,) = loop.reconcile().create
+    assert secret["metadata"]["name"] == Names("job", owner()["uid"], 2).secret
+    assert secret["metadata"]["ownerReferences"][0]["name"] == "job-2"
+    assert [attempt["number"] for attempt in loop.status["attempts"]] == [1, 2]
 
 
 def test_ended_ray_job_stays_and_its_cluster_is_released() -> None:
-    loop = ReconcileLoop(retry=AT_ONCE)
-    loop.run()
-    loop.fail()
+    loop = failed_once()
     loop.set_kuberay_status(jobStatus="FAILED", jobDeploymentStatus="Failed")
     actions = loop.reconcile()
     assert (actions.remove, [seen.name for seen in actions.release]) == ((), ["job-1"])
@@ -134,84 +114,60 @@ def test_ended_ray_job_stays_and_its_cluster_is_released() -> None:
     assert set(loop.ray_jobs) == {"job-1", "job-2"}
 
 
-def test_the_next_attempt_is_a_new_ray_job_with_its_own_token() -> None:
-    loop = failed_once()
-    loop.reconcile()
-    loop.finalize_deletions()
-    loop.reconcile()
-    (secret,) = loop.reconcile().create
-    asked = Names("job", owner()["uid"], 2)
-    assert secret["metadata"]["name"] == asked.secret
-    assert secret["metadata"]["ownerReferences"][0]["name"] == "job-2"
-    assert [attempt["number"] for attempt in loop.status["attempts"]] == [1, 2]
-
-
-def test_progress_does_not_go_back_from_one_attempt_to_the_next() -> None:
+def test_progress_does_not_decrease_with_the_next_attempt() -> None:
     loop = ReconcileLoop(retry=AT_ONCE)
     loop.run(rows=70)
     loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
+    remove_failed(loop)
     loop.run(rows=5)
     assert loop.status["progress"]["rows"] == 70
     assert loop.attempt["rows"] == 5
 
 
-def test_a_job_has_failed_when_no_attempt_is_left() -> None:
+def test_job_fails_when_no_attempt_is_left() -> None:
     loop = ReconcileLoop(retry={**AT_ONCE, "maxAttempts": 2})
     for _ in range(2):
-        loop.run()
-        loop.fail()
-        loop.reconcile()
-        loop.finalize_deletions()
+        loop.lose()
+        remove_failed(loop)
     assert (loop.phase, loop.reason) == ("Failed", "NodeLost")
     assert loop.status["failedAttempts"] == 2
     assert len(loop.status["attempts"]) == 2
 
 
-def test_a_cause_that_is_not_retried_fails_the_job_at_once() -> None:
-    loop = ReconcileLoop()
+def test_permanent_cause_fails_the_job_at_once(loop: ReconcileLoop) -> None:
     loop.run()
     loop.fail("BadInput", "no such bucket")
     assert (loop.phase, loop.reason, loop.message) == ("Failed", "BadInput", "no such bucket")
 
 
 @pytest.mark.parametrize(
-    ("on", "cause", "phase"),
+    ("on_cause", "cause", "phase"),
     [
         ({"BadInput": "retry"}, "BadInput", "Retrying"),
         ({"NodeLost": "fail"}, "NodeLost", "Failed"),
         ({"NodeLost": "fail"}, "OutOfMemory", "Retrying"),
+        ({}, "RayJobDeleted", "Failed"),
+        ({"RayJobDeleted": "retry"}, "RayJobDeleted", "Retrying"),
     ],
-    ids=["retry", "fail", "another"],
 )
-def test_a_job_may_decide_otherwise(on: dict[str, str], cause: str, phase: str) -> None:
-    loop = ReconcileLoop(retry={"onCause": on})
+def test_on_cause_overrides_the_default(on_cause: dict[str, str], cause: str, phase: str) -> None:
+    loop = ReconcileLoop(retry={"onCause": on_cause})
     loop.run()
-    loop.fail(cause)
-    assert loop.phase == phase
-
-
-def test_deleted_ray_job_is_retried_only_by_on_cause() -> None:
-    for on, phase in (({}, "Failed"), ({"RayJobDeleted": "retry"}, "Retrying")):
-        loop = ReconcileLoop(retry={"onCause": on})
-        loop.run()
+    if cause == "RayJobDeleted":
         loop.ray_jobs.clear()
         loop.report = None
         loop.reconcile()
-        assert (loop.phase, loop.attempt["cause"]) == (phase, "RayJobDeleted")
+    else:
+        loop.fail(cause)
+    assert (loop.phase, loop.attempt["cause"]) == (phase, cause)
 
 
-def test_foreign_ray_job_replaces_a_deleted_one() -> None:
-    loop = ReconcileLoop()
+def test_foreign_ray_job_replaces_a_deleted_one(loop: ReconcileLoop) -> None:
     loop.run()
     loop.ray_job["metadata"]["ownerReferences"] = [owner(OTHER_UID)]
     loop.report = None
     loop.reconcile()
     assert loop.attempt["cause"] == "RayJobDeleted"
-
-
-# --- the wait between two ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,58 +178,41 @@ def test_foreign_ray_job_replaces_a_deleted_one() -> None:
         ({"initial": "1m", "max": "150s"}, [60, 120, 150, 150]),
         ({"initial": "1h", "max": "1m"}, [60, 60, 60, 60]),
     ],
-    ids=["usual", "none", "limited", "above-its-limit"],
+    ids=["default", "none", "limited", "initial-above-maximum"],
 )
-def test_the_wait_doubles_up_to_its_limit(backoff: dict[str, str], waits: list[int]) -> None:
+def test_backoff_doubles_up_to_its_maximum(backoff: dict[str, str], waits: list[int]) -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 5, "backoff": backoff})
     for wait in waits:
-        loop.run()
-        loop.fail()
-        begins = loop.now + timedelta(seconds=wait)
-        assert loop.status["nextAttemptTime"] == stamp(begins)
+        loop.lose()
+        assert loop.status["nextAttemptTime"] == stamp(loop.now + timedelta(seconds=wait))
         loop.reconcile(wait)
         loop.finalize_deletions()
     assert loop.status["failedAttempts"] == 4
 
 
-def test_retry_starts_at_next_attempt_time() -> None:
+def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:
     loop = failed_once(backoff={"initial": "1m"})
     assert loop.status["nextAttemptTime"] == "2026-03-01T12:01:00Z"
-    loop.reconcile()
-    loop.finalize_deletions()
-    assert loop.reconcile(59).create == ()
+    remove_failed(loop)
+    loop.generation = 2
+    assert loop.reconcile(20).again_after == 40
+    generations = {condition["observedGeneration"] for condition in loop.status["conditions"]}
+    assert (loop.phase, loop.status["observedGeneration"], generations) == ("Retrying", 2, {2})
+    assert loop.reconcile(39).create == ()
     assert loop.reconcile(1).create != ()
     assert "nextAttemptTime" not in loop.status
 
 
-def test_a_wait_ends_with_the_jobs_total_time() -> None:
+def test_total_deadline_ends_the_backoff() -> None:
     loop = ReconcileLoop(deadlines={"total": "30s"}, retry={"backoff": {"initial": "1m"}})
-    loop.run()
-    loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.lose()
+    remove_failed(loop)
     assert loop.reconcile().again_after == 30
     loop.reconcile(30)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
 
 
-def test_a_change_during_the_wait_is_seen_and_the_wait_goes_on() -> None:
-    loop = ReconcileLoop(retry={"backoff": {"initial": "1m"}})
-    loop.run()
-    loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
-    loop.generation = 2
-    assert loop.reconcile(20).again_after == 40
-    told = {condition["observedGeneration"] for condition in loop.status["conditions"]}
-    assert (loop.phase, loop.status["observedGeneration"], told) == ("Retrying", 2, {2})
-
-
-# --- stopped between two writes ---------------------------------------------------------
-
-
-def test_unrecorded_ray_job_belongs_to_the_attempt() -> None:
-    loop = ReconcileLoop()
+def test_unrecorded_ray_job_belongs_to_the_attempt(loop: ReconcileLoop) -> None:
     loop.plan()
     loop.status = {}
     assert [body["kind"] for body in loop.reconcile().create] == ["Secret"]
@@ -281,8 +220,7 @@ def test_unrecorded_ray_job_belongs_to_the_attempt() -> None:
     assert "startTime" in loop.attempt
 
 
-def test_one_that_is_being_taken_away_again_is_waited_for() -> None:
-    loop = ReconcileLoop()
+def test_deleting_unrecorded_ray_job_is_waited_for(loop: ReconcileLoop) -> None:
     loop.plan()
     loop.status = {}
     loop.ray_jobs["job-1"]["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
@@ -290,30 +228,24 @@ def test_one_that_is_being_taken_away_again_is_waited_for() -> None:
     assert (actions.create, actions.status, actions.again_after) == ((), None, POLL_SECONDS)
 
 
-def test_an_end_that_came_while_the_operator_was_away_is_written() -> None:
-    loop = ReconcileLoop()
+def test_end_missed_by_the_operator_is_recorded(loop: ReconcileLoop) -> None:
     loop.start()
     loop.set_kuberay_status(**{**RUNNING, **SUCCEEDED})
     loop.reconcile(86_400)
     assert (loop.phase, loop.attempt["outcome"]) == ("Succeeded", "Succeeded")
 
 
-# --- bounds -----------------------------------------------------------------------------
+def test_attempt_ends_once() -> None:
+    once = closed(opened({}, Names("job", "uid", 1)), "Failed", END, Cause.NODE_LOST)
+    assert closed(once, "Suspended", "2026-03-01T13:00:00Z") == once
 
 
-def test_a_status_keeps_the_last_attempts_and_counts_all() -> None:
-    status: dict[str, object] = {}
+def test_status_keeps_the_last_attempts_and_counts_all() -> None:
+    status: dict[str, Any] = {}
     for number in range(1, MAX_ATTEMPTS + 6):
         status = opened(status, Names("job", "uid", number))
-        status = closed(status, "Failed", "2026-03-01T12:00:00Z", Cause.NODE_LOST, "x" * 5000)
+        status = closed(status, "Failed", END, Cause.NODE_LOST, "x" * 5000)
     kept = status["attempts"]
-    assert isinstance(kept, list)
     assert [attempt["number"] for attempt in kept] == list(range(6, MAX_ATTEMPTS + 6))
     assert failed(status) == MAX_ATTEMPTS + 5
     assert len(kept[-1]["message"]) == 1024
-
-
-def test_an_attempt_ends_once() -> None:
-    status = opened({}, Names("job", "uid", 1))
-    once = closed(status, "Failed", "2026-03-01T12:00:00Z", Cause.NODE_LOST)
-    assert closed(once, "Suspended", "2026-03-01T13:00:00Z") == once

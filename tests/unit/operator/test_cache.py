@@ -1,4 +1,4 @@
-"""What is remembered of the watches' events, and what of it a look at a job gets to see."""
+"""The cache of watched objects, and what it shows to a reconcile of a job."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from support.operator.objects import (
     ray_job_body,
     waiting,
 )
+from support.operator.virtual_time import ManualClock
 
 KEY = (NAMESPACE, "job")
 LATER = "2026-03-01T13:00:00Z"
@@ -30,46 +31,44 @@ STUCK = waiting("ImagePullBackOff", "no such image")
 KILLED = {"containerStatuses": [{"name": "ray", "state": {"terminated": {"reason": "OOMKilled"}}}]}
 
 
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def empty_cache(clock: ManualClock) -> Cache:
+    return Cache(lambda: clock.seconds)
 
 
 @pytest.fixture
-def cache(clock: Clock) -> Cache:
-    return Cache(clock)
+def cache(empty_cache: Cache) -> Cache:
+    """A cache with one job."""
+    empty_cache.set_job(job_body())
+    return empty_cache
 
 
-def seen(cache: Cache) -> Observed:
+def observe(cache: Cache) -> Observed:
     observed = cache.observe(KEY)
     assert observed is not None
     return observed
 
 
-def namesake(body: dict[str, Any]) -> dict[str, Any]:
-    """An object that bears the same name, and was created later."""
+def recreated(body: dict[str, Any]) -> dict[str, Any]:
+    """Another object of the same name, created later."""
     metadata = {**body["metadata"], "uid": OTHER_UID, "creationTimestamp": LATER}
     return {**body, "metadata": metadata}
 
 
-def test_nothing_is_known_of_a_job_that_no_watch_has_shown(cache: Cache) -> None:
-    cache.set_ray_job(ray_job_body())
-    cache.pods.put(pod_body(**STUCK))
-    assert cache.observe(KEY) is None
+def test_job_without_watch_event_is_unknown(empty_cache: Cache) -> None:
+    empty_cache.set_ray_job(ray_job_body())
+    empty_cache.pods.put(pod_body(**STUCK))
+    assert empty_cache.observe(KEY) is None
 
 
-def test_every_event_gives_the_key_of_its_job(cache: Cache) -> None:
-    for take, body in (
+def test_every_event_returns_the_key_of_its_job(empty_cache: Cache) -> None:
+    cache = empty_cache
+    for handle, body in (
         (cache.set_job, job_body()),
         (cache.drop_job, job_body()),
         (cache.set_ray_job, ray_job_body()),
@@ -78,22 +77,19 @@ def test_every_event_gives_the_key_of_its_job(cache: Cache) -> None:
         (cache.pods.put, pod_body()),
         (cache.pods.drop, pod_body()),
     ):
-        assert take(body) == KEY
+        assert handle(body) == KEY, (handle, body)
 
 
-def test_a_look_sees_the_job_its_ray_jobs_and_its_pods_by_name(cache: Cache) -> None:
-    cache.pods.put(pod_body("job-1-worker-b", **STUCK))
-    cache.pods.put(pod_body("job-1-worker-a", **STUCK))
-    cache.pods.put(pod_body("job-1-head"))
-    cache.set_ray_job(ray_job_body(**RUNNING))
-    cache.set_ray_job(ray_job_body("job-2"))
-    cache.set_job(job_body())
-    observed = seen(cache)
+def test_observation_has_job_ray_jobs_and_pods_by_name(empty_cache: Cache) -> None:
+    for name, status in (("job-1-worker-b", STUCK), ("job-1-worker-a", STUCK), ("job-1-head", {})):
+        empty_cache.pods.put(pod_body(name, **status))
+    bodies = ray_job_body(**RUNNING), ray_job_body("job-2")
+    for body in bodies:
+        empty_cache.set_ray_job(body)
+    empty_cache.set_job(job_body())
+    observed = observe(empty_cache)
     assert observed.job.name == "job"
-    assert observed.ray_jobs == {
-        "job-1": RayJobView.of(ray_job_body(**RUNNING)),
-        "job-2": RayJobView.of(ray_job_body("job-2")),
-    }
+    assert observed.ray_jobs == {seen.name: seen for seen in map(RayJobView.of, bodies)}
     trouble = Trouble(Cause.IMAGE_PULL, "no such image")
     assert [(pod.name, pod.trouble) for pod in observed.pods] == [
         ("job-1-head", None),
@@ -103,8 +99,7 @@ def test_a_look_sees_the_job_its_ray_jobs_and_its_pods_by_name(cache: Cache) -> 
     assert (observed.report, observed.driver_reached) == (None, False)
 
 
-def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(cache: Cache) -> None:
-    cache.set_job(job_body())
+def test_equal_job_names_in_two_namespaces_are_distinct(cache: Cache) -> None:
     cache.set_job(job_body(namespace="other"))
     cache.set_ray_job(ray_job_body())
     observed = cache.observe(("other", "job"))
@@ -112,374 +107,317 @@ def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(cache: Cache) -> None:
     assert observed.ray_jobs == {}
 
 
-def test_the_last_event_counts(cache: Cache) -> None:
-    cache.set_job(job_body(resourceVersion="1"))
+def test_last_event_wins(cache: Cache) -> None:
     cache.set_job(job_body(resourceVersion="2"))
     cache.set_ray_job(ray_job_body(**RUNNING))
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    observed = seen(cache)
-    assert observed.job.resource_version == "2"
-    assert observed.ray_jobs["job-1"].succeeded
-
-
-def test_what_is_deleted_is_gone(cache: Cache) -> None:
-    cache.set_job(job_body())
-    cache.set_ray_job(ray_job_body())
-    cache.pods.put(pod_body(**STUCK))
-    cache.pods.drop(pod_body(**STUCK))
-    cache.drop_ray_job(ray_job_body())
-    assert seen(cache).ray_jobs == {}
-    assert seen(cache).pods == ()
-    cache.drop_job(job_body())
-    assert cache.observe(KEY) is None
-
-
-def test_what_was_never_seen_may_be_deleted(cache: Cache) -> None:
-    cache.pods.drop(pod_body())
-    cache.drop_ray_job(ray_job_body())
-    cache.drop_job(job_body())
-    assert cache.observe(KEY) is None
-
-
-def test_a_pod_that_has_recovered_is_no_longer_in_trouble(cache: Cache) -> None:
-    cache.set_job(job_body())
     cache.pods.put(pod_body(**STUCK))
     cache.pods.put(pod_body())
-    (pod,) = seen(cache).pods
-    assert pod.trouble is None
+    observed = observe(cache)
+    assert observed.job.resource_version == "2"
+    assert observed.ray_jobs["job-1"].succeeded
+    assert [pod.trouble for pod in observed.pods] == [None]
 
 
-def test_of_a_finished_job_only_its_end_and_its_ttl_are_kept(cache: Cache) -> None:
-    ends = {"type": "Complete", "status": "True", "reason": "Succeeded"}
-    ends["lastTransitionTime"] = LATER
-    words = {"message": "x" * 4096, "observedGeneration": 1}
-    end = {"observedGeneration": 1, "conditions": [{**ends, **words}]}
-    body = job_body(status={"phase": "Succeeded", "attempts": [{"number": 1}], **end})
+def test_deleted_objects_are_gone_and_deleted_once(cache: Cache) -> None:
+    cache.set_ray_job(ray_job_body())
+    cache.pods.put(pod_body(**STUCK))
+    for _ in range(2):
+        cache.pods.drop(pod_body(**STUCK))
+        cache.drop_ray_job(ray_job_body())
+        assert (observe(cache).ray_jobs, observe(cache).pods) == ({}, ())
+    cache.drop_job(job_body())
+    for drop, body in (
+        (cache.pods.drop, pod_body()),
+        (cache.drop_ray_job, ray_job_body()),
+        (cache.drop_job, job_body()),
+    ):
+        drop(body)
+        assert cache.observe(KEY) is None
+
+
+def test_finished_job_keeps_only_its_end_and_ttl(cache: Cache) -> None:
+    end = {"type": "Complete", "status": "True", "reason": "Succeeded"}
+    end["lastTransitionTime"] = LATER
+    dropped = {"message": "x" * 4096, "observedGeneration": 1}
+    status = {"phase": "Succeeded", "attempts": [{"number": 1}], "observedGeneration": 1}
+    body = job_body(resourceVersion="2", status={**status, "conditions": [{**end, **dropped}]})
     cache.set_job({**body, "spec": {**body["spec"], "ttl": {"rayJob": "1h"}}})
-    job = seen(cache).job
+    job = observe(cache).job
     assert job.spec == {"ttl": {"rayJob": "1h"}}
-    assert job.status == {"observedGeneration": 1, "conditions": [ends]}
+    assert job.status == {"observedGeneration": 1, "conditions": [end]}
 
 
-def test_changed_spec_of_finished_job_keeps_objects_until_recorded(
-    cache: Cache,
-) -> None:
+def test_changed_spec_of_finished_job_keeps_objects_until_recorded(cache: Cache) -> None:
     end = {"type": "Failed", "status": "True", "reason": "BadInput", "message": "no such file"}
     status = {"phase": "Failed", "observedGeneration": 1, "conditions": [end]}
-    cache.set_job(job_body(status=status, generation=2))
-    assert seen(cache).job.status == status
+    cache.set_job(job_body(status=status, generation=2, resourceVersion="2"))
+    assert observe(cache).job.status == status
 
 
-# --- two objects of one name, one after the other: their events may come in any order ----
-
-
-def test_the_end_of_a_former_job_does_not_take_its_namesake_away(cache: Cache) -> None:
-    cache.set_job(job_body())
-    cache.set_job(namesake(job_body()))
+def test_late_delete_event_keeps_the_recreated_job(cache: Cache) -> None:
+    cache.set_job(recreated(job_body()))
     cache.set_job(job_body(resourceVersion="5"))
     cache.drop_job(job_body())
-    assert seen(cache).job.uid == OTHER_UID
+    assert observe(cache).job.uid == OTHER_UID
 
 
-def test_of_two_jobs_of_one_second_the_later_version_counts(cache: Cache) -> None:
-    later = namesake(job_body(resourceVersion="100"))
+def test_job_recreated_within_a_second_wins_by_version(empty_cache: Cache) -> None:
+    later = recreated(job_body(resourceVersion="100"))
     later["metadata"]["creationTimestamp"] = job_body()["metadata"]["creationTimestamp"]
-    cache.set_job(later)
-    cache.set_job(job_body(resourceVersion="99"))
-    cache.drop_job(job_body(resourceVersion="99"))
-    assert seen(cache).job.uid == OTHER_UID
+    empty_cache.set_job(later)
+    empty_cache.set_job(job_body(resourceVersion="99"))
+    empty_cache.drop_job(job_body(resourceVersion="99"))
+    assert observe(empty_cache).job.uid == OTHER_UID
 
 
 def test_late_delete_event_keeps_the_new_ray_job(cache: Cache) -> None:
-    cache.set_job(job_body())
     cache.set_ray_job(ray_job_body(**RUNNING))
-    cache.set_ray_job(namesake(ray_job_body()))
+    cache.set_ray_job(recreated(ray_job_body()))
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
     cache.drop_ray_job(ray_job_body())
-    ray_job = seen(cache).ray_jobs["job-1"]
+    ray_job = observe(cache).ray_jobs["job-1"]
     assert (ray_job.uid, ray_job.job_status) == (OTHER_UID, "")
 
 
-def test_in_their_order_they_replace_each_other(cache: Cache) -> None:
-    cache.set_job(job_body())
+def test_recreated_job_replaces_the_deleted_one(cache: Cache) -> None:
     cache.drop_job(job_body())
-    cache.set_job(namesake(job_body()))
-    assert seen(cache).job.uid == OTHER_UID
-    cache.drop_job(namesake(job_body()))
+    cache.set_job(recreated(job_body()))
+    assert observe(cache).job.uid == OTHER_UID
+    cache.drop_job(recreated(job_body()))
     assert cache.observe(KEY) is None
 
 
-# --- what is known ahead of the watches ---------------------------------------------------
+def test_event_without_a_change_returns_no_key(empty_cache: Cache) -> None:
+    cache = empty_cache
+    for handle, body, key in (
+        (cache.set_job, job_body(), KEY),
+        (cache.set_job, job_body(), None),
+        (cache.set_ray_job, ray_job_body(**RUNNING), KEY),
+        (cache.set_ray_job, ray_job_body(**RUNNING), None),
+        (cache.set_ray_job, ray_job_body(**SUCCEEDED), KEY),
+        (cache.pods.put, pod_body(**STUCK), KEY),
+        (cache.pods.put, pod_body(**STUCK), None),
+        (cache.pods.drop, pod_body(**STUCK), KEY),
+    ):
+        assert handle(body) == key, (handle, body)
 
 
-def test_what_tells_nothing_new_is_no_news(cache: Cache) -> None:
-    assert cache.set_job(job_body()) == KEY
-    assert cache.set_job(job_body()) is None
-    assert cache.set_ray_job(ray_job_body(**RUNNING)) == KEY
-    assert cache.set_ray_job(ray_job_body(**RUNNING)) is None
-    assert cache.set_ray_job(ray_job_body(**SUCCEEDED)) == KEY
-    assert cache.pods.put(pod_body(**STUCK)) == KEY
-    assert cache.pods.put(pod_body(**STUCK)) is None
-    assert cache.pods.drop(pod_body(**STUCK)) == KEY
-
-
-def test_own_write_wins_over_older_watch_events(cache: Cache) -> None:
+def test_own_write_wins_over_older_watch_events_but_not_over_deletion(cache: Cache) -> None:
     cache.set_job(job_body(resourceVersion="9"))
     cache.wrote(job_body(resourceVersion="11", status={"phase": "Starting"}))
     assert cache.set_job(job_body(resourceVersion="10")) is None
     assert cache.set_job(job_body(resourceVersion="11")) is None
-    assert seen(cache).job.status == {"phase": "Starting"}
+    assert observe(cache).job.status == {"phase": "Starting"}
     assert cache.set_job(job_body(resourceVersion="12")) == KEY
-
-
-def test_own_write_does_not_revive_a_deleted_job(
-    cache: Cache,
-) -> None:
-    cache.set_job(job_body())
-    cache.drop_job(job_body())
-    cache.wrote(job_body(resourceVersion="2"))
+    cache.drop_job(job_body(resourceVersion="12"))
+    cache.wrote(job_body(resourceVersion="13"))
     assert cache.observe(KEY) is None
 
 
-def test_created_ray_job_is_in_doubt_until_the_watch_shows_it(cache: Cache) -> None:
+def test_created_ray_job_is_in_doubt_until_the_watch_shows_it(empty_cache: Cache) -> None:
+    cache = empty_cache
     cache.set_job(job_body(status={"rayJobName": "job-1", "conditions": []}))
     cache.made(ray_job_body())
     assert cache.doubtful(NAMESPACE, "job-1")
-    assert not seen(cache).watched
+    assert not observe(cache).watched
     assert cache.set_ray_job(ray_job_body()) is None
     assert not cache.doubtful(NAMESPACE, "job-1")
-    assert seen(cache).watched
+    assert observe(cache).watched
 
 
-def test_a_ray_job_that_was_removed_is_being_deleted_and_in_doubt(cache: Cache) -> None:
-    cache.set_job(job_body())
+def test_removed_ray_job_is_deleting_until_it_is_recreated(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body(**RUNNING))
-    cache.removed(KEY, seen(cache).ray_jobs["job-1"])
-    assert seen(cache).ray_jobs["job-1"].deleting
-    assert cache.doubtful(NAMESPACE, "job-1")
-
-
-def test_a_namesake_of_a_ray_job_that_was_removed_is_another(cache: Cache) -> None:
-    cache.set_job(job_body())
-    cache.set_ray_job(ray_job_body())
-    former = seen(cache).ray_jobs["job-1"]
-    cache.set_ray_job(namesake(ray_job_body()))
+    former = observe(cache).ray_jobs["job-1"]
     cache.removed(KEY, former)
-    assert not seen(cache).ray_jobs["job-1"].deleting
+    assert observe(cache).ray_jobs["job-1"].deleting
+    assert cache.doubtful(NAMESPACE, "job-1")
+    cache.set_ray_job(recreated(ray_job_body()))
+    cache.removed(KEY, former)
+    assert not observe(cache).ray_jobs["job-1"].deleting
 
 
-def test_a_ray_job_of_which_the_watch_was_faster_is_as_that_tells(cache: Cache) -> None:
-    cache.set_job(job_body())
+def test_watch_event_before_the_create_answer_wins(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body(**RUNNING))
     cache.made(ray_job_body())
-    assert seen(cache).ray_jobs["job-1"].job_status == "RUNNING"
+    assert observe(cache).ray_jobs["job-1"].job_status == "RUNNING"
 
 
-# --- events that were lost --------------------------------------------------------------
-
-
-def test_a_ray_job_of_which_nothing_is_heard_for_long_is_in_doubt(
-    cache: Cache, clock: Clock
-) -> None:
+def test_ray_job_without_events_is_in_doubt_after_a_while(cache: Cache, clock: ManualClock) -> None:
     cache.set_ray_job(ray_job_body())
     clock.seconds = DOUBT_SECONDS
     assert not cache.doubtful(NAMESPACE, "job-1")
     clock.seconds = DOUBT_SECONDS + 1
     assert cache.doubtful(NAMESPACE, "job-1")
+    assert not cache.doubtful(NAMESPACE, "another-1"), "it is unknown"
     cache.set_ray_job(ray_job_body())
     assert not cache.doubtful(NAMESPACE, "job-1")
-
-
-def test_what_was_never_heard_or_is_gone_is_not_in_doubt(cache: Cache, clock: Clock) -> None:
-    cache.set_ray_job(ray_job_body())
     cache.drop_ray_job(ray_job_body())
-    clock.seconds = DOUBT_SECONDS + 1
-    assert not cache.doubtful(NAMESPACE, "job-1")
-    assert not cache.doubtful(NAMESPACE, "another-1")
+    clock.seconds += DOUBT_SECONDS + 1
+    assert not cache.doubtful(NAMESPACE, "job-1"), "it is deleted"
 
 
-def doubted(cache: Cache, clock: Clock) -> RayJobView:
-    cache.set_job(job_body())
+@pytest.fixture
+def doubtful_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
+    """A RayJob of which no event has come for a while."""
     cache.set_ray_job(ray_job_body(**RUNNING))
     clock.seconds = DOUBT_SECONDS + 1
-    return seen(cache).ray_jobs["job-1"]
+    return observe(cache).ray_jobs["job-1"]
 
 
-def test_what_a_look_up_shows_takes_the_doubtful_ones_place(cache: Cache, clock: Clock) -> None:
-    before = doubted(cache, clock)
-    found = cache.confirm(KEY, before, ray_job_body(**SUCCEEDED))
-    assert found is not None
-    assert found.succeeded
-    assert seen(cache).ray_jobs == {"job-1": found}
-    assert not cache.doubtful(NAMESPACE, "job-1")
-
-
-def test_a_ray_job_that_a_look_up_does_not_find_is_gone(cache: Cache, clock: Clock) -> None:
-    before = doubted(cache, clock)
-    assert cache.confirm(KEY, before, None) is None
-    assert seen(cache).ray_jobs == {}
-    assert not cache.doubtful(NAMESPACE, "job-1")
-
-
-@pytest.mark.parametrize("looked_up", [None, ray_job_body(**RUNNING)], ids=["gone", "there"])
-def test_an_event_during_the_look_up_is_newer_than_what_it_finds(
-    cache: Cache, clock: Clock, looked_up: Any
+@pytest.mark.parametrize("result", [ray_job_body(**SUCCEEDED), None], ids=["found", "not-found"])
+def test_lookup_replaces_or_drops_a_doubtful_ray_job(
+    cache: Cache, doubtful_ray_job: RayJobView, result: Any
 ) -> None:
-    before = doubted(cache, clock)
+    found = cache.confirm(KEY, doubtful_ray_job, result)
+    assert found == (RayJobView.of(result) if result else None)
+    assert observe(cache).ray_jobs == ({"job-1": found} if result else {})
+    assert not cache.doubtful(NAMESPACE, "job-1")
+
+
+@pytest.mark.parametrize("result", [None, ray_job_body(**RUNNING)], ids=["not-found", "found"])
+def test_event_during_a_lookup_wins_over_its_result(
+    cache: Cache, doubtful_ray_job: RayJobView, result: Any
+) -> None:
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    found = cache.confirm(KEY, before, looked_up)
+    found = cache.confirm(KEY, doubtful_ray_job, result)
     assert found is not None
     assert found.succeeded
-    assert seen(cache).ray_jobs == {"job-1": found}
+    assert observe(cache).ray_jobs == {"job-1": found}
 
 
-def test_forget_drops_a_job_but_not_its_namesake(cache: Cache) -> None:
-    cache.set_job(job_body())
-    former = seen(cache).job
-    cache.set_job(namesake(job_body()))
+def test_forget_drops_a_job_but_not_a_recreated_one(cache: Cache) -> None:
+    former = observe(cache).job
+    cache.set_job(recreated(job_body()))
     cache.forget(KEY, former.uid)
-    assert seen(cache).job.uid == OTHER_UID
-    cache.forget(KEY, seen(cache).job.uid)
+    assert observe(cache).job.uid == OTHER_UID
+    cache.forget(KEY, OTHER_UID)
     assert cache.observe(KEY) is None
 
 
-@pytest.mark.parametrize("job_first", [True, False], ids=["the-job-first", "the-pods-first"])
-def test_nothing_is_left_when_all_is_gone(cache: Cache, job_first: bool) -> None:
-    for index in range(20):
-        name = f"job{index}"
+@pytest.mark.parametrize("job_first", [True, False], ids=["job-first", "pods-first"])
+def test_cache_is_empty_after_all_objects_are_deleted(empty_cache: Cache, job_first: bool) -> None:
+    cache, names = empty_cache, [f"job{index}" for index in range(20)]
+    for name in names:
         cache.set_job(job_body(name))
         cache.set_ray_job(ray_job_body(f"{name}-1"))
         cache.pods.put(pod_body(f"{name}-1-head", job=name, **KILLED))
-    for index in range(20):
-        name = f"job{index}"
-        takes = [
-            lambda name=name: cache.drop_job(job_body(name)),
-            lambda name=name: cache.drop_ray_job(ray_job_body(f"{name}-1")),
-            lambda name=name: cache.pods.drop(pod_body(f"{name}-1-head", job=name, **KILLED)),
+    for name in names:
+        deletions = [
+            (cache.drop_job, job_body(name)),
+            (cache.drop_ray_job, ray_job_body(f"{name}-1")),
+            (cache.pods.drop, pod_body(f"{name}-1-head", job=name, **KILLED)),
         ]
-        for take in takes if job_first else reversed(takes):
-            take()
+        for drop, body in deletions if job_first else reversed(deletions):
+            drop(body)
     kept = [value for value in vars(cache).values() if hasattr(value, "__len__")]
     assert not any(kept)
 
 
-def test_a_pod_belongs_to_the_job_that_its_label_names(cache: Cache) -> None:
-    cache.set_job(job_body())
+def test_pod_belongs_to_the_job_of_its_label(cache: Cache) -> None:
     body = pod_body("anything", **STUCK)
     body["metadata"]["labels"] = {"app": "x", NAME_LABEL: "job"}
     assert cache.pods.put(body) == KEY
-    assert [pod.name for pod in seen(cache).pods] == ["anything"]
+    assert [pod.name for pod in observe(cache).pods] == ["anything"]
 
 
-# --- what befell pods -------------------------------------------------------------------
-
-
-def lost(cache: Cache) -> list[tuple[Cause, bool]]:
-    return [(loss.cause, loss.of_head) for loss in seen(cache).losses]
+def losses(cache: Cache) -> list[tuple[Cause, bool]]:
+    return [(loss.cause, loss.of_head) for loss in observe(cache).losses]
 
 
 def evicted(name: str, attempt: int = 1) -> dict[str, Any]:
     return pod_body(name, attempt=attempt, reason="Evicted", phase="Failed")
 
 
-def followed(cache: Cache, attempt: int = 1) -> None:
-    """A job of which this attempt goes on."""
+def run_attempt(cache: Cache, attempt: int = 1) -> None:
     cache.set_job(job_body(status={"rayJobName": f"job-{attempt}", "conditions": []}))
     cache.set_ray_job(ray_job_body(f"job-{attempt}"))
 
 
-def test_the_loss_of_a_pod_is_remembered_when_the_pod_is_gone(cache: Cache) -> None:
-    followed(cache)
-    cache.pods.put(pod_body("job-1-worker", **KILLED))
-    cache.pods.drop(pod_body("job-1-worker", **KILLED))
-    assert seen(cache).pods == ()
-    assert lost(cache) == [(Cause.OUT_OF_MEMORY, False)]
+@pytest.fixture
+def running(empty_cache: Cache) -> Cache:
+    """A cache with a job that runs its first attempt."""
+    run_attempt(empty_cache)
+    return empty_cache
 
 
-def test_a_pod_may_tell_of_its_end_in_its_last_words_alone(cache: Cache) -> None:
-    followed(cache)
-    cache.pods.put(pod_body("job-1-worker"))
-    assert lost(cache) == []
-    cache.pods.drop(pod_body("job-1-worker", **KILLED))
-    assert lost(cache) == [(Cause.OUT_OF_MEMORY, False)]
+@pytest.mark.parametrize("status", [KILLED, {}], ids=["seen-before", "in-delete-event-only"])
+def test_loss_is_kept_after_its_pod_is_deleted(running: Cache, status: dict[str, Any]) -> None:
+    loss = (Cause.OUT_OF_MEMORY, False)
+    running.pods.put(pod_body("job-1-worker", **status))
+    assert losses(running) == ([loss] if status else [])
+    running.pods.drop(pod_body("job-1-worker", **KILLED))
+    assert observe(running).pods == ()
+    assert losses(running) == [loss]
 
 
-def test_the_loss_of_the_head_tells_more_than_that_of_a_worker(cache: Cache) -> None:
-    followed(cache)
-    cache.pods.put(evicted("job-1-head"))
-    cache.pods.put(pod_body("job-1-worker", **KILLED))
-    assert lost(cache) == [(Cause.NODE_LOST, True)]
+@pytest.mark.parametrize(
+    ("lost", "loss"),
+    [("job-1-head", (Cause.NODE_LOST, True)), ("job-1-worker-a", (Cause.OUT_OF_MEMORY, False))],
+    ids=["head-over-worker", "last-of-two-workers"],
+)
+def test_only_the_decisive_loss_is_kept(running: Cache, lost: str, loss: Any) -> None:
+    running.pods.put(evicted(lost))
+    running.pods.put(pod_body("job-1-worker-b", **KILLED))
+    assert losses(running) == [loss]
 
 
-def test_of_two_workers_the_last_one_counts(cache: Cache) -> None:
-    followed(cache)
-    cache.pods.put(evicted("job-1-worker-a"))
-    cache.pods.put(pod_body("job-1-worker-b", **KILLED))
-    assert lost(cache) == [(Cause.OUT_OF_MEMORY, False)]
+def test_loss_of_an_earlier_attempt_is_ignored(empty_cache: Cache) -> None:
+    run_attempt(empty_cache, 2)
+    empty_cache.set_ray_job(ray_job_body("job-1"))
+    empty_cache.pods.put(evicted("job-1-head", attempt=1))
+    assert losses(empty_cache) == []
 
 
-def test_a_loss_is_that_of_its_attempt_alone(cache: Cache) -> None:
-    followed(cache, attempt=2)
-    cache.set_ray_job(ray_job_body("job-1"))
-    cache.pods.put(evicted("job-1-head", attempt=1))
-    assert lost(cache) == []
+def test_losses_are_not_inherited_by_a_new_ray_job(running: Cache) -> None:
+    running.pods.put(evicted("job-1-head"))
+    running.drop_ray_job(ray_job_body())
+    running.set_ray_job(recreated(ray_job_body()))
+    assert losses(running) == []
 
 
-def test_losses_are_not_inherited_by_a_new_ray_job(cache: Cache) -> None:
-    followed(cache)
-    cache.pods.put(evicted("job-1-head"))
-    cache.drop_ray_job(ray_job_body())
-    cache.set_ray_job(namesake(ray_job_body()))
-    assert lost(cache) == []
-
-
-def test_a_loss_of_a_job_that_is_gone_is_not_that_of_its_namesake(cache: Cache) -> None:
-    followed(cache)
+def test_loss_of_a_deleted_job_is_not_inherited(running: Cache) -> None:
     former = evicted("job-1-head")
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
-    cache.pods.put(former)
-    assert lost(cache) == []
+    running.pods.put(former)
+    assert losses(running) == []
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["ended", "gone"])
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "deleted"])
 def test_pod_with_missed_end_is_forgotten_after_its_ray_job(
-    cache: Cache, clock: Clock, ends: bool
+    running: Cache, clock: ManualClock, ends: bool
 ) -> None:
-    followed(cache)
-    cache.pods.put(pod_body())
+    running.pods.put(pod_body())
     clock.seconds = DOUBT_SECONDS + 1
-    assert len(seen(cache).pods) == 1, "its RayJob goes on"
+    assert len(observe(running).pods) == 1, "its RayJob still runs"
     if ends:
-        cache.set_ray_job(ray_job_body(**SUCCEEDED))
+        running.set_ray_job(ray_job_body(**SUCCEEDED))
     else:
-        cache.drop_ray_job(ray_job_body())
-    assert seen(cache).pods == ()
+        running.drop_ray_job(ray_job_body())
+    assert observe(running).pods == ()
 
 
-def test_a_pod_of_which_nothing_is_heard_for_long_is_in_doubt(cache: Cache, clock: Clock) -> None:
-    followed(cache)
-    cache.pods.put(pod_body("job-1-worker"))
+def test_pod_without_events_is_in_doubt_after_a_while(running: Cache, clock: ManualClock) -> None:
+    running.pods.put(pod_body("job-1-worker"))
     clock.seconds = DOUBT_SECONDS
-    cache.pods.put(pod_body("job-1-head"))
-    assert cache.pods.doubtful(KEY) == {}
+    running.pods.put(pod_body("job-1-head"))
+    assert running.pods.doubtful(KEY) == {}
     clock.seconds += 1
-    assert set(cache.pods.doubtful(KEY)) == {"job-1-head", "job-1-worker"}
+    assert set(running.pods.doubtful(KEY)) == {"job-1-head", "job-1-worker"}
 
 
-def test_of_pods_in_doubt_those_stay_that_are_there(cache: Cache, clock: Clock) -> None:
-    followed(cache)
-    for name in ("there", "gone", "heard"):
-        cache.pods.put(pod_body(name))
+def test_lookup_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -> None:
+    for name in ("existing", "gone", "seen-again"):
+        running.pods.put(pod_body(name))
     clock.seconds = DOUBT_SECONDS + 1
-    doubtful = cache.pods.doubtful(KEY)
-    cache.pods.put(pod_body("heard"))
-    kept = cache.pods.confirm(KEY, doubtful, {"there"})
-    assert [pod.name for pod in kept] == ["heard", "there"]
-    assert seen(cache).pods == kept
-    assert cache.pods.doubtful(KEY) == {}, "nothing is asked again for a while"
+    doubtful = running.pods.doubtful(KEY)
+    running.pods.put(pod_body("seen-again"))
+    kept = running.pods.confirm(KEY, doubtful, {"existing"})
+    assert [pod.name for pod in kept] == ["existing", "seen-again"]
+    assert observe(running).pods == kept
+    assert running.pods.doubtful(KEY) == {}, "no lookup is repeated for a while"
 
 
-def test_a_pod_may_be_seen_before_its_ray_job(cache: Cache) -> None:
-    cache.set_job(job_body())
+def test_pod_may_be_seen_before_its_ray_job(cache: Cache) -> None:
     cache.pods.put(pod_body())
-    assert len(seen(cache).pods) == 1
+    assert len(observe(cache).pods) == 1

@@ -1,4 +1,4 @@
-"""From what is seen of an attempt that has ended to the one word for why."""
+"""The cause of the failure of an attempt, from everything that was observed of it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ def seen(**status: Any) -> RayJobView:
     return RayJobView.of(ray_job_body(**{**FAILED, **status}))
 
 
-def said(reason: str | None, message: str | None = "in its words") -> Report:
+def failure_report(reason: str | None, message: str | None = "boom") -> Report:
     return report(JobState.FAILED, reason=reason, message=message)
 
 
-@pytest.mark.parametrize("cause", list(Cause))
-def test_a_cause_that_the_driver_names_is_the_cause(cause: Cause) -> None:
-    assert cause_of(seen(), said(cause.value), ()) == (cause, "in its words")
-
-
-@pytest.mark.parametrize("reason", ["SomethingNew", None])
-def test_unknown_cause_of_the_driver_is_application(reason: str | None) -> None:
-    assert cause_of(seen(), said(reason), ()) == (Cause.APPLICATION, "in its words")
-
-
-def test_a_driver_without_words_has_failed() -> None:
-    assert cause_of(seen(), said("BadInput", None), ()) == (Cause.BAD_INPUT, "the driver failed")
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        *((cause.value, cause) for cause in Cause),
+        ("SomethingNew", Cause.APPLICATION),
+        (None, Cause.APPLICATION),
+    ],
+)
+def test_cause_in_the_report_is_used(reason: str | None, cause: Cause) -> None:
+    assert cause_of(seen(), failure_report(reason), ()) == (cause, "boom")
+    assert cause_of(seen(), failure_report(reason, None), ()) == (cause, "the driver failed")
 
 
 def test_running_report_does_not_decide_the_end() -> None:
@@ -58,19 +57,20 @@ def test_running_report_does_not_decide_the_end() -> None:
         (None, Cause.APPLICATION),
     ],
 )
-def test_without_the_drivers_word_kuberays_reason_counts(reason: str | None, cause: Cause) -> None:
+def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: Cause) -> None:
     assert cause_of(seen(reason=reason), None, ()) == (cause, "Traceback ...")
 
 
-def test_a_ray_job_that_kuberay_finds_invalid_need_give_no_reason() -> None:
+def test_deployment_status_is_used_without_reason_or_message() -> None:
     invalid = seen(jobStatus=None, jobDeploymentStatus="ValidationFailed", reason=None)
     assert cause_of(invalid, None, ())[0] == Cause.INVALID_SPEC
+    assert cause_of(seen(message=None), None, ())[1] == "RayJob job-1 ended as Failed"
 
 
 @pytest.mark.parametrize(
     "message", ["Ray head pod not found.", "x: Ray job not found in RayCluster."]
 )
-def test_a_head_that_is_gone_is_known_by_kuberays_words(message: str) -> None:
+def test_lost_head_is_recognized_by_kuberays_message(message: str) -> None:
     assert cause_of(seen(message=message), None, ()) == (Cause.HEAD_LOST, message)
 
 
@@ -79,45 +79,44 @@ def test_a_head_that_is_gone_is_known_by_kuberays_words(message: str) -> None:
     [("137", Cause.HEAD_LOST), ("-9", Cause.HEAD_LOST), ("1", Cause.APPLICATION),
      ("1370", Cause.APPLICATION)],
 )  # fmt: skip
-def test_a_driver_that_was_killed_is_known_by_its_exit_code(code: str, cause: Cause) -> None:
-    words = f"Job entrypoint command failed with exit code {code}"
-    found = cause_of(seen(message=f"{words}, last available logs: ..."), report(rows=5), ())
+def test_killed_driver_is_recognized_by_its_exit_code(code: str, cause: Cause) -> None:
+    exited = f"Job entrypoint command failed with exit code {code}"
+    found = cause_of(seen(message=f"{exited}, last available logs: ..."), report(rows=5), ())
     assert found[0] == cause
-    assert words in found[1]
-
-
-def test_without_any_words_the_ray_jobs_outcome_is_told() -> None:
-    assert cause_of(seen(message=None), None, ())[1] == "RayJob job-1 ended as Failed"
+    assert exited in found[1]
 
 
 @pytest.mark.parametrize(
-    "told", [None, said("Application"), said("Interrupted")], ids=["silent", "error", "stopped"]
+    "found_report",
+    [None, failure_report("Application"), failure_report("Interrupted")],
+    ids=["silent", "error", "stopped"],
 )
-def test_what_befell_the_pods_explains_what_the_driver_could_not(told: Report | None) -> None:
-    assert cause_of(seen(), told, (KILLED,)) == (Cause.OUT_OF_MEMORY, "pod job-1-worker: killed")
+def test_pod_loss_explains_an_unspecific_failure(found_report: Report | None) -> None:
+    found = cause_of(seen(), found_report, (KILLED,))
+    assert found == (Cause.OUT_OF_MEMORY, "pod job-1-worker: killed")
 
 
 @pytest.mark.parametrize(
     ("before", "cause"),
     [(0, Cause.OUT_OF_MEMORY), (LOSS_SECONDS - 1, Cause.OUT_OF_MEMORY),
      (LOSS_SECONDS, Cause.APPLICATION)],
-    ids=["then", "shortly-before", "long-before"],
+    ids=["same-time", "shortly-before", "long-before"],
 )  # fmt: skip
-def test_a_loss_explains_what_ended_shortly_after_it(before: float, cause: Cause) -> None:
-    told = said("Application")
-    loss = replace(KILLED, at=seconds_of(told.updated_at) - before)
-    assert cause_of(seen(), told, (loss,))[0] == cause
+def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Cause) -> None:
+    found_report = failure_report("Application")
+    loss = replace(KILLED, at=seconds_of(found_report.updated_at) - before)
+    assert cause_of(seen(), found_report, (loss,))[0] == cause
 
 
-def test_end_by_kuberay_counts_without_a_report() -> None:
+def test_end_time_of_kuberay_counts_without_a_report() -> None:
     ended = seen()
     loss = replace(KILLED, at=seconds_of(ended.ended_at) - LOSS_SECONDS)
     assert cause_of(ended, None, (loss,))[0] == Cause.APPLICATION
 
 
-def test_the_loss_of_the_head_counts_first() -> None:
+def test_head_loss_counts_first() -> None:
     assert cause_of(seen(), None, (KILLED, EVICTED))[0] == Cause.NODE_LOST
 
 
-def test_a_cause_that_the_driver_knows_stands_before_any_loss() -> None:
-    assert cause_of(seen(), said("TooManyErrors"), (EVICTED,))[0] == Cause.TOO_MANY_ERRORS
+def test_specific_cause_of_the_driver_wins_over_any_loss() -> None:
+    assert cause_of(seen(), failure_report("TooManyErrors"), (EVICTED,))[0] == Cause.TOO_MANY_ERRORS

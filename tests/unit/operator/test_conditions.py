@@ -1,4 +1,4 @@
-"""Conditions by the rules of kstatus, kubectl wait, Flux, Argo CD and Helm 4."""
+"""The conditions of a job, by the rules of kstatus, kubectl wait, Flux, Argo CD and Helm 4."""
 
 from __future__ import annotations
 
@@ -23,85 +23,59 @@ from support.tiers import examples
 ACTIVE = Verdict("Running", "rows are being processed")
 COMPLETE = Verdict("Succeeded", "100 rows written", complete=True)
 FAILED = Verdict("ErrorThreshold", "3 % of the rows failed", failed=True)
-SUSPENDED = Verdict("Suspended", "suspend is set; false goes on", suspended=True)
+SUSPENDED = Verdict("Suspended", "suspend is set", suspended=True)
 NOON, LATER, LAST = "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T14:00:00Z"
 
 
-def statuses(found: list[dict[str, Any]]) -> dict[str, str]:
-    return {condition["type"]: condition["status"] for condition in found}
+def times(found: list[dict[str, Any]]) -> dict[str, str]:
+    return {condition["type"]: condition["lastTransitionTime"] for condition in found}
 
 
 @pytest.mark.parametrize(
-    ("verdict", "expected"),
+    ("verdict", "true", "false"),
     [
-        (
-            ACTIVE,
-            {"Ready": "False", "Complete": "False", "Failed": "False", "Suspended": "False",
-             "Reconciling": "True"},
-        ),
-        (
-            COMPLETE,
-            {"Ready": "True", "Complete": "True", "Failed": "False", "Suspended": "False"},
-        ),
-        (
-            FAILED,
-            {"Ready": "False", "Complete": "False", "Failed": "True", "Suspended": "False",
-             "Stalled": "True"},
-        ),
-        (
-            SUSPENDED,
-            {"Ready": "True", "Complete": "False", "Failed": "False", "Suspended": "True"},
-        ),
+        (ACTIVE, {"Reconciling"}, {"Ready", "Complete", "Failed", "Suspended"}),
+        (COMPLETE, {"Ready", "Complete"}, {"Failed", "Suspended"}),
+        (FAILED, {"Failed", "Stalled"}, {"Ready", "Complete", "Suspended"}),
+        (SUSPENDED, {"Ready", "Suspended"}, {"Complete", "Failed"}),
     ],
     ids=["active", "complete", "failed", "suspended"],
-)  # fmt: skip
-def test_four_stand_always_and_the_abnormal_ones_only_while_true(
-    verdict: Verdict, expected: dict[str, str]
+)
+def test_abnormal_conditions_exist_only_while_true(
+    verdict: Verdict, true: set[str], false: set[str]
 ) -> None:
-    assert statuses(conditions(verdict, [], 1, NOON)) == expected
+    found = {
+        condition["type"]: condition["status"] for condition in conditions(verdict, [], 1, NOON)
+    }
+    assert found == {**dict.fromkeys(true, "True"), **dict.fromkeys(false, "False")}
 
 
-def test_each_carries_reason_message_and_generation() -> None:
+def test_each_condition_has_reason_message_and_generation() -> None:
     for condition in conditions(FAILED, [], 7, NOON):
         assert condition["reason"] == "ErrorThreshold"
         assert condition["message"] == "3 % of the rows failed"
         assert condition["observedGeneration"] == 7
 
 
-def test_a_time_stays_while_the_status_stays() -> None:
-    first = conditions(ACTIVE, [], 1, NOON)
-    second = conditions(Verdict("Starting", "another word"), first, 2, LATER)
-    assert {condition["lastTransitionTime"] for condition in second} == {NOON}
-    assert {condition["reason"] for condition in second} == {"Starting"}
-
-
-def test_a_time_changes_with_the_status_and_only_there() -> None:
-    first = conditions(ACTIVE, [], 1, NOON)
-    times = {c["type"]: c["lastTransitionTime"] for c in conditions(COMPLETE, first, 1, LATER)}
-    assert times == {"Ready": LATER, "Complete": LATER, "Failed": NOON, "Suspended": NOON}
-
-
-def test_a_condition_that_comes_back_has_a_new_time() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     active = conditions(ACTIVE, [], 1, NOON)
+    starting = conditions(Verdict("Starting", "another message"), active, 2, LATER)
+    assert set(times(starting).values()) == {NOON}
+    assert {condition["reason"] for condition in starting} == {"Starting"}
+    complete = times(conditions(COMPLETE, active, 1, LATER))
+    assert complete == {"Ready": LATER, "Complete": LATER, "Failed": NOON, "Suspended": NOON}
     failed = conditions(FAILED, active, 1, LATER)
-    again = {c["type"]: c for c in conditions(ACTIVE, failed, 1, LAST)}
-    assert again["Reconciling"]["lastTransitionTime"] == LAST
-    assert again["Ready"]["lastTransitionTime"] == NOON
+    again = times(conditions(ACTIVE, failed, 1, LAST))
+    assert (again["Reconciling"], again["Ready"]) == (LAST, NOON)
 
 
-@pytest.mark.parametrize("length", [0, 1, MAX_MESSAGE - 1, MAX_MESSAGE])
-def test_a_message_that_fits_is_left_alone(length: int) -> None:
-    assert truncated("x" * length) == "x" * length
+@pytest.mark.parametrize("length", [0, 1, MAX_MESSAGE - 1, MAX_MESSAGE, MAX_MESSAGE + 1, 20_000])
+def test_long_message_is_truncated(length: int) -> None:
+    fits, message = length <= MAX_MESSAGE, "x" * length
+    assert truncated(message) == (message if fits else "x" * (MAX_MESSAGE - 3) + "...")
 
 
-@pytest.mark.parametrize("length", [MAX_MESSAGE + 1, 20_000])
-def test_a_longer_message_is_cut_and_shows_it(length: int) -> None:
-    cut = truncated("x" * length)
-    assert len(cut) == MAX_MESSAGE
-    assert cut == "x" * (MAX_MESSAGE - 3) + "..."
-
-
-def test_the_words_of_others_are_cut_to_what_the_api_server_takes() -> None:
+def test_conditions_are_truncated_to_the_limits_of_the_api_server() -> None:
     verdict = Verdict("R" * 5_000, "m" * 50_000, failed=True)
     for condition in conditions(verdict, [], 1, NOON):
         assert len(condition["reason"]) == MAX_REASON
@@ -120,7 +94,7 @@ def test_the_words_of_others_are_cut_to_what_the_api_server_takes() -> None:
     ],
     ids=["no-status", "none", "another", "false", "unknown", "true"],
 )
-def test_a_condition_holds_only_with_status_true(status: dict[str, Any], expected: bool) -> None:
+def test_condition_holds_only_with_status_true(status: dict[str, Any], expected: bool) -> None:
     assert holds(status, "Complete") is expected
 
 
@@ -174,7 +148,7 @@ def test_conditions_of_any_verdict_follow_the_rules(
 
 @given(verdict=VERDICTS, previous=PREVIOUS)
 @settings(max_examples=examples(200), deadline=None)
-def test_times_follow_the_statuses_after_any_past(
+def test_transition_times_follow_any_previous_status(
     verdict: Verdict, previous: list[dict[str, Any]]
 ) -> None:
     before = {condition["type"]: condition for condition in previous}

@@ -1,4 +1,4 @@
-"""Thousands of jobs at once: what keeps the operator from work that tells nobody anything."""
+"""Thousands of jobs at once: the operator defers work that changes nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ async def test_objects_are_created_before_status_in_a_backlog() -> None:
 
 
 @in_virtual_time
-async def test_resumed_jobs_are_updated_at_once_despite_backlog() -> None:
-    harness = Harness()
+async def test_resumed_jobs_are_updated_at_once_despite_backlog(harness: Harness) -> None:
     for name in NAMES:
         harness.cluster.apply(name, suspend=True)
     async with harness.operator(workers=1):
@@ -46,8 +45,7 @@ async def test_resumed_jobs_are_updated_at_once_despite_backlog() -> None:
 
 
 @in_virtual_time
-async def test_job_start_takes_four_calls() -> None:
-    harness = Harness()
+async def test_job_start_takes_four_calls(harness: Harness) -> None:
     harness.cluster.apply()
     async with harness.operator():
         await until(lambda: harness.phase() == "Starting")
@@ -57,7 +55,7 @@ async def test_job_start_takes_four_calls() -> None:
 
 
 @in_virtual_time
-async def test_deleted_job_is_noticed_in_a_backlog() -> None:
+async def test_deleted_job_is_observed_in_a_backlog() -> None:
     harness = applied()
     async with harness.operator(workers=1):
         gone = NAMES[0]

@@ -1,4 +1,4 @@
-"""The loop when people delete jobs and RayJobs, and make them anew."""
+"""The reconcile loop when users delete jobs and RayJobs, and create them again."""
 
 from __future__ import annotations
 
@@ -10,38 +10,18 @@ from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.reconcile.looks import REST_SECONDS
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import (
-    NAMESPACE,
-    OTHER_UID,
-    RUNNING,
-    placed,
-    pod_body,
-    ray_job_body,
-)
+from support.operator.objects import NAMESPACE, OTHER_UID, RUNNING, placed, pod_body, ray_job_body
 from support.operator.virtual_time import clock, in_virtual_time, until, wall_clock
 
 
+@pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
 @in_virtual_time
-async def test_a_deleted_job_is_forgotten() -> None:
-    harness = Harness()
-    async with harness.operator():
-        await harness.start_job()
-        harness.cluster.delete("BatchInference", "job")
-        harness.cluster.delete("RayJob", "job-1")
-        await asyncio.sleep(1)
-        calls = len(harness.calls)
-        await asyncio.sleep(10_000)
-        assert len(harness.calls) == calls
-
-
-@in_virtual_time
-async def test_job_deleted_unseen_is_forgotten() -> None:
-    harness = Harness()
+async def test_deleted_job_is_forgotten(harness: Harness, unseen: bool) -> None:
     async with harness.operator() as controller:
         await harness.start_job()
-        harness.cluster.delete("BatchInference", "job", unseen=True)
-        harness.cluster.delete("RayJob", "job-1", unseen=True)
-        await asyncio.sleep(REST_SECONDS + 100)
+        harness.cluster.delete("BatchInference", "job", unseen=unseen)
+        harness.cluster.delete("RayJob", "job-1", unseen=unseen)
+        await asyncio.sleep(REST_SECONDS + 100 if unseen else 1)
         assert controller.cache.observe((NAMESPACE, "job")) is None
         calls = len(harness.calls)
         await asyncio.sleep(10_000)
@@ -50,8 +30,7 @@ async def test_job_deleted_unseen_is_forgotten() -> None:
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
 @in_virtual_time
-async def test_a_job_whose_ray_job_is_deleted_fails(unseen: bool) -> None:
-    harness = Harness()
+async def test_deleted_ray_job_fails_the_job(harness: Harness, unseen: bool) -> None:
     async with harness.operator():
         await harness.start_job()
         began = clock()
@@ -66,9 +45,8 @@ async def test_a_job_whose_ray_job_is_deleted_fails(unseen: bool) -> None:
 @pytest.mark.parametrize("lag", LAGS, ids=str)
 @in_virtual_time
 async def test_late_watch_does_not_mean_a_deleted_ray_job(
-    lag: dict[str, float],
+    harness: Harness, lag: dict[str, float]
 ) -> None:
-    harness = Harness()
     async with harness.operator(lag=lag):
         harness.cluster.apply()
         await asyncio.sleep(100)
@@ -77,18 +55,19 @@ async def test_late_watch_does_not_mean_a_deleted_ray_job(
 
 
 @in_virtual_time
-async def test_job_completes_without_any_event_of_its_ray_job() -> None:
-    harness = Harness()
+async def test_job_completes_without_any_event_of_its_ray_job(harness: Harness) -> None:
     async with harness.operator(lag={"RayJob": 1e9}):
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
 
 
+@pytest.mark.parametrize("owner_uid", [OTHER_UID, None], ids=["former-job", "unlabelled"])
 @in_virtual_time
-async def test_recreated_job_waits_for_the_old_ray_job() -> None:
-    harness = Harness()
-    former = ray_job_body(owner_uid=OTHER_UID, **RUNNING)
-    harness.cluster.put(former)
+async def test_foreign_ray_job_blocks_the_name(harness: Harness, owner_uid: str | None) -> None:
+    foreign = ray_job_body(owner_uid=owner_uid, **RUNNING)
+    if owner_uid is None:
+        foreign["metadata"]["labels"] = {}
+    harness.cluster.put(foreign)
     async with harness.operator():
         harness.cluster.apply()
         await until(lambda: harness.reason() == "NameTaken")
@@ -97,26 +76,12 @@ async def test_recreated_job_waits_for_the_old_ray_job() -> None:
         harness.cluster.delete("RayJob", "job-1")
         await until(lambda: harness.phase() == "Starting")
     found = harness.cluster.objects["RayJob", "job-1"]
-    assert found["metadata"]["ownerReferences"][0]["uid"] != OTHER_UID
+    assert found["metadata"]["ownerReferences"][0]["uid"] != owner_uid
 
 
 @in_virtual_time
-async def test_unlabelled_ray_job_blocks_the_name() -> None:
-    harness = Harness()
-    foreign = ray_job_body(owner_uid=None)
-    foreign["metadata"]["labels"] = {}
-    harness.cluster.put(foreign)
-    async with harness.operator():
-        harness.cluster.apply()
-        await until(lambda: harness.reason() == "NameTaken")
-        harness.cluster.delete("RayJob", "job-1")
-        await until(lambda: harness.phase() == "Starting")
-
-
-@in_virtual_time
-async def test_a_job_that_is_being_deleted_gets_no_new_ray_job() -> None:
-    """Foreground deletion takes the RayJob first, while the job itself is still there."""
-    harness = Harness()
+async def test_deleting_job_gets_no_new_ray_job(harness: Harness) -> None:
+    """Foreground deletion deletes the RayJob first, while the job still exists."""
     async with harness.operator():
         await harness.start_job()
         status = harness.cluster.status()
@@ -129,8 +94,7 @@ async def test_a_job_that_is_being_deleted_gets_no_new_ray_job() -> None:
 
 
 @in_virtual_time
-async def test_pod_deleted_unseen_stops_costing() -> None:
-    harness = Harness()
+async def test_pod_deleted_unseen_is_no_longer_charged(harness: Harness) -> None:
     async with harness.operator():
         harness.cluster.apply()
         await harness.ray_job().start()

@@ -1,9 +1,10 @@
-"""The loop when the API server refuses, fails or is late, and when a driver falls silent."""
+"""The reconcile loop when the API server refuses, fails or is late, and when a driver is silent."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,97 +20,92 @@ from support.operator.harness import Harness, running_operator
 from support.operator.objects import SETTINGS, placed, pod_body, report, waiting
 from support.operator.virtual_time import clock, in_virtual_time, until
 
+RESET = Unreachable("connection reset")
 TIMED_OUT = Unreachable('500: failed calling webhook "v.ray.io": context deadline exceeded')
 
 
-@in_virtual_time
-async def test_conflict_requeues_the_job() -> None:
-    harness = Harness()
+def fail_calls(harness: Harness, fault: Callable[[str], Exception | None]) -> None:
+    """Let those calls of the API server fail for which `fault` gives an error."""
 
-    def change_it(call: str) -> None:
+    def before(call: str) -> None:
         harness.record(call)
+        error = fault(call)
+        if error is not None:
+            raise error
+
+    harness.gateway.before = before
+
+
+def times_of(harness: Harness, wanted: str) -> list[float]:
+    return [when for when, call in harness.calls if call == wanted]
+
+
+def reasons(harness: Harness) -> set[str]:
+    """All reasons that the status has had."""
+    return {status["conditions"][0]["reason"] for status in harness.cluster.history}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+@in_virtual_time
+async def test_conflict_requeues_the_job(harness: Harness) -> None:
+    def change_job(call: str) -> None:
         if call == "patch status" and harness.count(call) == 1:
             harness.cluster.patch("BatchInference", "job", {"metadata": {"labels": {"a": "b"}}})
 
-    harness.gateway.before = change_it
+    fail_calls(harness, change_job)
     async with harness.operator(lag={"BatchInference": 60, "RayJob": 60}):
         harness.cluster.apply()
         await until(harness.phase)
-    news = 120  # when the watch shows the change
-    tries = [when for when, call in harness.calls if call == "patch status" and when < news]
-    assert len(tries) > 1, "it does not count on the watch"
+    watch_shows_change = 120
+    tries = [when for when in times_of(harness, "patch status") if when < watch_shows_change]
+    assert len(tries) > 1, "it does not depend on the watch"
 
 
 @in_virtual_time
-async def test_conflict_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    harness = Harness()
+async def test_conflict_is_not_logged(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     async with harness.operator(lag={"BatchInference": 30}):
         await harness.finish_job()
-    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+    assert warnings(caplog) == []
 
 
 @in_virtual_time
-async def test_failing_api_server_is_retried_with_backoff() -> None:
-    harness = Harness()
-
-    def fail(call: str) -> None:
-        harness.record(call)
-        if harness.count("create ConfigMap") <= 5:
-            raise Unreachable("connection reset")
-
-    harness.gateway.before = fail
-    async with harness.operator():
-        harness.cluster.apply()
-        await until(lambda: harness.cluster.get("RayJob", "job-1"))
-    times = [when for when, call in harness.calls if call == "create ConfigMap"]
-    assert times[:6] == [0, 0.5, 1.5, 3.5, 7.5, 15.5]
-
-
-@in_virtual_time
-async def test_api_server_outage_logs_one_warning_per_attempt(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    harness = Harness()
-    harness.fail_call("create ConfigMap", Unreachable("Cannot connect to host 10.0.0.1:443"))
-    async with harness.recorded_operator() as metrics:
-        harness.cluster.apply()
-        await asyncio.sleep(10)
-    looks = harness.count("create ConfigMap")
-    kinds = {"unreachable": looks, "error": None, "refused": None}
-    assert looks > 3
-    for kind, count in kinds.items():
-        name = "batchinference_reconcile_errors_total"
-        assert metrics.registry.get_sample_value(name, {"kind": kind}) == count
-    told = [record for record in caplog.records if record.levelno > logging.INFO]
-    assert [record.levelname for record in told] == ["WARNING"] * looks
-    assert all(record.exc_info is None for record in told)
-    assert "the API server is away: Cannot connect to host 10.0.0.1:443" in told[0].message
-
-
-@in_virtual_time
-async def test_success_resets_the_backoff() -> None:
-    harness = Harness()
-
-    def fail(call: str) -> None:
-        harness.record(call)
-        if harness.count("create ConfigMap") <= 5 or (
-            call == "release" and harness.count(call) == 1
-        ):
-            raise Unreachable("connection reset")
-
-    harness.gateway.before = fail
+async def test_failing_call_is_retried_with_backoff_until_success(harness: Harness) -> None:
+    failures = {"create ConfigMap": 5, "release": 1}
+    fail_calls(
+        harness, lambda call: RESET if harness.count(call) <= failures.get(call, 0) else None
+    )
     async with harness.operator():
         harness.cluster.apply()
         await harness.ray_job().run()
         await until(lambda: harness.count("release") == 2)
-    first, second = (when for when, call in harness.calls if call == "release")
-    assert second - first == 0.5
+    assert times_of(harness, "create ConfigMap")[:6] == [0, 0.5, 1.5, 3.5, 7.5, 15.5]
+    first, second = times_of(harness, "release")
+    assert second - first == 0.5, "the success has reset the backoff"
 
 
 @in_virtual_time
-async def test_a_job_that_cannot_be_started_does_not_hold_up_another() -> None:
-    harness = Harness()
+async def test_api_server_outage_logs_one_warning_per_attempt(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.fail_call("create ConfigMap", Unreachable("Cannot connect to host 10.0.0.1:443"))
+    async with harness.recorded_operator() as metrics:
+        harness.cluster.apply()
+        await asyncio.sleep(10)
+    tries = harness.count("create ConfigMap")
+    assert tries > 3
+    for kind, count in {"unreachable": tries, "error": None, "refused": None}.items():
+        name = "batchinference_reconcile_errors_total"
+        assert metrics.registry.get_sample_value(name, {"kind": kind}) == count, kind
+    logged = warnings(caplog)
+    assert [(one.levelname, one.exc_info) for one in logged] == [("WARNING", None)] * tries
+    assert "the API server is away: Cannot connect to host 10.0.0.1:443" in logged[0].message
 
+
+@in_virtual_time
+async def test_job_that_cannot_start_does_not_block_another(harness: Harness) -> None:
     class Picky(FakeGateway):
         async def create(self, body: dict[str, Any]) -> None:
             if body["metadata"]["name"].startswith("bad"):
@@ -125,16 +121,9 @@ async def test_a_job_that_cannot_be_started_does_not_hold_up_another() -> None:
 
 
 @in_virtual_time
-async def test_refusal_shows_in_status_until_objects_are_created() -> None:
-    harness = Harness()
-    full = True
-
-    def refuse(call: str) -> None:
-        harness.record(call)
-        if call == "create RayJob" and full:
-            raise Refused("403: exceeded quota")
-
-    harness.gateway.before = refuse
+async def test_refusal_shows_in_status_until_objects_are_created(harness: Harness) -> None:
+    refusal = {"create RayJob": Refused("403: exceeded quota")}
+    fail_calls(harness, refusal.get)
     async with harness.operator():
         harness.cluster.apply()
         await until(lambda: harness.reason() == "Refused")
@@ -142,45 +131,32 @@ async def test_refusal_shows_in_status_until_objects_are_created() -> None:
         assert harness.cluster.status()["conditions"][0]["message"] == "403: exceeded quota"
         await asyncio.sleep(300)
         assert harness.count("patch status") == 1
-        assert 5 < harness.count("create RayJob") < 15, "again and again, but not in a hurry"
-        full = False
+        assert 5 < harness.count("create RayJob") < 15, "it is retried with backoff"
+        refusal.clear()
         await harness.finish_run()
     assert harness.phase() == "Succeeded"
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "RayJob", "Secret"])
 @in_virtual_time
-async def test_short_api_server_outage_does_not_show_in_status(kind: str) -> None:
-    harness = Harness()
-
-    def fail(call: str) -> None:
-        harness.record(call)
-        if call == f"create {kind}" and clock() < AWAY_SECONDS / 2:
-            raise TIMED_OUT
-
-    harness.gateway.before = fail
+async def test_short_api_server_outage_does_not_show_in_status(harness: Harness, kind: str) -> None:
+    failing = f"create {kind}"
+    fail_calls(
+        harness, lambda call: TIMED_OUT if call == failing and clock() < AWAY_SECONDS / 2 else None
+    )
     async with harness.recorded_operator():
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
-    reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
-    assert reasons.isdisjoint(NOT_MADE)
-    told = [event["reason"] for event in harness.cluster.events.values()]
-    assert told == ["AttemptStarted", "Succeeded"]
+    assert reasons(harness).isdisjoint(NOT_MADE)
+    posted = [event["reason"] for event in harness.cluster.events.values()]
+    assert posted == ["AttemptStarted", "Succeeded"]
 
 
 @pytest.mark.parametrize("limit", [None, 1], ids=["any", "one-at-a-time"])
 @in_virtual_time
-async def test_long_api_server_outage_shows_in_status(
-    limit: int | None,
-) -> None:
-    harness, away = Harness(), True
-
-    def fail(call: str) -> None:
-        harness.record(call)
-        if call == "create RayJob" and away:
-            raise TIMED_OUT
-
-    harness.gateway.before = fail
+async def test_long_api_server_outage_shows_in_status(harness: Harness, limit: int | None) -> None:
+    outage = {"create RayJob": TIMED_OUT}
+    fail_calls(harness, outage.get)
     settings = replace(SETTINGS, concurrency=Concurrency(in_all=limit))
     async with harness.operator(settings=settings):
         harness.cluster.apply()
@@ -190,20 +166,17 @@ async def test_long_api_server_outage_shows_in_status(
         message = harness.cluster.status()["conditions"][0]["message"]
         assert message.startswith("the API server has not made the job's objects")
         assert "context deadline exceeded" in message
-        away = False
+        outage.clear()
         await harness.finish_run()
     assert harness.phase() == "Succeeded"
 
 
 @in_virtual_time
-async def test_each_outage_has_its_own_grace_period() -> None:
-    harness, back = Harness(), AWAY_SECONDS / 2
-
-    def fail(call: str) -> None:
-        if call == "create RayJob" and clock() < back:
-            raise TIMED_OUT
-
-    harness.gateway.before = fail
+async def test_each_outage_has_its_own_grace_period(harness: Harness) -> None:
+    back = AWAY_SECONDS / 2
+    fail_calls(
+        harness, lambda call: TIMED_OUT if call == "create RayJob" and clock() < back else None
+    )
     async with harness.operator():
         harness.cluster.apply(
             retry={"onCause": {"Application": "retry"}, "backoff": {"initial": "0s"}}
@@ -213,13 +186,11 @@ async def test_each_outage_has_its_own_grace_period() -> None:
         await harness.ray_job().run(JobState.FAILED)
         await until(lambda: harness.cluster.get("RayJob", "job-2"))
     assert clock() >= back
-    reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
-    assert "ApiServerAway" not in reasons
+    assert "ApiServerAway" not in reasons(harness)
 
 
 @in_virtual_time
-async def test_deadline_applies_while_the_token_is_refused() -> None:
-    harness = Harness()
+async def test_deadline_applies_while_the_token_is_refused(harness: Harness) -> None:
     harness.fail_call("create Secret", Refused("403: exceeded quota: secrets"))
     async with harness.operator():
         harness.cluster.apply(deadlines={"pending": "10m"})
@@ -229,71 +200,47 @@ async def test_deadline_applies_while_the_token_is_refused() -> None:
         await until(lambda: harness.cluster.get("RayJob", "job-1") is None)
 
 
-UNTOLD = [
-    Refused("403: events is forbidden"),
-    Conflict("try again"),
-    Unreachable("no answer"),
-]
+FAULTS = [Refused("403: events is forbidden"), Conflict("try again"), Unreachable("no answer")]
 
 
-@pytest.mark.parametrize("fault", UNTOLD, ids=repr)
+@pytest.mark.parametrize("fault", FAULTS, ids=repr)
 @in_virtual_time
 async def test_unreadable_events_do_not_block_a_job(
-    fault: Exception, caplog: pytest.LogCaptureFixture
+    harness: Harness, fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness = Harness()
     harness.fail_call("get Events", fault)
+    pods = [f"job-1-{number}" for number in range(3)]
     async with harness.operator():
         await harness.start_job()
-        for number in range(3):
-            body = pod_body(f"job-1-{number}", **placed(), **waiting("ContainerCreating"))
-            harness.cluster.put(body)
-        await asyncio.sleep(600)
+        before = harness.count("get Events")
+        for name in pods:
+            harness.cluster.put(pod_body(name, **placed(), **waiting("ContainerCreating")))
+        await asyncio.sleep(1)
+        assert harness.count("get Events") == before + 1, "the lookup is not repeated per pod"
+        await asyncio.sleep(599)
         harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
         await until(lambda: harness.cluster.get("RayJob", "job-1") is None, 30)
-        for number in range(3):
-            harness.cluster.delete("Pod", f"job-1-{number}")
+        for name in pods:
+            harness.cluster.delete("Pod", name)
         await until(lambda: harness.phase() == "Suspended", 30)
-    told = [record.message for record in caplog.records if record.levelno > logging.INFO]
-    assert len(told) == 1, "once, however often"
-    assert "Events cannot be read" in told[0]
+    (warning,) = warnings(caplog)
+    assert "Events cannot be read" in warning.message
 
 
 @in_virtual_time
-async def test_failed_event_lookup_is_not_repeated_per_pod() -> None:
-    harness = Harness()
-    harness.fail_call("get Events", Unreachable("no answer"))
-    async with harness.operator():
-        await harness.start_job()
-        before = len(harness.calls)
-        for number in range(3):
-            body = pod_body(f"job-1-{number}", **placed(), **waiting("ContainerCreating"))
-            harness.cluster.put(body)
-        await asyncio.sleep(1)
-    assert [call for _, call in harness.calls[before:]].count("get Events") == 1
-
-
-@in_virtual_time
-async def test_worker_survives_any_error() -> None:
-    harness = Harness()
-    broken = True
-
-    def fail(call: str) -> None:
-        if broken:
-            raise RuntimeError("a bug")
-
-    harness.gateway.before = fail
+async def test_worker_survives_any_error(harness: Harness) -> None:
+    bugs = [RuntimeError("a bug")]
+    fail_calls(harness, lambda call: bugs[0] if bugs else None)
     async with harness.operator(workers=1) as controller:
         harness.cluster.apply()
         await asyncio.sleep(100)
-        broken = False
+        bugs.clear()
         await harness.finish_run()
         assert len(controller.queue) == 0
 
 
 @in_virtual_time
-async def test_silent_driver_does_not_reset_progress() -> None:
-    harness = Harness()
+async def test_silent_driver_does_not_reset_progress(harness: Harness) -> None:
     async with harness.operator():
         ray_job = await harness.run_job()
         await ray_job.answer(Answer(reached=True, report=report(rows=40)))
@@ -306,8 +253,7 @@ async def test_silent_driver_does_not_reset_progress() -> None:
 
 
 @in_virtual_time
-async def test_job_ends_after_a_minute_without_a_report() -> None:
-    harness = Harness()
+async def test_job_ends_after_a_minute_without_a_report(harness: Harness) -> None:
     async with harness.operator():
         ray_job = await harness.run_job()
         end = {"endTime": "2026-03-01T12:00:30Z"}

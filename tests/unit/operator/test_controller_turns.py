@@ -1,4 +1,4 @@
-"""Never more jobs run at a time than may, and the next begins as soon as it can."""
+"""The limit of running jobs is never exceeded, and the next job starts as soon as it can."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchinference_operator.status.observations import RayJobView
 from support.operator.fake_cluster import FakeGateway
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import SETTINGS, ray_job_body
-from support.operator.virtual_time import in_virtual_time, run, until
+from support.operator.virtual_time import in_virtual_time, until
 from support.tiers import examples
 
 NAMES = [f"job-{letter}" for letter in "abcdef"]
@@ -38,14 +38,40 @@ def live(harness: Harness) -> list[str]:
             if kind == "RayJob" and not RayJobView.of(body).ended]  # fmt: skip
 
 
-def watched(harness: Harness) -> list[int]:
-    """How many RayJobs were live at each change of the cluster."""
+async def apply_in_order(harness: Harness, *names: str) -> None:
+    for name in names:
+        harness.cluster.apply(name)
+        await asyncio.sleep(1)
+
+
+def at_creation_of(harness: Harness, name: str, action: Callable[[], None]) -> None:
+    """Act before each call that creates this RayJob."""
+
+    class Gateway(FakeGateway):
+        async def create(self, body: dict[str, Any]) -> dict[str, Any] | None:
+            if body["kind"] == "RayJob" and body["metadata"]["name"] == name:
+                action()
+            return await super().create(body)
+
+    harness.gateway = Gateway(harness.cluster)
+
+
+def count_live_ray_jobs(harness: Harness) -> list[int]:
+    """The number of live RayJobs at each change of the cluster."""
     counts: list[int] = []
     harness.cluster.watchers.append(lambda event, body: counts.append(len(live(harness))))
     return counts
 
 
-async def runs(harness: Harness, name: str) -> None:
+async def start_a_and_queue_b(harness: Harness, **spec: Any) -> None:
+    """Start job-a, and let job-b wait for its turn."""
+    harness.cluster.apply("job-a", **spec)
+    await until(lambda: harness.phase("job-a") == "Starting")
+    harness.cluster.apply("job-b")
+    await until(lambda: harness.reason("job-b") == "WaitingForTurn")
+
+
+async def run_job(harness: Harness, name: str) -> None:
     await until(lambda: harness.cluster.get("RayJob", f"{name}-1"), 10_000)
     await harness.ray_job(name).run()
 
@@ -53,44 +79,40 @@ async def runs(harness: Harness, name: str) -> None:
 @pytest.mark.parametrize("lag", LAGS, ids=str)
 @pytest.mark.parametrize("limit", [1, 2])
 @in_virtual_time
-async def test_concurrency_limit_holds_to_the_end(limit: int, lag: dict[str, float]) -> None:
-    harness = Harness()
-    counts = watched(harness)
+async def test_concurrency_limit_holds_to_the_end(
+    harness: Harness, limit: int, lag: dict[str, float]
+) -> None:
+    counts = count_live_ray_jobs(harness)
     for name in NAMES:
         harness.cluster.apply(name)
     async with harness.operator(lag=lag, settings=at_most(limit), workers=4):
-        await asyncio.gather(*(runs(harness, name) for name in NAMES))
+        await asyncio.gather(*(run_job(harness, name) for name in NAMES))
         await until(lambda: all(map(harness.is_finished, NAMES)))
     assert {harness.phase(name) for name in NAMES} == {"Succeeded"}
     assert max(counts) == limit
 
 
 @in_virtual_time
-async def test_jobs_start_by_priority_and_age() -> None:
-    harness, begun = Harness(), []
+async def test_jobs_start_by_priority_and_age(harness: Harness) -> None:
+    started = []
     for name, priority in zip(NAMES, [0, 0, 5, -1, 5, 0], strict=True):
         harness.cluster.apply(name, priority=priority)
         await asyncio.sleep(1)
-    harness.cluster.watchers.append(
-        lambda event, body: (
-            begun.append(body["metadata"]["name"][:-2])
-            if body["kind"] == "RayJob" and event == "ADDED"
-            else None
-        )
-    )
+
+    def watch(event: str | None, body: dict[str, Any]) -> None:
+        if body["kind"] == "RayJob" and event == "ADDED":
+            started.append(body["metadata"]["name"][:-2])
+
+    harness.cluster.watchers.append(watch)
     async with harness.operator(settings=at_most(1), workers=4):
-        await asyncio.gather(*(runs(harness, name) for name in NAMES))
-    assert begun == ["job-c", "job-e", "job-a", "job-b", "job-f", "job-d"]
+        await asyncio.gather(*(run_job(harness, name) for name in NAMES))
+    assert started == ["job-c", "job-e", "job-a", "job-b", "job-f", "job-d"]
 
 
 @in_virtual_time
-async def test_the_next_begins_as_soon_as_one_is_suspended() -> None:
-    harness = Harness()
-    harness.cluster.apply("job-a")
+async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
     async with harness.operator(settings=at_most(1)):
-        await until(lambda: harness.phase("job-a") == "Starting")
-        harness.cluster.apply("job-b")
-        await until(lambda: harness.reason("job-b") == "WaitingForTurn")
+        await start_a_and_queue_b(harness)
         harness.cluster.patch("BatchInference", "job-a", {"spec": {"suspend": True}})
         await until(lambda: harness.phase("job-b") == "Starting", 10)
         assert live(harness) == ["job-b-1"]
@@ -99,12 +121,9 @@ async def test_the_next_begins_as_soon_as_one_is_suspended() -> None:
 
 
 @in_virtual_time
-async def test_ray_job_deleted_unseen_gives_its_turn_back() -> None:
-    harness = Harness()
-    harness.cluster.apply("job-a", deadlines={"pending": "1m"})
+async def test_ray_job_deleted_unseen_gives_its_turn_back(harness: Harness) -> None:
     async with harness.operator(settings=at_most(1)):
-        await until(lambda: harness.phase("job-a") == "Starting")
-        harness.cluster.apply("job-b")
+        await start_a_and_queue_b(harness, deadlines={"pending": "1m"})
         harness.cluster.patch("RayJob", "job-a-1", {"metadata": {"finalizers": ["kuberay"]}})
         harness.cluster.finalizers_hold = True
         await until(lambda: harness.phase("job-a") == "Failed")
@@ -114,45 +133,44 @@ async def test_ray_job_deleted_unseen_gives_its_turn_back() -> None:
         await until(lambda: harness.phase("job-b") == "Starting", 2 * DOUBT_SECONDS)
 
 
+@pytest.mark.parametrize("at_creation", [False, True], ids=["before", "at-creation"])
 @in_virtual_time
-async def test_job_with_taken_name_blocks_nobody() -> None:
-    harness = Harness()
-    harness.cluster.apply("job-a")
-    await asyncio.sleep(1)
-    harness.cluster.apply("job-b")
-    harness.cluster.put(ray_job_body("job-a-1", owner_uid=None))
+async def test_job_with_taken_name_blocks_no_other(harness: Harness, at_creation: bool) -> None:
+    def take_name() -> None:
+        harness.cluster.put(ray_job_body("job-a-1", owner_uid=None))
+
+    if at_creation:
+        at_creation_of(harness, "job-a-1", take_name)
+    else:
+        take_name()
+    await apply_in_order(harness, "job-a", "job-b")
     async with harness.operator(settings=at_most(1)):
-        await until(lambda: harness.phase("job-b") == "Starting")
+        await until(lambda: harness.phase("job-b") == "Starting", 60)
         assert harness.reason("job-a") == "NameTaken"
 
 
 @in_virtual_time
-async def test_refused_job_gives_its_turn_back() -> None:
-    harness, full = Harness(), True
+async def test_refused_job_gives_its_turn_back(harness: Harness) -> None:
+    quota_exceeded = True
 
-    class Picky(FakeGateway):
-        async def create(self, body: dict[str, Any]) -> dict[str, Any] | None:
-            if full and body["kind"] == "RayJob" and body["metadata"]["name"] == "job-a-1":
-                raise Refused("403: exceeded quota")
-            return await super().create(body)
+    def refuse() -> None:
+        if quota_exceeded:
+            raise Refused("403: exceeded quota")
 
-    harness.gateway = Picky(harness.cluster)
-    harness.cluster.apply("job-a")
-    await asyncio.sleep(1)
-    harness.cluster.apply("job-b")
+    at_creation_of(harness, "job-a-1", refuse)
+    await apply_in_order(harness, "job-a", "job-b")
     async with harness.operator(settings=at_most(1)):
         await until(lambda: harness.phase("job-b") == "Starting", 10)
-        full = False
-        await runs(harness, "job-b")
-        await runs(harness, "job-a")
+        quota_exceeded = False
+        await run_job(harness, "job-b")
+        await run_job(harness, "job-a")
         await until(lambda: harness.is_finished("job-a"))
     assert harness.phase("job-a") == "Succeeded"
     assert harness.cluster.status("job-a")["attempt"] == 1
 
 
 @in_virtual_time
-async def test_refused_job_is_retried_with_backoff() -> None:
-    harness = Harness()
+async def test_refused_job_is_retried_with_backoff(harness: Harness) -> None:
     harness.fail_call("create RayJob", Refused("403: exceeded quota"))
     harness.cluster.apply("job-a")
     async with harness.operator(settings=at_most(1)):
@@ -163,32 +181,9 @@ async def test_refused_job_is_retried_with_backoff() -> None:
 
 
 @in_virtual_time
-async def test_name_taken_at_creation_gives_the_turn_back() -> None:
-    harness = Harness()
-
-    class Late(FakeGateway):
-        async def create(self, body: dict[str, Any]) -> dict[str, Any] | None:
-            if body["metadata"]["name"] == "job-a-1" and body["kind"] == "RayJob":
-                harness.cluster.put(ray_job_body("job-a-1", owner_uid=None))
-            return await super().create(body)
-
-    harness.gateway = Late(harness.cluster)
-    harness.cluster.apply("job-a")
-    await asyncio.sleep(1)
-    harness.cluster.apply("job-b")
+async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness) -> None:
     async with harness.operator(settings=at_most(1)):
-        await until(lambda: harness.phase("job-b") == "Starting", 60)
-        assert harness.reason("job-a") == "NameTaken"
-
-
-@in_virtual_time
-async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone() -> None:
-    harness = Harness()
-    harness.cluster.apply("job-a")
-    async with harness.operator(settings=at_most(1)):
-        await until(lambda: harness.phase("job-a") == "Starting")
-        harness.cluster.apply("job-b")
-        await until(lambda: harness.reason("job-b") == "WaitingForTurn")
+        await start_a_and_queue_b(harness)
         harness.cluster.delete("BatchInference", "job-a")
         await asyncio.sleep(1000)
         assert live(harness) == ["job-a-1"]
@@ -197,11 +192,8 @@ async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone() -> None:
 
 
 @in_virtual_time
-async def test_waiting_job_deleted_unseen_blocks_nobody() -> None:
-    harness = Harness()
-    for name in NAMES[:3]:
-        harness.cluster.apply(name)
-        await asyncio.sleep(1)
+async def test_waiting_job_deleted_unseen_blocks_no_other(harness: Harness) -> None:
+    await apply_in_order(harness, *NAMES[:3])
     async with harness.operator(settings=at_most(1)):
         await until(lambda: harness.reason("job-c") == "WaitingForTurn")
         harness.cluster.delete("BatchInference", "job-b", unseen=True)
@@ -211,22 +203,18 @@ async def test_waiting_job_deleted_unseen_blocks_nobody() -> None:
 
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize("seed", range(examples(24, 6)))
-def test_concurrency_limit_holds_through_faults_and_restarts(seed: int) -> None:
-    run(survives(random.Random(seed)))
+@in_virtual_time
+async def test_concurrency_limit_holds_despite_faults_and_restarts(seed: int) -> None:
+    chance, harness, faults = random.Random(seed), Harness(), [40]
+    counts, limit = count_live_ray_jobs(harness), chance.randint(1, 2)
 
-
-async def survives(chance: random.Random) -> None:
-    harness = Harness()
-    counts, limit = watched(harness), chance.randint(1, 2)
-    faults = [40]
-
-    def disturbed(call: str) -> None:
+    def disturb(call: str) -> None:
         if faults[0] and not call.startswith("list") and chance.random() < 0.15:
             faults[0] -= 1
             raise chance.choice(FAULTS)()
 
-    harness.gateway = FakeGateway(harness.cluster, before=disturbed, after=disturbed)
-    plays = [asyncio.create_task(runs(harness, name)) for name in NAMES]
+    harness.gateway = FakeGateway(harness.cluster, before=disturb, after=disturb)
+    plays = [asyncio.create_task(run_job(harness, name)) for name in NAMES]
     for name in NAMES:
         harness.cluster.apply(name, priority=chance.randint(0, 1))
     while not all(map(harness.is_finished, NAMES)):

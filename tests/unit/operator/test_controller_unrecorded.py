@@ -1,5 +1,4 @@
-"""A RayJob was made, and the operator ended before the status said so: the next one asks the driver
-before it says anything."""
+"""Jobs whose RayJob was created by an operator that ended before it wrote the status."""
 
 from __future__ import annotations
 
@@ -14,23 +13,23 @@ from support.operator.virtual_time import BEGINNING, in_virtual_time, until
 
 CREATED = BEGINNING.isoformat()
 ENDED = {"startTime": CREATED, "endTime": "2026-03-01T12:01:00Z"}
-LONG = 600
-"""Seconds for which the operator is away: far more than any grace."""
+AWAY = 600
+"""Seconds without an operator, far more than any grace period."""
 
 
-def left(state: JobState, ray_job: dict[str, Any], **told: Any) -> Harness:
-    """A job whose status says nothing, and what its driver answers."""
+def unrecorded(state: JobState, ray_job: dict[str, Any], **fields: Any) -> Harness:
+    """A job with an empty status, and the answer of its driver."""
     harness = Harness()
     harness.cluster.apply()
     harness.cluster.put(ray_job_body(**{"startTime": CREATED, **ray_job}))
-    harness.driver.answers["job-1"] = Answer(reached=True, report=report(state, **told))
+    harness.driver.answers["job-1"] = Answer(reached=True, report=report(state, **fields))
     return harness
 
 
 @in_virtual_time
 async def test_answering_driver_is_not_silent_after_restart() -> None:
-    harness = left(JobState.RUNNING, RUNNING, rows=40, total=100)
-    await asyncio.sleep(LONG)
+    harness = unrecorded(JobState.RUNNING, RUNNING, rows=40, total=100)
+    await asyncio.sleep(AWAY)
     async with harness.operator():
         await until(lambda: harness.phase() == "Running", 5)
     reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
@@ -39,9 +38,9 @@ async def test_answering_driver_is_not_silent_after_restart() -> None:
 
 @in_virtual_time
 async def test_unrecorded_failure_gives_the_cause() -> None:
-    told = {"reason": "Incomplete", "message": "rows 3 to 5 are missing"}
-    harness = left(JobState.FAILED, {**FAILED, **ENDED}, **told)
-    await asyncio.sleep(LONG)
+    cause = {"reason": "Incomplete", "message": "rows 3 to 5 are missing"}
+    harness = unrecorded(JobState.FAILED, {**FAILED, **ENDED}, **cause)
+    await asyncio.sleep(AWAY)
     async with harness.operator():
         await until(lambda: harness.phase() == "Retrying", 5)
     assert harness.cluster.status()["attempts"][0]["cause"] == "Incomplete"
@@ -49,9 +48,9 @@ async def test_unrecorded_failure_gives_the_cause() -> None:
 
 @in_virtual_time
 async def test_unrecorded_success_wins_over_suspension() -> None:
-    harness = left(JobState.SUCCEEDED, {**SUCCEEDED, **ENDED}, rows=100, total=100)
+    harness = unrecorded(JobState.SUCCEEDED, {**SUCCEEDED, **ENDED}, rows=100, total=100)
     harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
-    await asyncio.sleep(LONG)
+    await asyncio.sleep(AWAY)
     async with harness.operator():
         await until(harness.is_finished, 5)
     assert (harness.phase(), harness.cluster.status()["progress"]["rows"]) == ("Succeeded", 100)
@@ -59,7 +58,7 @@ async def test_unrecorded_success_wins_over_suspension() -> None:
 
 @in_virtual_time
 async def test_unrecorded_running_attempt_can_be_suspended() -> None:
-    harness = left(JobState.RUNNING, RUNNING, rows=40, total=100)
+    harness = unrecorded(JobState.RUNNING, RUNNING, rows=40, total=100)
     harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
     async with harness.operator():
         await until(lambda: harness.phase() == "Suspended", 60)

@@ -1,6 +1,8 @@
-"""When a job has taken too long: what ends then, by which cause, in which words."""
+"""Deadlines of a job and of its attempts: when they expire, with which cause and message."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -18,58 +20,66 @@ def limited(**deadlines: str) -> ReconcileLoop:
     return ReconcileLoop(deadlines=deadlines, retry=ONCE)
 
 
-# --- pending ----------------------------------------------------------------------------
+EXPIRED = ("Failed", "DeadlineExceeded")
 
 
-def test_an_attempt_without_a_row_ends_when_pending_has_passed() -> None:
-    loop = limited(pending="10m")
-    loop.start()
-    loop.reconcile(599)
-    assert loop.phase == "Starting"
+def state(loop: ReconcileLoop) -> tuple[str, str]:
+    return loop.phase, loop.reason
+
+
+def troubled(reason: str, message: str) -> tuple[PodView, ...]:
+    return (PodView.of(pod_body("job-1-worker", **waiting(reason, message))),)
+
+
+NOT_STARTED = "no row was finished within deadlines.pending 10m"
+RETRIED = {"onCause": {"DeadlineExceeded": "retry"}}
+
+
+@pytest.mark.parametrize(
+    ("deadline", "seconds", "retry", "rows", "message"),
+    [
+        ("pending 10m", 600, ONCE, None, f"{NOT_STARTED}: RayJob job-1 is starting its cluster"),
+        ("pending 10m", 600, ONCE, 0, f"{NOT_STARTED}: rows are being processed"),
+        ("active 1h", 3600, ONCE, 10, "attempt 1 has not ended within deadlines.active 1h"),
+        ("total 1h", 3600, RETRIED, 10, "the job has not ended within deadlines.total 1h"),
+    ],
+    ids=["starting", "no-rows", "active", "total"],
+)
+def test_job_fails_when_its_deadline_expires(
+    deadline: str, seconds: int, retry: dict[str, Any], rows: int | None, message: str
+) -> None:
+    loop = ReconcileLoop(deadlines=dict([deadline.split()]), retry=retry)
+    if rows is None:
+        loop.start()
+    else:
+        loop.run(rows)
+    before = loop.phase
+    loop.reconcile(seconds - 1)
+    assert loop.phase == before
     loop.reconcile(1)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
-    waits = "RayJob job-1 is starting its cluster"
-    assert loop.message == f"no row was finished within deadlines.pending 10m: {waits}"
+    assert (state(loop), loop.message) == (EXPIRED, message)
+    assert loop.attempt["outcome"] == "Failed"
 
 
-def test_what_keeps_the_pods_from_starting_is_the_better_cause() -> None:
+def test_first_row_ends_the_pending_and_starts_the_stall_deadline() -> None:
+    pending, stall = limited(pending="10m"), limited(stall="5m")
+    pending.run(rows=1)
+    stall.start()
+    for loop, phase in ((pending, "Running"), (stall, "Starting")):
+        loop.reconcile(3600)
+        assert loop.phase == phase
+
+
+def test_pod_trouble_is_the_cause_of_a_pending_timeout() -> None:
     loop = limited(pending="10m")
     loop.start()
-    stuck = pod_body("job-1-worker", **waiting("ImagePullBackOff", "no such image"))
-    loop.pods = (PodView.of(stuck),)
+    loop.pods = troubled("ImagePullBackOff", "no such image")
     loop.reconcile(600)
-    assert (loop.phase, loop.reason) == ("Failed", "ImagePull")
+    assert state(loop) == ("Failed", "ImagePull")
     assert loop.message.endswith("pending 10m: pod job-1-worker: no such image")
 
 
-def test_with_the_first_row_pending_is_over() -> None:
-    loop = limited(pending="10m")
-    loop.run(rows=1)
-    loop.reconcile(3600)
-    assert loop.phase == "Running"
-
-
-def test_without_a_row_a_running_driver_is_pending_still() -> None:
-    loop = limited(pending="10m")
-    loop.run(rows=0)
-    loop.reconcile(600)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
-
-
-# --- active -----------------------------------------------------------------------------
-
-
-def test_an_attempt_ends_when_active_has_passed() -> None:
-    loop = limited(active="1h")
-    loop.run()
-    loop.reconcile(3599)
-    assert loop.phase == "Running"
-    loop.reconcile(1)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
-    assert loop.message == "attempt 1 has not ended within deadlines.active 1h"
-
-
-def test_each_attempt_has_its_own_time() -> None:
+def test_active_deadline_applies_to_each_attempt() -> None:
     loop = ReconcileLoop(deadlines={"active": "1h"}, retry={"backoff": {"initial": "0s"}})
     loop.run()
     loop.now = loop.now.replace(minute=50)
@@ -83,10 +93,7 @@ def test_each_attempt_has_its_own_time() -> None:
     assert "attempt 2" in loop.message
 
 
-# --- stall ------------------------------------------------------------------------------
-
-
-def test_an_attempt_that_stalls_is_tried_again() -> None:
+def test_stalled_attempt_is_retried() -> None:
     loop = ReconcileLoop(deadlines={"stall": "5m"})
     loop.run(rows=10)
     loop.reconcile(299)
@@ -99,35 +106,36 @@ def test_an_attempt_that_stalls_is_tried_again() -> None:
     )
 
 
-@pytest.mark.parametrize(("deadline", "rows"), [("pending", 0), ("stall", 10)])
-def test_the_stage_that_the_rows_do_not_leave_is_named(deadline: str, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("deadline", "rows", "pods", "detail"),
+    [
+        ("pending", 0, (), "they are in stage 'embed'"),
+        ("stall", 10, (), "they are in stage 'embed'"),
+        ("stall", 10, troubled("ErrImagePull", "no image"), "pod job-1-worker: no image"),
+    ],
+)
+def test_timeout_names_the_stage_or_the_pod_trouble(
+    deadline: str, rows: int, pods: tuple[PodView, ...], detail: str
+) -> None:
     loop = limited(**{deadline: "5m"})
     loop.run(rows=rows)
     loop.set_report(JobState.RUNNING, rows=rows, stage="embed")
+    loop.pods = pods
     loop.reconcile(300)
-    assert loop.attempt["message"].endswith(": they are in stage 'embed'")
+    assert loop.attempt["message"].endswith(f": {detail}")
 
 
-def test_what_troubles_the_pods_says_more_than_the_stage() -> None:
-    loop = limited(stall="5m")
-    loop.run(rows=10)
-    loop.set_report(JobState.RUNNING, rows=10, stage="embed")
-    loop.pods = (PodView.of(pod_body("job-1-worker", **waiting("ErrImagePull", "no image"))),)
-    loop.reconcile(300)
-    assert loop.attempt["message"].endswith(": pod job-1-worker: no image")
-
-
-def test_with_each_row_the_time_to_stall_begins_anew() -> None:
+def test_each_new_row_restarts_the_stall_deadline() -> None:
     loop = limited(stall="5m")
     loop.run(rows=10)
     for rows in range(11, 20):
         loop.set_report(JobState.RUNNING, rows=rows)
         loop.reconcile(299)
-        assert loop.phase == "Running"
+        assert loop.phase == "Running", rows
 
 
-def test_a_driver_that_begins_anew_has_its_time_from_there() -> None:
-    """It counts from nothing: KubeRay submits a job again whose head was lost."""
+def test_restarted_driver_restarts_the_stall_deadline() -> None:
+    """It counts from 0: KubeRay submits the driver again after the loss of a head."""
     loop = limited(stall="5m")
     loop.run(rows=900)
     loop.set_report(JobState.PREPARING)
@@ -135,13 +143,13 @@ def test_a_driver_that_begins_anew_has_its_time_from_there() -> None:
     for rows in range(0, 100, 10):
         loop.set_report(JobState.RUNNING, rows=rows)
         loop.reconcile(200)
-        assert loop.phase == "Running"
+        assert loop.phase == "Running", rows
     assert (loop.attempt["rows"], loop.status["progress"]["rows"]) == (90, 900)
     loop.reconcile(300)
     assert loop.reason == "Stalled"
 
 
-def test_a_driver_that_is_not_heard_has_not_begun_anew() -> None:
+def test_silent_driver_does_not_reset_the_rows() -> None:
     loop = limited(stall="5m")
     loop.run(rows=900)
     loop.report = None
@@ -151,7 +159,7 @@ def test_a_driver_that_is_not_heard_has_not_begun_anew() -> None:
 
 @pytest.mark.parametrize("deadline", ["pending", "stall"])
 @pytest.mark.parametrize("rows", [None, 10])
-def test_once_all_rows_are_finished_none_is_waited_for(deadline: str, rows: int | None) -> None:
+def test_finalizing_job_has_no_row_deadlines(deadline: str, rows: int | None) -> None:
     loop = limited(**{deadline: "5m"})
     loop.run(rows=rows or 0)
     loop.set_report(JobState.FINALIZING, rows=rows)
@@ -160,28 +168,7 @@ def test_once_all_rows_are_finished_none_is_waited_for(deadline: str, rows: int 
     assert loop.phase == "Finalizing"
 
 
-def test_before_the_first_row_nothing_stalls() -> None:
-    loop = limited(stall="5m")
-    loop.start()
-    loop.reconcile(3600)
-    assert loop.phase == "Starting"
-
-
-# --- total ------------------------------------------------------------------------------
-
-
-def test_total_deadline_ends_the_job_despite_remaining_attempts() -> None:
-    loop = ReconcileLoop(
-        deadlines={"total": "1h"}, retry={"onCause": {"DeadlineExceeded": "retry"}}
-    )
-    loop.run()
-    loop.reconcile(3600)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
-    assert loop.message == "the job has not ended within deadlines.total 1h"
-    assert loop.attempt["outcome"] == "Failed"
-
-
-def test_time_for_which_the_job_was_suspended_does_not_count() -> None:
+def test_total_deadline_excludes_suspension() -> None:
     loop = ReconcileLoop(suspend=True, deadlines={"total": "1h"})
     loop.reconcile()
     loop.spec["suspend"] = False
@@ -191,38 +178,34 @@ def test_time_for_which_the_job_was_suspended_does_not_count() -> None:
     loop.reconcile(3599)
     assert loop.phase == "Running"
     loop.reconcile(1)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
+    assert state(loop) == EXPIRED
 
 
-def test_it_passes_while_the_job_waits_for_a_name() -> None:
+def test_total_deadline_applies_while_the_name_is_taken() -> None:
     loop = limited(total="1h")
     loop.plan()
     loop.ray_job["metadata"]["ownerReferences"] = [owner(OTHER_UID)]
     loop.reconcile()
     assert loop.reason == "NameTaken"
     loop.reconcile(3600)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
+    assert state(loop) == EXPIRED
 
 
-def test_backoff_passes_while_kuberay_holds_the_old_attempt() -> None:
+def test_total_deadline_applies_while_kuberay_holds_the_ray_job() -> None:
     loop = ReconcileLoop(deadlines={"total": "1h"})
-    loop.run()
-    loop.fail()
+    loop.lose()
     loop.reconcile()
     loop.reconcile(3600)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
+    assert state(loop) == EXPIRED
 
 
 @pytest.mark.parametrize("deadline", ["total", "active", "stall"])
-def test_the_drivers_last_word_stands_before_any_deadline(deadline: str) -> None:
+def test_final_report_wins_over_any_deadline(deadline: str) -> None:
     loop = limited(**{deadline: "1h"})
     loop.run()
     loop.set_report(JobState.SUCCEEDED, rows=10)
     loop.reconcile(86_400)
     assert loop.phase == "Succeeded"
-
-
-# --- when it is looked again ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -237,22 +220,20 @@ def test_the_drivers_last_word_stands_before_any_deadline(deadline: str) -> None
     ],
     ids=["none", "far", "pending", "active", "total", "not-yet"],
 )
-def test_a_job_is_looked_at_when_its_next_deadline_passes(
-    deadlines: dict[str, str], seconds: float
-) -> None:
+def test_job_is_requeued_at_its_next_deadline(deadlines: dict[str, str], seconds: float) -> None:
     loop = limited(**deadlines)
     loop.plan()
     loop.set_kuberay_status(**INITIALIZING)
     assert loop.reconcile().again_after == seconds
 
 
-def test_a_running_job_is_looked_at_in_time_too() -> None:
+def test_running_job_is_requeued_at_its_deadline() -> None:
     loop = limited(stall="1s")
     loop.run()
     assert loop.reconcile().again_after == 1 < POLL_SECONDS
 
 
-def test_a_deadline_may_change_while_the_job_goes_on() -> None:
+def test_deadline_may_change_while_the_job_runs() -> None:
     loop = limited(active="1h")
     loop.run()
     loop.spec["deadlines"] = {"active": "2h"}

@@ -1,4 +1,4 @@
-"""The GPU hours that a job may use: with them it ends, whatever attempt it is at."""
+"""The limit of GPU hours: a job that has used them fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOURS = {"limits": {"gpuHours": 1.0}}
 
 
 def pods(gpus: int, *, attempt: int = 1, since: float = 0.0) -> tuple[PodView, ...]:
-    """One worker with so many GPUs, which it has had since so many seconds."""
+    """One worker with GPUs, scheduled `since` seconds after the beginning."""
     status = placed(stamp(BEGINNING + timedelta(seconds=since)))
     return (PodView.of(pod_body("w", attempt=attempt, gpus=gpus, **status)),)
 
@@ -29,9 +29,9 @@ def running(gpus: int = 4, **spec: object) -> ReconcileLoop:
     return loop
 
 
-def test_a_job_goes_on_until_its_gpu_hours_are_used() -> None:
+def test_job_fails_when_its_gpu_hours_are_used() -> None:
     loop = running()
-    loop.reconcile(899)
+    assert loop.reconcile(899.0).again_after == 1.0
     assert loop.phase == "Running"
     loop.reconcile(1)
     assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
@@ -41,20 +41,10 @@ def test_a_job_goes_on_until_its_gpu_hours_are_used() -> None:
     )
     assert loop.attempt["cause"] == "LimitExceeded"
     assert loop.status["gpuSeconds"] == 3600
-
-
-def test_it_is_looked_at_when_they_will_be_used() -> None:
-    loop = running()
-    assert loop.reconcile(899.0).again_after == 1.0
-
-
-def test_what_it_holds_goes_then() -> None:
-    loop = running()
-    loop.reconcile(900)
     assert [seen.name for seen in loop.reconcile(60).remove] == ["job-1"]
 
 
-def test_the_hours_of_all_attempts_count() -> None:
+def test_gpu_hours_of_all_attempts_count() -> None:
     loop = running(retry={"backoff": {"initial": "0s"}})
     loop.reconcile(600)
     loop.fail()
@@ -84,7 +74,7 @@ def test_attempt_that_uses_up_gpu_hours_is_not_retried() -> None:
     assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
 
 
-def test_a_job_that_succeeds_with_the_last_hour_has_succeeded() -> None:
+def test_success_wins_over_the_gpu_hours() -> None:
     loop = running()
     loop.set_report(JobState.SUCCEEDED)
     loop.reconcile(1000)
@@ -92,14 +82,14 @@ def test_a_job_that_succeeds_with_the_last_hour_has_succeeded() -> None:
 
 
 @pytest.mark.parametrize("own", [{}, {"gpuHours": 50.0}], ids=["none", "more"])
-def test_the_platforms_hours_hold_for_every_job(own: dict[str, float]) -> None:
+def test_platform_limit_applies_to_every_job(own: dict[str, float]) -> None:
     loop = running(cluster={"limits": own})
     loop.limit(gpu_hours=1.0)
     loop.reconcile(900)
     assert loop.reason == "LimitExceeded"
 
 
-def test_a_job_without_a_limit_uses_what_it_needs() -> None:
+def test_job_without_limit_runs_on() -> None:
     loop = running(cluster={})
     loop.reconcile(1_000_000)
     assert loop.phase == "Running"

@@ -1,4 +1,4 @@
-"""What is watched, and what an event sets in motion."""
+"""The watches of the operator, and the handling of their events."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ from batchinference_operator.runtime.watches import Login, Watches
 from batchinference_operator.status.observations import Object
 from support.operator.fake_cluster import FakeCluster, FakeGateway
 from support.operator.fake_kuberay import FakeDriver
-from support.operator.objects import (
-    NAMESPACE,
-    SETTINGS,
-    job_body,
-    pod_body,
-    ray_job_body,
-    waiting,
-)
+from support.operator.objects import NAMESPACE, SETTINGS, job_body, pod_body, ray_job_body, waiting
 from support.operator.virtual_time import in_virtual_time
 
 Handlers = dict[str, Any]
-STUCK = pod_body(**waiting("ImagePullBackOff"))
-BODIES = {"jobs": job_body(), "ray-jobs": ray_job_body(), "pods": STUCK}
+BODIES = {
+    "jobs": job_body(),
+    "ray-jobs": ray_job_body(),
+    "pods": pod_body(**waiting("ImagePullBackOff")),
+}
 
 
 def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
@@ -41,35 +37,29 @@ def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     return handlers, controller, registry
 
 
-def test_three_kinds_are_watched() -> None:
+def test_three_kinds_are_watched_by_label() -> None:
     handlers, _, _ = registered()
+    ours = {NAME_LABEL: kopf.PRESENT}
+    found = {name: (handler.selector, handler.labels) for name, handler in handlers.items()}
     assert {
-        name: (handler.selector.group, handler.selector.version, handler.selector.any_name)
-        for name, handler in handlers.items()
+        name: (selector.group, selector.version, selector.any_name, labels)
+        for name, (selector, labels) in found.items()
     } == {
-        "jobs": ("batchinference.dev", "v1alpha1", "batchinferences"),
-        "ray-jobs": ("ray.io", "v1", "rayjobs"),
-        "pods": ("", "v1", "pods"),
+        "jobs": ("batchinference.dev", "v1alpha1", "batchinferences", None),
+        "ray-jobs": ("ray.io", "v1", "rayjobs", ours),
+        "pods": ("", "v1", "pods", ours),
     }
 
 
-def test_of_ray_jobs_and_pods_only_ours_are_watched() -> None:
-    handlers, _, _ = registered()
-    ours = {NAME_LABEL: kopf.PRESENT}
-    assert handlers["jobs"].labels is None
-    assert handlers["ray-jobs"].labels == ours
-    assert handlers["pods"].labels == ours
-
-
-def test_nothing_is_registered_that_leaves_a_trace_on_the_object() -> None:
-    """kopf's other handlers put finalizers and annotations there, or keep all bodies in memory."""
+def test_only_event_handlers_are_registered() -> None:
+    """Other handlers of kopf write finalizers and annotations, or keep all bodies in memory."""
     *_, registry = registered()
     for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert list(others.get_all_handlers()) == []
 
 
-async def take(handler: Any, kind: str | None, body: Object) -> None:
-    """What kopf does with an event."""
+async def handle(handler: Any, kind: str | None, body: Object) -> None:
+    """Handle an event as kopf does."""
     result = handler.fn(event={"type": kind, "object": body}, name="", body=body, logger=None)
     assert inspect.isawaitable(result)
     assert await result is None, "kopf would write a result into the status"
@@ -78,68 +68,60 @@ async def take(handler: Any, kind: str | None, body: Object) -> None:
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED", "DELETED"])
 @pytest.mark.parametrize("watch", ["jobs", "ray-jobs", "pods"])
 @in_virtual_time
-async def test_every_event_puts_the_jobs_key_on_the_queue(watch: str, kind: str | None) -> None:
+async def test_every_event_queues_the_key_of_its_job(watch: str, kind: str | None) -> None:
     handlers, controller, _ = registered()
-    await take(handlers[watch], kind, BODIES[watch])
+    await handle(handlers[watch], kind, BODIES[watch])
     assert len(controller.queue) == 1
     assert await controller.queue.get() == (NAMESPACE, "job")
 
 
 @in_virtual_time
-async def test_events_keep_the_cache_true() -> None:
+async def test_events_update_the_cache() -> None:
     handlers, controller, _ = registered()
+
+    def observed() -> tuple[set[str], int] | None:
+        found = controller.cache.observe((NAMESPACE, "job"))
+        return None if found is None else (set(found.ray_jobs), len(found.pods))
+
     for watch, body in BODIES.items():
-        await take(handlers[watch], None, body)
-    observed = controller.cache.observe((NAMESPACE, "job"))
-    assert observed is not None
-    assert set(observed.ray_jobs) == {"job-1"}
-    assert len(observed.pods) == 1
-    await take(handlers["pods"], "DELETED", BODIES["pods"])
-    await take(handlers["ray-jobs"], "DELETED", BODIES["ray-jobs"])
-    observed = controller.cache.observe((NAMESPACE, "job"))
-    assert observed is not None
-    assert (observed.ray_jobs, observed.pods) == ({}, ())
-    await take(handlers["jobs"], "DELETED", BODIES["jobs"])
-    assert controller.cache.observe((NAMESPACE, "job")) is None
-
-
-# --- kopf's settings --------------------------------------------------------------------
+        await handle(handlers[watch], None, body)
+    assert observed() == ({"job-1"}, 1)
+    for watch in ("pods", "ray-jobs"):
+        await handle(handlers[watch], "DELETED", BODIES[watch])
+    assert observed() == (set(), 0)
+    await handle(handlers["jobs"], "DELETED", BODIES["jobs"])
+    assert observed() is None
 
 
 @pytest.mark.parametrize("clusterwide", [True, False])
 def test_crds_are_scanned_only_cluster_wide(clusterwide: bool) -> None:
+    assert configured(clusterwide=clusterwide).scanning.disabled is not clusterwide
+
+
+def configured(*, clusterwide: bool = True) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     configure(settings, clusterwide=clusterwide)
-    assert settings.scanning.disabled is not clusterwide
+    return settings
 
 
-def test_kopf_only_watches() -> None:
-    settings = kopf.OperatorSettings()
-    configure(settings, clusterwide=True)
+def test_kopf_only_watches_and_lists_in_pages() -> None:
+    settings = configured()
     assert settings.posting.enabled is False, "it may not create Events"
     assert settings.peering.standalone is True, "another kopf operator must not pause it"
-    assert settings.queueing.worker_limit is None, "the queue limits the work; this limits news"
-
-
-def test_kopf_lists_in_pages() -> None:
-    settings = kopf.OperatorSettings()
-    configure(settings, clusterwide=True)
-    assert settings.watching.chunk_size == PAGE, "kopf would ask for everything at once"
+    assert settings.queueing.worker_limit is None, "the queue limits the work"
+    assert settings.watching.chunk_size == PAGE, "kopf would list everything at once"
 
 
 @pytest.mark.parametrize(
-    ("group", "plural", "expected"),
+    ("group", "version", "plural", "expected"),
     [
-        ("ray.io", "rayjobs", [NAME_LABEL]),
-        ("", "pods", [NAME_LABEL]),
-        ("batchinference.dev", "batchinferences", []),
+        ("ray.io", "v1", "rayjobs", [NAME_LABEL]),
+        ("", "v1", "pods", [NAME_LABEL]),
+        ("batchinference.dev", "v1alpha1", "batchinferences", []),
     ],
 )
-def test_the_api_server_itself_leaves_out_what_is_not_ours(
-    group: str, plural: str, expected: list[str]
+def test_watches_select_by_label_in_the_api_server(
+    group: str, version: str, plural: str, expected: list[str]
 ) -> None:
-    settings = kopf.OperatorSettings()
-    configure(settings, clusterwide=True)
-    version = "v1alpha1" if "batch" in group else "v1"
     resource = kopf.Resource(group, version, plural, namespaced=True)
-    assert settings.watching.label_selectors.collect(resource) == expected
+    assert configured().watching.label_selectors.collect(resource) == expected

@@ -1,4 +1,4 @@
-"""A job in a queue of Kueue: held back, admitted, and taken back again."""
+"""A job in a queue of Kueue: suspended, admitted and preempted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queued(**spec: object) -> ReconcileLoop:
     return loop
 
 
-def test_the_ray_job_is_created_for_kueue_to_admit() -> None:
+def test_ray_job_is_created_suspended_for_kueue() -> None:
     loop = ReconcileLoop(cluster={"queue": "gpu", "queuePriorityClass": "nightly"})
     made = loop.reconcile().create[-1]
     assert made["spec"]["suspend"] is True
@@ -44,18 +44,15 @@ def test_the_ray_job_is_created_for_kueue_to_admit() -> None:
     assert made["metadata"]["annotations"] == {"kueue.x-k8s.io/elastic-job": "true"}
 
 
-def test_while_it_is_held_back_the_job_is_queued() -> None:
+def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
     assert loop.reconcile().again_after == QUEUED_SECONDS
-
-
-def test_kueues_own_words_say_why() -> None:
-    loop = queued()
-    loop.words = {"job-1": "couldn't assign flavors to pod set head: insufficient quota"}
+    reason = "couldn't assign flavors to pod set head: insufficient quota"
+    loop.words = {"job-1": reason}
     loop.reconcile()
-    assert loop.message.endswith("gpu: couldn't assign flavors to pod set head: insufficient quota")
+    assert loop.message.endswith(f"gpu: {reason}")
 
 
 def test_fields_written_by_kueue_are_kept() -> None:
@@ -68,7 +65,7 @@ def test_fields_written_by_kueue_are_kept() -> None:
 
 
 @pytest.mark.parametrize("deadline", ["pending", "active"])
-def test_its_deadlines_begin_when_it_is_admitted(deadline: str) -> None:
+def test_attempt_deadlines_begin_at_admission(deadline: str) -> None:
     loop = queued(deadlines={deadline: "10m"})
     loop.reconcile(86_400)
     assert loop.phase == "Pending"
@@ -79,7 +76,7 @@ def test_its_deadlines_begin_when_it_is_admitted(deadline: str) -> None:
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
 
 
-def test_its_total_time_counts_in_the_queue_as_well() -> None:
+def test_total_deadline_counts_in_the_queue() -> None:
     loop = queued(deadlines={"total": "1h"})
     loop.reconcile(3600)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
@@ -99,30 +96,34 @@ def test_preempted_job_is_queued_in_the_same_attempt() -> None:
     loop = running()
     hold(loop)
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    assert loop.status["progress"]["rows"] == 10
     admit(loop, 3600)
     assert (loop.phase, loop.status["attempt"]) == ("Starting", 1)
     assert "outcome" not in loop.attempt
 
 
-@pytest.mark.parametrize("cause", ["Interrupted", "Application", "NodeLost"])
-def test_what_its_driver_says_when_its_pods_are_taken_is_no_failure(cause: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "cause", "phase"),
+    [
+        (JobState.FAILED, "Interrupted", "Pending"),
+        (JobState.FAILED, "Application", "Pending"),
+        (JobState.FAILED, "NodeLost", "Pending"),
+        (JobState.SUCCEEDED, None, "Succeeded"),
+    ],
+)
+def test_only_a_success_report_counts_at_preemption(
+    state: JobState, cause: str | None, phase: str
+) -> None:
     loop = running()
-    loop.set_report(JobState.FAILED, reason=cause, message="SIGTERM")
+    loop.set_report(state, reason=cause, message="SIGTERM")
     hold(loop)
-    assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    assert (loop.phase, loop.reason) == (phase, "Queued" if cause else "Succeeded")
     assert loop.status.get("failedAttempts", 0) == 0
 
 
-def test_success_is_final_despite_kueue() -> None:
-    loop = running()
-    loop.set_report(JobState.SUCCEEDED)
-    hold(loop)
-    assert loop.phase == "Succeeded"
-
-
-@pytest.mark.parametrize("deadlines", [{"stall": "5m"}, {"pending": "5m"}], ids=str)
-def test_a_job_that_was_taken_back_has_its_time_anew(deadlines: dict[str, str]) -> None:
-    loop = running(deadlines=deadlines)
+@pytest.mark.parametrize("deadline", ["stall", "pending"])
+def test_deadlines_restart_after_preemption(deadline: str) -> None:
+    loop = running(deadlines={deadline: "5m"})
     hold(loop)
     loop.reconcile(3600)
     admit(loop)
@@ -130,14 +131,8 @@ def test_a_job_that_was_taken_back_has_its_time_anew(deadlines: dict[str, str]) 
     assert loop.phase == "Starting"
 
 
-def test_progress_does_not_go_back() -> None:
-    loop = running()
-    hold(loop)
-    assert loop.status["progress"]["rows"] == 10
-
-
 @pytest.mark.parametrize("by", ["the job", "the platform"])
-def test_a_job_in_a_queue_has_no_turn(by: str) -> None:
+def test_queued_job_takes_no_turn(by: str) -> None:
     body, platform = job_body(), SETTINGS.defaults
     if by == "the job":
         body["spec"]["cluster"] = {"queue": "gpu"}

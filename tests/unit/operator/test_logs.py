@@ -1,4 +1,4 @@
-"""Each line of the log says when, how grave, what, and about which job."""
+"""Log lines: time, level, message, and the job that they are about."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.operator.harness import Harness
 from support.operator.objects import SETTINGS
 from support.operator.virtual_time import in_virtual_time
 
-OF_OPERATOR = logging.getLogger("batchinference.operator")
+LOGGER = logging.getLogger("batchinference.operator")
 
 
 @pytest.fixture(autouse=True)
 def root() -> Iterator[None]:
-    """The root logger, put back afterwards."""
+    """Restore the root logger afterwards."""
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
     yield
@@ -32,11 +32,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_a_line_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_line_has_job_and_attempt(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", "INFO")
     with about("team", "job", 2):
-        OF_OPERATOR.info("created %s", "RayJob")
-    (line,) = lines(capsys)
+        LOGGER.info("created %s", "RayJob")
+    LOGGER.warning("by itself")
+    line, other = lines(capsys)
     assert line.pop("time").endswith("Z")
     assert line == {
         "level": "info",
@@ -45,47 +46,45 @@ def test_a_line_in_json(capsys: pytest.CaptureFixture[str]) -> None:
         "job": "team/job",
         "attempt": 2,
     }
+    assert {"job", "attempt"}.isdisjoint(other)
 
 
-def test_a_line_about_no_job_names_none(capsys: pytest.CaptureFixture[str]) -> None:
-    configure("json", "INFO")
-    with about("team", "job", 2):
-        pass
-    OF_OPERATOR.warning("by itself")
-    (line,) = lines(capsys)
-    assert {"job", "attempt"}.isdisjoint(line)
-
-
-def test_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_line_has_job_and_attempt(capsys: pytest.CaptureFixture[str]) -> None:
     configure("plain", "INFO")
     with about("team", "job", 2):
-        OF_OPERATOR.warning("refused")
+        LOGGER.warning("refused")
     line = capsys.readouterr().err
     assert line.endswith("Z WARNING [team/job attempt 2] refused\n")
 
 
-def test_an_error_is_one_line_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_below_the_level_are_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("json", "WARNING")
+    LOGGER.info("created")
+    assert lines(capsys) == []
+
+
+def test_exception_is_one_line_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", "INFO")
     try:
         raise ValueError("odd")
     except ValueError:
-        OF_OPERATOR.exception("trying again")
+        LOGGER.exception("trying again")
     (line,) = lines(capsys)
     assert "ValueError: odd" in line["exc_info"]
 
 
-def of_kopf(kind: str) -> dict[str, Any]:
-    """What kopf hangs on a line."""
+def kopf_extra(kind: str) -> dict[str, Any]:
+    """The extra fields of kopf's log records."""
     ref = {"kind": kind, "namespace": "team", "name": "job-1", "uid": "u"}
     return {"k8s_ref": ref, "k8s_skip": True, "settings": kopf.OperatorSettings()}
 
 
-def test_lines_of_kopf_are_of_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_kopf_have_the_same_format(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", "INFO")
     logger = logging.getLogger("kopf.objects")
     logger.info("an event")
-    logger.warning("a handler failed", extra=of_kopf("RayJob"))
-    logger.warning("a handler failed", extra=of_kopf("BatchInference"))
+    logger.warning("a handler failed", extra=kopf_extra("RayJob"))
+    logger.warning("a handler failed", extra=kopf_extra("BatchInference"))
     below, own = lines(capsys)
     assert below["object"] == "RayJob team/job-1"
     assert own["job"] == "team/job-1"
@@ -94,29 +93,20 @@ def test_lines_of_kopf_are_of_the_same_form(capsys: pytest.CaptureFixture[str]) 
         assert {"k8s_ref", "k8s_skip", "settings"}.isdisjoint(line)
 
 
-def test_a_watch_that_kopf_leaves_unclosed_at_its_end_is_no_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_unclosed_watch_of_kopf_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", "INFO")
     logger = logging.getLogger("asyncio")
-    words = "an error occurred during closing of asynchronous generator"
+    message = "an error occurred during closing of asynchronous generator"
     for name in ("infinite_watch", "another"):
-        logger.error(f"{words} <async_generator object {name} at 0x7fcb>\nasyncgen: ...")
+        logger.error(f"{message} <async_generator object {name} at 0x7fcb>\nasyncgen: ...")
     (line,) = lines(capsys)
     assert "another" in line["message"]
 
 
-def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    configure("json", "WARNING")
-    OF_OPERATOR.info("created")
-    assert lines(capsys) == []
-
-
-def test_every_line_of_a_job_names_it_and_no_line_its_token(
-    capsys: pytest.CaptureFixture[str],
+def test_lines_name_their_job_and_never_its_token(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure("json", "DEBUG")
-    harness = Harness()
 
     @in_virtual_time
     async def run() -> None:

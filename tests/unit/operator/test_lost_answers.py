@@ -1,4 +1,4 @@
-"""A status was written, and the answer was lost: what it says has happened is told all the same."""
+"""Lost answers to status writes: Events and metrics are emitted all the same."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.operator.virtual_time import in_virtual_time, until
 
 LOST = {
     "no answer": lambda: Unreachable("no answer"),
-    "the second try of the request finds the first": lambda: Conflict("has been modified"),
+    "retry conflicts with the first try": lambda: Conflict("has been modified"),
 }
 
 
-def told(harness: Harness) -> dict[str, int]:
-    """The reasons of Events, and how often each was counted."""
+def event_counts(harness: Harness) -> dict[str, int]:
+    """The counts of Events by their reasons."""
     return {event["reason"]: event["count"] for event in harness.cluster.events.values()}
 
 
@@ -32,9 +32,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
 @in_virtual_time
 async def test_events_are_posted_once_despite_lost_answers(
-    lost: Callable[[], Exception], lag: dict[str, float]
+    harness: Harness, lost: Callable[[], Exception], lag: dict[str, float]
 ) -> None:
-    harness = Harness()
     writes = 0
 
     def lose(call: str) -> None:
@@ -56,21 +55,25 @@ async def test_events_are_posted_once_despite_lost_answers(
         await until(harness.is_finished)
         await asyncio.sleep(5)
     assert writes > 5
-    assert told(harness) == {"AttemptStarted": 1, "AttemptFailed": 1, "Retrying": 1, "Succeeded": 1}
+    assert event_counts(harness) == {
+        "AttemptStarted": 1,
+        "AttemptFailed": 1,
+        "Retrying": 1,
+        "Succeeded": 1,
+    }
     assert value(metrics, "attempts_total", outcome="Failed", cause="Application") == 1
     assert value(metrics, "attempts_total", outcome="Succeeded", cause="") == 1
     assert value(metrics, "rows_finished_total") == 100
 
 
 @in_virtual_time
-async def test_restart_posts_no_event_again() -> None:
-    harness = Harness()
+async def test_restart_posts_no_event_again(harness: Harness) -> None:
     async with harness.recorded_operator():
         await harness.finish_job()
-    before = told(harness)
+    before = event_counts(harness)
     async with harness.recorded_operator() as metrics:
         await asyncio.sleep(60)
         harness.cluster.patch("BatchInference", "job", {"metadata": {"generation": 2}})
         await asyncio.sleep(60)
-    assert told(harness) == before
+    assert event_counts(harness) == before
     assert value(metrics, "rows_finished_total") == 0

@@ -1,4 +1,4 @@
-"""A head on a node without power: nobody ends its pod, and KubeRay waits for that without end."""
+"""A head on a node without power: its pod never ends, and KubeRay waits for it forever."""
 
 from __future__ import annotations
 
@@ -14,40 +14,35 @@ from support.operator.reconcile_loop import ReconcileLoop
 
 @pytest.fixture
 def loop() -> ReconcileLoop:
-    """A job that runs, and whose head a taint of its node has just marked for deletion."""
+    """A running job whose head was just marked for deletion by a taint of its node."""
     loop = ReconcileLoop(retry={"backoff": {"initial": "1s"}})
     loop.run()
-    at = loop.now.timestamp()
-    loop.losses = (Loss(Cause.NODE_LOST, "its node is gone", True, at),)
+    loop.losses = (Loss(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp()),)
     return loop
 
 
-def test_one_that_is_silent_since_ends_its_attempt(loop: ReconcileLoop) -> None:
+def test_silent_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop) -> None:
     loop.report = None
     loop.reconcile(HEAD_GONE_SECONDS)
-    assert loop.phases[-1] == "Running", "it may have a moment left"
+    assert loop.phases[-1] == "Running", "the head may still answer"
     loop.reconcile(1)
     assert loop.phases[-1] == "Retrying"
     (attempt,) = loop.status["attempts"]
-    assert (attempt["cause"], attempt["message"]) == (
-        "NodeLost",
-        "its node is gone",
-    )
+    assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
 
 
-def test_one_that_still_answers_goes_on(loop: ReconcileLoop) -> None:
+@pytest.mark.parametrize("of_head", [True, False], ids=["head-answers", "worker-lost"])
+def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
+    loop: ReconcileLoop, of_head: bool
+) -> None:
+    if not of_head:
+        loop.losses = tuple(replace(loss, of_head=False) for loss in loop.losses)
+        loop.report = None
     loop.reconcile(HEAD_GONE_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 
 
-def test_a_worker_that_is_gone_is_none_of_its_business(loop: ReconcileLoop) -> None:
-    loop.losses = tuple(replace(loss, of_head=False) for loss in loop.losses)
-    loop.report = None
-    loop.reconcile(HEAD_GONE_SECONDS + 1)
-    assert loop.phases[-1] == "Running"
-
-
-def test_the_end_that_kuberay_has_seen_stands(loop: ReconcileLoop) -> None:
+def test_end_seen_by_kuberay_wins_over_a_lost_head(loop: ReconcileLoop) -> None:
     loop.report = None
     loop.set_kuberay_status(jobStatus="SUCCEEDED", jobDeploymentStatus="Complete")
     loop.reconcile(HEAD_GONE_SECONDS + 1)

@@ -1,4 +1,4 @@
-"""The operator as a process, with a scripted API server over real HTTP."""
+"""The operator as a process, against a scripted API server over real HTTP."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class ScriptedApiServer:
     """An API server with one BatchInference, whose watches send no events by themselves."""
 
     missing: str = ""
-    """A plural that the server does not know."""
+    """The plural of a kind that the server does not serve."""
     pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
-    """The list of pods waits for it."""
+    """The list of pods is answered only then."""
     pods_flood: asyncio.Event = field(default_factory=asyncio.Event)
-    """From then on the watch of pods sends events without end."""
+    """From then on the watch of pods sends endless events."""
     ray_jobs_fail: bool = False
     unauthorized: bool = False
     created: dict[str, Any] = field(default_factory=dict)
@@ -175,35 +175,37 @@ async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subproc
             await process.wait()
 
 
-async def served(server: Server, wanted: Callable[[Request], bool], times: int = 1) -> None:
-    """Wait until the server has got so many such requests."""
+async def wait_for_requests(
+    server: Server, wanted: Callable[[Request], bool], times: int = 1
+) -> None:
+    """Wait until the server has received this number of such requests."""
     async with asyncio.timeout(30):
         while sum(map(wanted, server.requests)) < times:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.02)
 
 
-async def asked(environment: dict[str, str], path: str) -> tuple[int, str]:
+async def get_endpoint(environment: dict[str, str], path: str) -> tuple[int, str]:
     """The status and the text of one of the operator's endpoints."""
     url = f"http://127.0.0.1:{environment[PREFIX + 'HEALTH_PORT']}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status, await answer.text()
 
 
-async def answered(environment: dict[str, str], path: str, status: int) -> str:
+async def wait_for_status(environment: dict[str, str], path: str, status: int) -> str:
     """The text of an endpoint as soon as it has this status."""
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectorError):
-                found, text = await asked(environment, path)
+                found, text = await get_endpoint(environment, path)
                 if found == status:
                     return text
             await asyncio.sleep(0.05)
 
 
-async def unhealthy(environment: dict[str, str]) -> bool:
+async def is_unhealthy(environment: dict[str, str]) -> bool:
     """Whether /healthz fails."""
     with contextlib.suppress(aiohttp.ClientConnectionError):
-        return (await asked(environment, "/healthz"))[0] == 503
+        return (await get_endpoint(environment, "/healthz"))[0] == 503
     return False
 
 
@@ -222,37 +224,37 @@ async def test_operator_from_start_to_sigterm(serve: Serve, settings: dict[str, 
     point_to(server, settings)
     async with operator(settings) as process:
         await check_readiness(settings, api)
-        await served(server, lambda asked: "watch" in asked.query, times=3)
-        await served(server, lambda asked: asked.path.endswith("/events"))
-        await served(server, lambda asked: asked.path.endswith("/job/status"))
-        check_metrics((await asked(settings, "/metrics"))[1])
+        await wait_for_requests(server, lambda request: "watch" in request.query, times=3)
+        await wait_for_requests(server, lambda request: request.path.endswith("/events"))
+        await wait_for_requests(server, lambda request: request.path.endswith("/job/status"))
+        check_metrics((await get_endpoint(settings, "/metrics"))[1])
         api.pods_flood.set()
         process.send_signal(signal.SIGTERM)
         _, log = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0
     check_selectors(server)
-    created = [asked.body["kind"] for asked in server.requests if asked.method == "POST"]
+    created = [request.body["kind"] for request in server.requests if request.method == "POST"]
     assert created == ["ConfigMap", "RayJob", "Secret", "Event"]
     assert [line for line in log.decode().splitlines() if json.loads(line)["level"] != "info"] == []
 
 
 async def check_readiness(environment: dict[str, str], api: ScriptedApiServer) -> None:
     """The operator is ready when all first lists are complete, and healthy before that."""
-    words = await answered(environment, "/readyz", 503)
-    while words.count("\n") > 1:
-        words = await answered(environment, "/readyz", 503)
-    assert words.rstrip().endswith(f"/api/v1/namespaces/{NAMESPACE}/pods")
-    assert (await asked(environment, "/healthz"))[0] == 200
+    text = await wait_for_status(environment, "/readyz", 503)
+    while text.count("\n") > 1:
+        text = await wait_for_status(environment, "/readyz", 503)
+    assert text.rstrip().endswith(f"/api/v1/namespaces/{NAMESPACE}/pods")
+    assert (await get_endpoint(environment, "/healthz"))[0] == 200
     api.pods_listed.set()
-    await answered(environment, "/readyz", 200)
+    await wait_for_status(environment, "/readyz", 200)
 
 
 def check_selectors(server: Server) -> None:
     """The operator watches its own objects only."""
     selectors = {
-        asked.path.rsplit("/", 1)[-1]: asked.query.get("labelSelector")
-        for asked in server.requests
-        if "watch" in asked.query
+        request.path.rsplit("/", 1)[-1]: request.query.get("labelSelector")
+        for request in server.requests
+        if "watch" in request.query
     }
     assert selectors == {"batchinferences": None, "rayjobs": NAME_LABEL, "pods": NAME_LABEL}
 
@@ -282,23 +284,20 @@ async def test_health_follows_watches_and_refused_credentials_end_it(
     server = await serve(api)
     point_to(server, settings)
     async with operator(settings) as process:
-        await answered(settings, "/readyz", 200)
+        await wait_for_status(settings, "/readyz", 200)
         api.ray_jobs_fail = True
-        assert "/rayjobs" in await answered(settings, "/healthz", 503)
-        assert "/pods" not in (await asked(settings, "/healthz"))[1]
+        assert "/rayjobs" in await wait_for_status(settings, "/healthz", 503)
+        assert "/pods" not in (await get_endpoint(settings, "/healthz"))[1]
         api.ray_jobs_fail = False
-        await answered(settings, "/healthz", 200)
+        await wait_for_status(settings, "/healthz", 200)
         api.unauthorized = True
         before = len(server.requests)
         async with asyncio.timeout(60):
-            while process.returncode is None and not await unhealthy(settings):  # noqa: ASYNC110
+            while process.returncode is None and not await is_unhealthy(settings):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)  # it is another process
         assert process.returncode in (None, 1), "kopf decides whether it ends by itself"
-    watches = [asked for asked in server.requests[before:] if "watch" in asked.query]
+    watches = [request for request in server.requests[before:] if "watch" in request.query]
     assert len(watches) < 20, "the same credentials are not tried again and again"
-
-
-# --- an operator that cannot start ------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,7 +327,7 @@ async def test_operator_does_not_start_without_kuberay(
 
 
 @pytest.mark.parametrize(
-    ("variable", "content", "words"),
+    ("variable", "content", "expected"),
     [
         ("DEFAULTS_FILE", "imagePullPolicy: Sometimes\n", ["imagePullPolicy", "Sometimes"]),
         ("TOKEN_KEY_FILE", None, ["/key"]),
@@ -339,7 +338,7 @@ def test_operator_with_bad_files_exits_and_names_the_problem(
     capsys: pytest.CaptureFixture[str],
     variable: str,
     content: str | None,
-    words: list[str],
+    expected: list[str],
 ) -> None:
     path = Path(environment[PREFIX + variable])
     path.unlink() if content is None else path.write_text(content)
@@ -347,7 +346,7 @@ def test_operator_with_bad_files_exits_and_names_the_problem(
         main()
     assert end.value.code == 1
     log = capsys.readouterr().err
-    assert [
-        word for word in [str(path) if content is None else "", *words] if word not in log
-    ] == []
+    if content is None:
+        expected = [*expected, str(path)]
+    assert [each for each in expected if each not in log] == []
     assert "Traceback" not in log

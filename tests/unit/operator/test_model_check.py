@@ -83,7 +83,7 @@ def expected_kstatus(job: Object, phase: Phase) -> str:
 
 
 class JobModel(RuleBasedStateMachine):
-    """One job, its users, the operator, KubeRay, Kueue and the cluster below them."""
+    """One job, its users, the operator, KubeRay, Kueue and the cluster."""
 
     settings = SETTINGS
 
@@ -118,7 +118,7 @@ class JobModel(RuleBasedStateMachine):
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
     def recreate_job(self, spec: dict[str, Any]) -> None:
-        self.clock.seconds += 1  # what two objects of one name are told apart by
+        self.clock.seconds += 1  # so that creationTimestamp differs from that of the former job
         self.create_job(spec)
 
     @precondition(lambda self: self.job is not None)
@@ -127,8 +127,7 @@ class JobModel(RuleBasedStateMachine):
         assert self.job is not None
         suspend = not self.job["spec"].get("suspend", False)
         generation = self.job["metadata"]["generation"] + 1
-        changed = {"suspend": suspend}
-        patch = {"spec": changed, "metadata": {"generation": generation}}
+        patch = {"spec": {"suspend": suspend}, "metadata": {"generation": generation}}
         self.cluster.patch("BatchInference", "job", patch)
 
     @precondition(lambda self: self.job is not None and not ended(self.status))
@@ -171,10 +170,10 @@ class JobModel(RuleBasedStateMachine):
     @rule(cause=st.sampled_from(CAUSES))
     def fail_driver(self, cause: str) -> None:
         uid = self.kuberay.fail_driver(cause)
-        # that of a RayJob which somebody has deleted can be heard for a while
+        # the driver of a deleted RayJob may still answer for a while
         for each in list(self.blamed) if uid is None else [uid]:
             self.blame(each, cause)
-            self.blame(each, "Application")  # all that is known if its report cannot be read
+            self.blame(each, "Application")  # the cause if its report cannot be read
 
     @rule(trouble=st.sampled_from(["away", "silent", "stuck"]), seconds=st.sampled_from(SECONDS))
     def begin_outage(self, trouble: str, seconds: int) -> None:
@@ -194,7 +193,7 @@ class JobModel(RuleBasedStateMachine):
             if seen.ended:
                 continue
             self.cluster.patch("RayJob", seen.name, {"spec": {"suspend": suspend}})
-            if not seen.queue:  # it is not Kueue, then, who does that
+            if not seen.queue:  # it is not suspended by Kueue then
                 self.blame(seen.owner_uid, "Interrupted")
 
     @rule()
@@ -271,7 +270,7 @@ class JobModel(RuleBasedStateMachine):
     def check_status(self, before: Object, after: Object) -> None:
         """Check a status that was written."""
         old, new = before.get("status", {}), after["status"]
-        if ended(old):  # which is final: what is told of it is the spec that was read last
+        if ended(old):  # the status is final; only observedGeneration follows the spec
             assert read_again(old, 0) == read_again(new, 0)
             return
         BatchInferenceStatus.model_validate(new, strict=False)
@@ -343,7 +342,7 @@ class JobModel(RuleBasedStateMachine):
             if self.is_at_rest():
                 break
         for _ in range(4):
-            self.clock.seconds += 1000  # whatever is kept for some time has had its time
+            self.clock.seconds += 1000  # so that every TTL expires
             for _ in range(4):
                 self.run_one_calm_round()
         self.operator_has_no_defects()
@@ -414,7 +413,7 @@ def _quiet() -> Iterator[None]:
 
 
 class LimitedJobModel(JobModel):
-    """The same where only one job may run, which the status must record first."""
+    """The same with a limit of one running job, so that the status records the start first."""
 
     settings = replace(SETTINGS, concurrency=Concurrency(in_all=1))
 

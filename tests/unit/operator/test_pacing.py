@@ -1,4 +1,4 @@
-"""How often a status is written: at once when something has happened, seldom for figures."""
+"""The pace of status writes: changes of state at once, progress figures with pauses."""
 
 from __future__ import annotations
 
@@ -64,21 +64,20 @@ FIGURES = [
 @given(since=st.floats(-1e6, 1e6))
 @settings(max_examples=examples(30), deadline=None)
 def test_progress_figures_are_written_with_a_pause(changes: dict[str, Any], since: float) -> None:
-    """Also when the clock was set back in between: never longer than the whole time."""
+    """The wait never exceeds WRITE_SECONDS, even if the clock was set back."""
     wait = hold(STATUS, {**STATUS, **changes}, since)
     assert 0 <= wait <= WRITE_SECONDS
     assert (wait == 0) == (since >= WRITE_SECONDS)
 
 
-def test_what_keeps_a_job_from_its_first_row_is_written_at_once() -> None:
+def test_trouble_before_the_first_row_is_written_at_once() -> None:
     before = {**STATUS, "phase": "Pending"}
     after = {**before, "conditions": [{**CONDITION, "reason": "Unschedulable"}]}
     assert hold(before, after, since=0) == 0
 
 
 @in_virtual_time
-async def test_workers_starting_one_by_one_cause_few_writes() -> None:
-    harness = Harness()
+async def test_workers_starting_one_by_one_cause_few_writes(harness: Harness) -> None:
     unplaced = [{"type": "PodScheduled", "status": "False", "message": "0/5 nodes"}]
     async with harness.operator():
         ray_job = await harness.run_job()
@@ -94,8 +93,7 @@ async def test_workers_starting_one_by_one_cause_few_writes() -> None:
 
 
 @in_virtual_time
-async def test_running_job_is_written_every_five_seconds_its_end_at_once() -> None:
-    harness = Harness()
+async def test_running_job_is_written_every_five_seconds_its_end_at_once(harness: Harness) -> None:
     async with harness.operator():
         await harness.run_job()
         before = harness.count("patch status")
@@ -108,8 +106,7 @@ async def test_running_job_is_written_every_five_seconds_its_end_at_once() -> No
 
 
 @in_virtual_time
-async def test_a_job_of_which_nothing_changes_is_not_written() -> None:
-    harness = Harness()
+async def test_unchanged_job_is_not_written(harness: Harness) -> None:
     async with harness.operator():
         await harness.run_job()
         await asyncio.sleep(20)

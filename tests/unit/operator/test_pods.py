@@ -1,4 +1,4 @@
-"""What is seen of a pod besides its trouble: its attempt, its requests, its times, its loss."""
+"""What is observed of a pod besides its trouble: attempt, resources, times and loss."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ def seen(name: str = "job-1-worker", **status: Any) -> PodView:
 
 
 def ended(reason: str, at: str | None = None) -> dict[str, Any]:
+    """Status of a container that has ended."""
     state = {"terminated": {"reason": reason, **({"finishedAt": at} if at else {})}}
     return {"name": "ray", "state": state}
 
 
-# --- whose it is ------------------------------------------------------------------------
+TWO_ENDED = [ended("Error", "2026-03-01T12:00:00Z"), ended("Completed", "2026-03-01T12:05:00Z")]
 
 
-def test_pod_labels_name_its_job_and_its_cluster() -> None:
-    pod = PodView.of(pod_body("worker-x", job="doggos", attempt=3))
+def test_pod_has_job_cluster_and_resources() -> None:
+    pod = PodView.of({**pod_body("worker-x", job="doggos", attempt=3, gpus=2), "spec": asking("4")})
     assert (pod.name, pod.job, pod.cluster) == ("worker-x", "doggos", "doggos-3-cluster")
-
-
-# --- what it asks for -------------------------------------------------------------------
+    assert (pod.cpus, pod.gpus) == (4.0, 2)
 
 
 @pytest.mark.parametrize(
@@ -48,19 +47,15 @@ def test_pod_labels_name_its_job_and_its_cluster() -> None:
         ([{"resources": {"limits": {"cpu": "1"}}}, {"resources": {"requests": {"cpu": "50m"}}}],
          1.05),
     ],
-    ids=["none", "nothing", "limits", "requests", "other", "two"],
+    ids=["no-containers", "no-resources", "limits", "requests", "other", "two"],
 )  # fmt: skip
-def test_a_pod_asks_for_the_cpus_that_its_containers_ask_for(
-    containers: list[Any], cpus: float
-) -> None:
+def test_pod_cpus_are_the_sum_of_its_containers(containers: list[Any], cpus: float) -> None:
     pod = PodView.of({**pod_body(), "spec": {"containers": containers}})
     assert pod.cpus == pytest.approx(cpus)
 
 
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g"])
-def test_rendered_pod_has_the_gpus_of_its_group(
-    resource: str,
-) -> None:
+def test_rendered_pod_has_the_gpus_of_its_group(resource: str) -> None:
     body = job_body()
     steps = [model_step(resources={"gpu": 2})]
     body["spec"] |= {"steps": steps, "cluster": {"profiles": {"gpu": {"resource": resource}}}}
@@ -72,37 +67,35 @@ def test_rendered_pod_has_the_gpus_of_its_group(
     assert sum(PodView.of(pod).gpus for pod in pods) == 2
 
 
-def test_who_labels_a_pod_with_no_number_harms_nobody() -> None:
+def test_gpu_label_without_a_number_is_ignored() -> None:
     body = pod_body()
     body["metadata"]["labels"][GPUS_LABEL] = "many"
     assert PodView.of(body).gpus == 0
 
 
-# --- its times --------------------------------------------------------------------------
+UNPLACED = {"type": "PodScheduled", "status": "False", "message": "no node has room"}
 
 
-def test_pod_holds_resources_from_scheduling_on() -> None:
-    pod = seen(**placed("2026-03-01T12:00:00Z"))
-    assert (pod.started, pod.ended) == (NOON, None)
+@pytest.mark.parametrize(
+    ("status", "started", "ended"),
+    [
+        ({}, None, None),
+        ({"conditions": [UNPLACED]}, None, None),
+        (placed("2026-03-01T12:00:00Z"), NOON, None),
+        ({"phase": "Succeeded", "containerStatuses": TWO_ENDED}, None, NOON + 300),
+        ({"phase": "Failed", "containerStatuses": TWO_ENDED}, None, NOON + 300),
+        ({"phase": "Failed", "reason": "Evicted"}, None, 0.0),
+    ],
+    ids=["new", "unschedulable", "scheduled", "succeeded", "failed", "evicted"],
+)
+def test_pod_holds_resources_from_scheduling_to_its_last_container(
+    status: dict[str, Any], started: float | None, ended: float | None
+) -> None:
+    pod = seen(**status)
+    assert (pod.started, pod.ended) == (started, ended)
 
 
-def test_a_pod_without_a_node_holds_nothing() -> None:
-    assert seen().started is None
-    unplaced = {"type": "PodScheduled", "status": "False", "message": "no node has room"}
-    assert seen(conditions=[unplaced]).started is None
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_ended_pod_holds_nothing_after_its_last_container(phase: str) -> None:
-    both = [ended("Error", "2026-03-01T12:00:00Z"), ended("Completed", "2026-03-01T12:05:00Z")]
-    assert seen(phase=phase, containerStatuses=both).ended == NOON + 300
-
-
-def test_an_evicted_pod_may_not_tell_when_it_ended() -> None:
-    assert seen(phase="Failed", reason="Evicted").ended == 0.0
-
-
-def test_times_are_read_in_any_zone() -> None:
+def test_times_are_read_in_any_time_zone() -> None:
     assert seconds_of("2026-03-01T13:00:00+01:00") == seconds_of("2026-03-01T12:00:00Z") == NOON
 
 
@@ -110,25 +103,21 @@ def test_times_are_read_in_any_zone() -> None:
     ("status", "waits"),
     [({}, False), (waiting("ContainerCreating"), True), (waiting("PodInitializing"), True),
      (waiting("ImagePullBackOff"), False)],
-    ids=["nothing", "creating", "initializing", "in-trouble"],
+    ids=["empty", "creating", "initializing", "in-trouble"],
 )  # fmt: skip
-def test_events_are_asked_for_where_the_pod_itself_says_nothing(
-    status: dict[str, Any], waits: bool
-) -> None:
-    assert seen(**status).waiting is waits
-
-
-def test_nothing_is_asked_of_a_pod_that_is_being_deleted() -> None:
-    body = pod_body(**waiting("ContainerCreating"))
+def test_pod_that_is_being_created_is_waiting(status: dict[str, Any], waits: bool) -> None:
+    body = pod_body(**status)
+    assert PodView.of(body).waiting is waits
     body["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
-    assert not PodView.of(body).waiting
-
-
-# --- what befell it ---------------------------------------------------------------------
+    assert not PodView.of(body).waiting, "it is being deleted"
 
 
 def lost(**status: Any) -> Loss | None:
     return loss_of(pod_body("job-1-worker", **status))
+
+
+def loss(cause: Cause, message: str) -> Loss:
+    return Loss(cause, f"pod job-1-worker: {message}", of_head=False)
 
 
 @pytest.mark.parametrize(
@@ -142,70 +131,56 @@ def lost(**status: Any) -> Loss | None:
         ("SomethingNew", Cause.NODE_LOST),
     ],
 )
-def test_a_disruption_is_a_loss_in_its_own_words(reason: str, cause: Cause) -> None:
-    target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "words"}
-    assert lost(conditions=[target]) == Loss(cause, "pod job-1-worker: words", of_head=False)
+def test_disruption_target_is_a_loss(reason: str, cause: Cause) -> None:
+    target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "drained"}
+    assert lost(conditions=[target]) == loss(cause, "drained")
     assert lost(conditions=[{**target, "status": "False"}]) is None
 
 
-def test_a_loss_has_the_time_that_the_pod_tells() -> None:
+def test_loss_has_the_time_in_the_pod_status() -> None:
     noon = "2026-03-01T12:00:00Z"
     target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": noon}
-    killed = {
-        "name": "ray",
-        "lastState": {"terminated": {"reason": "OOMKilled", "finishedAt": noon}},
-    }
+    killed = {"name": "ray", "lastState": ended("OOMKilled", noon)["state"]}
     evicted = {"phase": "Failed", "reason": "Evicted", "containerStatuses": [ended("Error", noon)]}
     found = [lost(conditions=[target]), lost(containerStatuses=[killed]), lost(**evicted)]
-    assert [loss.at for loss in found if loss is not None] == [NOON, NOON, NOON]
+    assert [each and each.at for each in found] == [NOON, NOON, NOON]
+
+
+OUT_OF_MEMORY = "The node was low on resource: memory. Threshold quantity: 100Mi"
 
 
 @pytest.mark.parametrize(
-    ("reason", "cause"),
+    ("reason", "message", "cause"),
     [
-        ("Evicted", Cause.NODE_LOST),
-        ("NodeLost", Cause.NODE_LOST),
-        ("NodeShutdown", Cause.NODE_LOST),
-        ("Terminated", Cause.NODE_LOST),
-        ("Preempting", Cause.PREEMPTED),
+        ("Evicted", None, Cause.NODE_LOST),
+        ("NodeLost", None, Cause.NODE_LOST),
+        ("NodeShutdown", None, Cause.NODE_LOST),
+        ("Terminated", None, Cause.NODE_LOST),
+        ("Preempting", None, Cause.PREEMPTED),
+        ("Evicted", OUT_OF_MEMORY, Cause.OUT_OF_MEMORY),
     ],
 )
-def test_so_is_the_end_of_the_pod_as_a_whole(reason: str, cause: Cause) -> None:
-    found = lost(phase="Failed", reason=reason)
-    assert found == Loss(cause, f"pod job-1-worker: {reason}", of_head=False)
+def test_failed_pod_is_a_loss(reason: str, message: str | None, cause: Cause) -> None:
+    status = {"phase": "Failed", "reason": reason, **({"message": message} if message else {})}
+    assert lost(**status) == loss(cause, message or reason)
+    of_head = loss_of(pod_body("job-1-head", **status))
+    assert of_head is not None
+    assert of_head.of_head
 
 
 @pytest.mark.parametrize("state", ["state", "lastState"])
-def test_a_container_that_used_more_than_its_memory_is_named(state: str) -> None:
-    killed = {"name": "ray", state: {"terminated": {"reason": "OOMKilled"}}}
-    found = lost(containerStatuses=[killed])
+def test_loss_names_the_container_killed_for_memory(state: str) -> None:
+    found = lost(containerStatuses=[{"name": "ray", state: ended("OOMKilled")["state"]}])
     assert found is not None
     assert found.cause == Cause.OUT_OF_MEMORY
     assert found.message.startswith("pod job-1-worker: container ray was killed")
-
-
-def test_an_eviction_from_a_node_short_of_memory_is_for_memory() -> None:
-    words = "The node was low on resource: memory. Threshold quantity: 100Mi"
-    found = lost(phase="Failed", reason="Evicted", message=words)
-    assert found == Loss(Cause.OUT_OF_MEMORY, f"pod job-1-worker: {words}", of_head=False)
 
 
 @pytest.mark.parametrize(
     "status",
     [{}, placed(), {"containerStatuses": [ended("Completed")]},
      {"containerStatuses": [ended("Error")]}],
-    ids=["nothing", "running", "completed", "error"],
+    ids=["empty", "running", "completed", "error"],
 )  # fmt: skip
-def test_other_ends_are_no_loss_from_without(status: dict[str, Any]) -> None:
+def test_other_pod_states_are_no_loss(status: dict[str, Any]) -> None:
     assert lost(**status) is None
-
-
-def test_the_loss_of_the_head_is_told_apart() -> None:
-    found = loss_of(pod_body("job-1-head", phase="Failed", reason="Evicted"))
-    assert found is not None
-    assert found.of_head
-
-
-def test_requests_of_a_pod_are_read_from_its_spec() -> None:
-    pod = PodView.of({**pod_body(gpus=2), "spec": asking("4")})
-    assert (pod.cpus, pod.gpus) == (4.0, 2)

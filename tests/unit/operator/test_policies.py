@@ -1,4 +1,4 @@
-"""The parts of a spec by which a job is led, as they stand in the API server."""
+"""The parts of a spec that control a job, as the API server stores them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,28 @@ from batchinference.spec.limits import Limits
 from batchinference_operator.reconcile.policies import Policies
 
 
-def led(**spec: Any) -> Policies:
+def policies(**spec: Any) -> Policies:
     return Policies.of(spec, Limits())
 
 
-def test_what_a_spec_says_of_its_life_is_taken_over() -> None:
-    policies = led(suspend=True, retry={"maxAttempts": 5}, deadlines={"stall": "5m"})
-    assert policies.suspend
-    assert policies.retry == Retry.model_validate({"maxAttempts": 5})
-    assert policies.deadlines == Deadlines.model_validate({"stall": "5m"})
+def test_policies_of_the_spec_are_used() -> None:
+    found = policies(suspend=True, retry={"maxAttempts": 5}, deadlines={"stall": "5m"})
+    assert found.suspend
+    assert found.retry == Retry.model_validate({"maxAttempts": 5})
+    assert found.deadlines == Deadlines.model_validate({"stall": "5m"})
 
 
 @pytest.mark.parametrize(
-    "typo",
-    [{"onCause": {"NodeLots": "retry"}}, {"onCause": "retry"}, {"maxAttempt": 7}],
-    ids=["unknown-cause", "no-map", "unknown-field"],
-)
-def test_a_typo_costs_what_it_is_in_and_nothing_beside(typo: dict[str, Any]) -> None:
-    retry = led(retry={"maxAttempts": 5, **typo}).retry
-    assert (retry.max_attempts, retry.on_cause) == (5, {})
-
-
-def test_so_does_one_further_down() -> None:
-    retry = led(retry={"maxAttempts": 5, "backoff": {"initial": "soon", "max": "1m"}}).retry
-    assert (retry.max_attempts, retry.backoff) == (5, Backoff())
+    "invalid",
+    [{"onCause": {"NodeLots": "retry"}}, {"onCause": "retry"}, {"maxAttempt": 7},
+     {"backoff": {"initial": "soon", "max": "1m"}}],
+    ids=["unknown-cause", "no-map", "unknown-field", "nested-value"],
+)  # fmt: skip
+def test_invalid_field_is_ignored_and_the_others_apply(invalid: dict[str, Any]) -> None:
+    retry = policies(retry={"maxAttempts": 5, **invalid}).retry
+    assert (retry.max_attempts, retry.on_cause, retry.backoff) == (5, {}, Backoff())
 
 
 @pytest.mark.parametrize("given", [None, {}, [], "often", 7], ids=str)
-def test_what_is_no_part_at_all_is_as_if_it_were_not_there(given: Any) -> None:
-    assert led(retry=given).retry == Retry()
+def test_policy_of_a_wrong_type_is_ignored(given: Any) -> None:
+    assert policies(retry=given).retry == Retry()

@@ -1,4 +1,4 @@
-"""What the operator makes sure of before it starts."""
+"""The checks of the operator before it starts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ UNKNOWN = answering(404, "404 page not found\n", "text/plain")
 
 
 def forbidden(plural: str) -> Answer:
-    words = f'{plural} is forbidden: User "operator" cannot list resource "{plural}"'
-    return answering(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": words})
+    reason = f'{plural} is forbidden: User "operator" cannot list resource "{plural}"'
+    return answering(403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": reason})
 
 
-def by_kind(jobs: Answer = LIST, ray_jobs: Answer = LIST) -> Answer:
+def answers(jobs: Answer = LIST, ray_jobs: Answer = LIST) -> Answer:
     async def answer(request: web.Request) -> web.StreamResponse:
         return await (ray_jobs if "/apis/ray.io/" in request.path else jobs)(request)
 
@@ -40,10 +40,10 @@ async def check(server: Server, namespaces: Sequence[str] = ()) -> None:
     [([], ""), (["team-a"], "/namespaces/team-a"), (["team-b", "team-a"], "/namespaces/team-b")],
     ids=["everywhere", "one-namespace", "the-first-of-several"],
 )
-async def test_it_lists_one_object_of_each_kind_where_the_operator_works(
+async def test_each_kind_is_listed_in_the_first_namespace(
     serve: Serve, namespaces: list[str], scope: str
 ) -> None:
-    server = await serve(by_kind())
+    server = await serve(answers())
     await check(server, namespaces)
     assert [(asked.method, asked.path, asked.query) for asked in server.requests] == [
         ("GET", f"/apis/batchinference.dev/v1alpha1{scope}/batchinferences", {"limit": "1"}),
@@ -52,22 +52,20 @@ async def test_it_lists_one_object_of_each_kind_where_the_operator_works(
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team"]], ids=["everywhere", "one-namespace"])
-async def test_a_missing_crd_of_ours_is_named_with_the_way_to_get_it(
-    serve: Serve, namespaces: list[str]
+@pytest.mark.parametrize(
+    ("answer", "crd", "remedies"),
+    [
+        (answers(jobs=UNKNOWN), JOBS, ["crds.enabled=true"]),
+        (answers(ray_jobs=UNKNOWN), RAY_JOBS, ["kuberay.enabled=true", "v1"]),
+    ],
+    ids=["jobs", "ray-jobs"],
+)
+async def test_missing_crd_is_named_with_its_remedy(
+    serve: Serve, namespaces: list[str], answer: Answer, crd: str, remedies: list[str]
 ) -> None:
-    with pytest.raises(NotReady, match=JOBS) as problem:
-        await check(await serve(by_kind(jobs=UNKNOWN)), namespaces)
-    assert "crds.enabled=true" in str(problem.value)
-
-
-@pytest.mark.parametrize("namespaces", [[], ["team"]], ids=["everywhere", "one-namespace"])
-async def test_a_missing_kuberay_is_named_with_the_way_to_get_it(
-    serve: Serve, namespaces: list[str]
-) -> None:
-    with pytest.raises(NotReady, match=RAY_JOBS) as problem:
-        await check(await serve(by_kind(ray_jobs=UNKNOWN)), namespaces)
-    assert "kuberay.enabled=true" in str(problem.value)
-    assert "v1" in str(problem.value)
+    with pytest.raises(NotReady, match=crd) as problem:
+        await check(await serve(answer), namespaces)
+    assert [remedy for remedy in remedies if remedy not in str(problem.value)] == []
 
 
 @pytest.mark.parametrize(
@@ -75,28 +73,28 @@ async def test_a_missing_kuberay_is_named_with_the_way_to_get_it(
     [([], "in all namespaces"), (["team"], "in namespace team")],
     ids=["everywhere", "one-namespace"],
 )
-async def test_a_missing_right_is_named_with_its_place(
+async def test_missing_permission_is_named_with_its_scope(
     serve: Serve, namespaces: list[str], where: str
 ) -> None:
     for answer, name in (
-        (by_kind(jobs=forbidden("batchinferences")), JOBS),
-        (by_kind(ray_jobs=forbidden("rayjobs")), RAY_JOBS),
+        (answers(jobs=forbidden("batchinferences")), JOBS),
+        (answers(ray_jobs=forbidden("rayjobs")), RAY_JOBS),
     ):
         with pytest.raises(NotReady) as problem:
             await check(await serve(answer), namespaces)
         message = str(problem.value)
         assert f"the right to list {name} {where} is missing" in message
-        assert "cannot list resource" in message, "the server's words tell whose right it is"
+        assert "cannot list resource" in message, "the message of the server names the user"
 
 
-async def test_an_api_server_that_cannot_be_reached_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
+async def test_unreachable_api_server_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
     with pytest.raises(NotReady, match=f"cannot be reached: .*127.0.0.1:{port}"):
         await check(Server(LIST, port))
 
 
-async def test_any_other_refusal_is_passed_on(serve: Serve) -> None:
+async def test_other_errors_are_passed_on(serve: Serve) -> None:
     broken = answering(500, {"kind": "Status", "message": "etcd is away"})
     with pytest.raises(NotReady, match=f"cannot list {JOBS} in all namespaces: 500: etcd is away"):
-        await check(await serve(by_kind(jobs=broken)))
+        await check(await serve(answers(jobs=broken)))

@@ -1,8 +1,10 @@
-"""The queue against a model of it: any sequence of calls."""
+"""The queue of keys against a model, for any sequence of calls."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,12 +14,13 @@ from batchinference_operator.runtime.queue import MAX_RETRY_SECONDS, KeyedQueue
 from support.operator.virtual_time import VirtualTimeLoop, clock
 from support.tiers import examples
 
+Result = TypeVar("Result")
 KEYS = st.sampled_from("abc")
 SECONDS = st.integers(0, 50).map(float)
 
 
 class Queue(RuleBasedStateMachine):
-    """The model: when each key is due, which ones are being worked on, how often each failed."""
+    """The model: when each key is due, which keys are worked on, how often each has failed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,41 +34,37 @@ class Queue(RuleBasedStateMachine):
         self.runner.close()
 
     def now(self) -> float:
-        return self.runner.run(self._now())
+        return self.call(clock)
 
-    async def _now(self) -> float:
-        return clock()
+    def call(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Call a function in the event loop."""
+
+        async def body() -> Result:
+            return function(*args)
+
+        return self.runner.run(body())
 
     @rule(key=KEYS)
     def add(self, key: str) -> None:
-        async def call() -> None:
-            self.queue.add(key)
-
-        self.runner.run(call())
-        self.due[key] = min(self.due.get(key, self.now()), self.now())
+        self.call(self.queue.add, key)
+        self.expect_due(key, self.now())
 
     @rule(key=KEYS, seconds=SECONDS)
     def add_after(self, key: str, seconds: float) -> None:
-        async def call() -> None:
-            self.queue.add_after(key, seconds)
+        self.expect_due(key, self.now() + seconds)
+        self.call(self.queue.add_after, key, seconds)
 
-        self._expect(key, self.now() + seconds)
-        self.runner.run(call())
-
-    def _expect(self, key: str, due: float) -> None:
+    def expect_due(self, key: str, due: float) -> None:
         self.due[key] = min(self.due.get(key, due), due)
 
     @rule(key=KEYS)
     def retry(self, key: str) -> None:
-        async def call() -> float:
-            return self.queue.retry(key)
-
         now = self.now()
-        delay = self.runner.run(call())
+        delay = self.call(self.queue.retry, key)
         failures = self.failures.get(key, 0)
         assert delay == min(0.5 * 2**failures, MAX_RETRY_SECONDS)
         self.failures[key] = failures + 1
-        self._expect(key, now + delay)
+        self.expect_due(key, now + delay)
 
     @rule(key=KEYS)
     def forgive(self, key: str) -> None:
@@ -73,15 +72,15 @@ class Queue(RuleBasedStateMachine):
         self.failures.pop(key, None)
 
     @rule(seconds=SECONDS)
-    def time_passes(self, seconds: float) -> None:
+    def advance_clock(self, seconds: float) -> None:
         self.runner.run(asyncio.sleep(seconds))
 
     @rule()
     @precondition(lambda self: len(self.queue))
     def get(self) -> None:
         key = self.runner.run(self.queue.get())
-        assert key not in self.active, "handed out twice at a time"
-        assert self.due.pop(key) <= self.now(), "handed out too early, or for nothing"
+        assert key not in self.active, "two workers have the key"
+        assert self.due.pop(key) <= self.now(), "handed out before it is due"
         self.active.add(key)
 
     @rule(data=st.data())
@@ -92,8 +91,8 @@ class Queue(RuleBasedStateMachine):
         self.queue.done(key)
 
     @invariant()
-    def what_is_due_and_not_at_work_waits_to_be_taken(self) -> None:
-        self.runner.run(asyncio.sleep(0.01))  # timers of this moment have their turn
+    def due_keys_are_in_the_queue(self) -> None:
+        self.runner.run(asyncio.sleep(0.01))  # runs the timers that are due now
         now = self.now()
         due = [key for key, when in self.due.items() if when <= now and key not in self.active]
         late = [key for key, when in self.due.items() if when <= now - 0.1]

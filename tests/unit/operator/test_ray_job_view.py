@@ -1,4 +1,4 @@
-"""What the operator takes from a RayJob, whatever KubeRay has written so far."""
+"""The view of a RayJob, with any status that KubeRay has written so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KUBERAY_STATES = [
     *("", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed"),
     *("Suspending", "Suspended", "Retrying"),
 ]
-TRUTH: dict[str, Callable[[str, str], bool]] = {
+EXPECTED: dict[str, Callable[[str, str], bool]] = {
     "ended": lambda ray, kuberay: kuberay in {"Complete", "Failed", "ValidationFailed"},
     "succeeded": lambda ray, kuberay: (ray, kuberay) == ("SUCCEEDED", "Complete"),
     "driver_started": lambda ray, kuberay: ray not in {"", "PENDING"},
@@ -31,13 +31,10 @@ def view(**status: Any) -> RayJobView:
 
 def test_ray_job_without_status_has_empty_fields() -> None:
     seen = RayJobView.of({"metadata": {"name": "job-1"}})
-    assert seen.name == "job-1"
-    assert seen.owner_uid is None
-    assert not seen.kept
-    assert not seen.deleting
-    told = [seen.job_status, seen.deployment_status, seen.reason, seen.message, seen.cluster]
-    assert told == [""] * 5
-    assert (seen.head_ip, seen.head_service, seen.ended_at) == ("", "", "")
+    assert (seen.name, seen.owner_uid, seen.kept, seen.deleting) == ("job-1", None, False, False)
+    fields = ("job_status", "deployment_status", "reason", "message", "cluster", "head_ip",
+              "head_service", "ended_at")  # fmt: skip
+    assert {field: getattr(seen, field) for field in fields} == dict.fromkeys(fields, "")
 
 
 @pytest.mark.parametrize(
@@ -45,36 +42,29 @@ def test_ray_job_without_status_has_empty_fields() -> None:
     [None, {}, {"rayClusterStatus": None}, {"rayClusterStatus": {"head": None}}],
     ids=["null", "empty", "no-cluster", "no-head"],
 )
-def test_a_status_with_holes_is_no_error(status: Any) -> None:
+def test_incomplete_status_has_empty_fields(status: Any) -> None:
     seen = RayJobView.of({**ray_job_body(), "status": status})
     assert seen.head_ip == ""
     assert not seen.ended
 
 
-def test_everything_is_taken_from_a_ray_job_that_has_ended() -> None:
-    told = {"reason": "AppFailed", "message": "boom", "rayClusterName": "job-1-raycluster-x"}
-    seen = view(**SUCCEEDED, **told)
-    assert (seen.uid, seen.owner_uid, seen.created_at) == (
-        "uid-of-job-1",
-        UID,
-        "2026-03-01T12:00:00Z",
-    )
+def test_ended_ray_job_has_all_fields() -> None:
+    message = {"reason": "AppFailed", "message": "boom", "rayClusterName": "job-1-raycluster-x"}
+    seen = view(**SUCCEEDED, **message)
+    created = "2026-03-01T12:00:00Z"
+    assert (seen.uid, seen.owner_uid, seen.created_at) == ("uid-of-job-1", UID, created)
     assert (seen.head_ip, seen.head_service) == ("10.0.0.7", "job-1-head-svc")
     assert (seen.reason, seen.message, seen.cluster) == ("AppFailed", "boom", "job-1-raycluster-x")
     assert seen.ended_at == "2026-03-01T12:10:00Z"
     assert seen.kept
 
 
-def test_a_cluster_that_is_not_to_be_kept_is_not_kept() -> None:
+def test_ttl_and_deletion_timestamp_give_kept_and_deleting() -> None:
     body = ray_job_body()
     body["spec"]["ttlSecondsAfterFinished"] = 0
-    assert not RayJobView.of(body).kept
-
-
-def test_a_ray_job_with_a_deletion_timestamp_is_deleting() -> None:
-    body = ray_job_body()
     body["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
-    assert RayJobView.of(body).deleting
+    seen = RayJobView.of(body)
+    assert (seen.kept, seen.deleting) == (False, True)
 
 
 def test_long_message_is_cut_to_the_limit_of_conditions() -> None:
@@ -92,36 +82,27 @@ def test_long_message_is_cut_to_the_limit_of_conditions() -> None:
         ([{"kind": "BatchInference", "name": "job", "uid": UID}], None),
         ([{**owner(OTHER_UID), "controller": False}, owner(UID)], UID),
     ],
-    ids=[
-        "nobody",
-        "a-job",
-        "a-job-among-others",
-        "something-else",
-        "not-controlling",
-        "controller-unsaid",
-        "the-controlling-one",
-    ],
-)
-def test_the_owner_is_the_batch_inference_that_controls(
-    references: list[Any], uid: str | None
-) -> None:
+    ids=["none", "job", "job-among-others", "other-kind", "not-controlling", "no-controller-field",
+         "controlling-one"],
+)  # fmt: skip
+def test_owner_is_the_controlling_batch_inference(references: list[Any], uid: str | None) -> None:
     body = {"metadata": {"name": "job-1", "ownerReferences": references}}
     assert owner_uid(body, "BatchInference") == uid
 
 
-@pytest.mark.parametrize("name", TRUTH)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_properties_follow_from_both_states(name: str) -> None:
     wrong = [
         (ray, kuberay)
         for ray, kuberay in itertools.product(RAY_STATES, KUBERAY_STATES)
         if getattr(view(jobStatus=ray, jobDeploymentStatus=kuberay), name)
-        != TRUTH[name](ray, kuberay)
+        != EXPECTED[name](ray, kuberay)
     ]
     assert wrong == []
 
 
 @pytest.mark.parametrize(
-    ("ray", "kuberay", "word"),
+    ("ray", "kuberay", "expected"),
     [
         ("STOPPED", "Complete", "Stopped"),
         ("FAILED", "Complete", "Failed"),
@@ -131,7 +112,7 @@ def test_properties_follow_from_both_states(name: str) -> None:
         ("", "ValidationFailed", "ValidationFailed"),
     ],
 )
-def test_the_outcome_says_what_kuberays_complete_leaves_open(
-    ray: str, kuberay: str, word: str
+def test_outcome_is_that_of_ray_for_a_complete_ray_job(
+    ray: str, kuberay: str, expected: str
 ) -> None:
-    assert view(jobStatus=ray, jobDeploymentStatus=kuberay).outcome == word
+    assert view(jobStatus=ray, jobDeploymentStatus=kuberay).outcome == expected

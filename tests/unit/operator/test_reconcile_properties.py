@@ -59,7 +59,7 @@ RAY_JOBS = st.builds(
     st.booleans(),
 )  # fmt: skip
 REPORTS = st.builds(
-    lambda state, rows, cause, words: report(state, rows=rows, reason=cause, message=words),
+    lambda state, rows, cause, text: report(state, rows=rows, reason=cause, message=text),
     st.sampled_from([*JobState, JobState.FAILED, JobState.FAILED]),
     st.none() | st.integers(0, 99),
     st.sampled_from([None, "NodeLost", "Interrupted", "BadInput"]),
@@ -130,11 +130,11 @@ def statuses(draw: st.DrawFn) -> Status:
     if draw(st.integers(0, 3)) == 0:
         status = closed(status, "Failed", stamp, Cause.NODE_LOST, "gone")
         status |= draw(st.sampled_from([{}, {"nextAttemptTime": "2026-03-01T12:10:00Z"}]))
-    seen, told = draw(st.none() | RAY_JOBS), draw(st.none() | REPORTS)
-    phase, verdict = judge(seen, (), told, "s3://out")
+    seen, last = draw(st.none() | RAY_JOBS), draw(st.none() | REPORTS)
+    phase, verdict = judge(seen, (), last, "s3://out")
     if verdict.complete or verdict.failed:
         return status
-    return build_status(status, 1, Finding(phase, verdict, seen, told), stamp)
+    return build_status(status, 1, Finding(phase, verdict, seen, last), stamp)
 
 
 @st.composite
@@ -272,7 +272,7 @@ def test_reconcile_follows_all_rules(observed: Observed, now: datetime) -> None:
 
 @pytest.mark.long("properties")
 def test_strategies_generate_every_kind_of_verdict() -> None:
-    """Otherwise the rules would hold for want of cases."""
+    """Otherwise the rules would be tested on too few cases."""
     found: set[str] = set()
 
     @given(observed=observations(), now=MOMENTS)

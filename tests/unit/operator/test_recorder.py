@@ -1,4 +1,4 @@
-"""Events are posted apart from the work on jobs, which never suffers from them."""
+"""The recorder posts Events in the background. Its errors never affect jobs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from support.operator.objects import OTHER_UID, SETTINGS, UID, job_body
 from support.operator.virtual_time import BEGINNING, in_virtual_time, wall_clock
 from support.tiers import examples
 
-EVENT = Event("AttemptFailed", "Retry", "attempt 1 failed: NodeLost: in its words", "Warning")
+EVENT = Event("AttemptFailed", "Retry", "attempt 1 failed: NodeLost: boom", "Warning")
 
 
 def job(uid: str = UID) -> JobView:
     return JobView.of(job_body(uid=uid))
 
 
-class Desk:
+class RecorderWithCluster:
     """A recorder, and the cluster to which it posts."""
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class Desk:
         if self.fault is not None:
             raise self.fault
 
+    def record(self, event: Event = EVENT, attempt: int = 1) -> None:
+        self.recorder.record(job(), attempt, [event])
+
     def count(self, result: str) -> float:
-        value = self.metrics.registry.get_sample_value(
-            "batchinference_events_total", {"result": result}
-        )
-        return value or 0.0
+        return events_total(self.metrics, result)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -57,47 +57,44 @@ class Desk:
         work.cancel()
 
 
+@pytest.fixture
+def desk() -> RecorderWithCluster:
+    return RecorderWithCluster()
+
+
+def events_total(metrics: Metrics, result: str) -> float:
+    name = "batchinference_events_total"
+    return metrics.registry.get_sample_value(name, {"result": result}) or 0.0
+
+
 @in_virtual_time
-async def test_an_event_is_posted_as_the_api_server_wants_it() -> None:
-    desk = Desk()
+async def test_repeated_event_is_counted_on_the_first(desk: RecorderWithCluster) -> None:
     async with desk.at_work():
-        desk.recorder.record(job(), 1, [EVENT])
+        for _ in range(3):
+            desk.record()
     (posted,) = desk.cluster.events.values()
     assert posted["regarding"]["uid"] == UID
     assert (posted["type"], posted["reason"], posted["action"], posted["note"]) == (
         *("Warning", "AttemptFailed", "Retry"),
-        "attempt 1 failed: NodeLost: in its words",
+        "attempt 1 failed: NodeLost: boom",
     )
     assert posted["eventTime"] == "2026-03-01T12:00:00.000000Z"
-    assert desk.count("posted") == 1
-
-
-@in_virtual_time
-async def test_repeated_event_is_counted_on_the_first() -> None:
-    desk = Desk()
-    async with desk.at_work():
-        for _ in range(3):
-            desk.recorder.record(job(), 1, [EVENT])
-    (posted,) = desk.cluster.events.values()
     assert posted["count"] == 3
     assert (desk.count("posted"), desk.count("repeated")) == (1, 2)
 
 
 @in_virtual_time
-async def test_each_attempt_has_events_of_its_own_but_not_each_pod() -> None:
-    desk = Desk()
+async def test_each_attempt_but_not_each_pod_has_its_own_event(desk: RecorderWithCluster) -> None:
     async with desk.at_work():
         for attempt, pod in ((1, "a"), (1, "b"), (1, "c"), (2, "d")):
-            words = f"pod {pod}: 0/5 nodes are available"
-            desk.recorder.record(job(), attempt, [Event("Unschedulable", "Wait", words)])
+            note = f"pod {pod}: 0/5 nodes are available"
+            desk.record(Event("Unschedulable", "Wait", note), attempt)
     assert [event["count"] for event in desk.cluster.events.values()] == [3, 1]
 
 
-def test_another_job_of_the_name_has_events_of_its_own() -> None:
-    names = {
-        event_body(job(uid), 1, EVENT, BEGINNING)["metadata"]["name"] for uid in (UID, OTHER_UID)
-    }
-    assert len(names) == 2
+def test_recreated_job_has_its_own_events() -> None:
+    first, second = (event_body(job(uid), 1, EVENT, BEGINNING) for uid in (UID, OTHER_UID))
+    assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
 FAULTS = [Refused("403: forbidden"), Unreachable("reset"), ValueError("odd")]
@@ -106,49 +103,43 @@ FAULTS = [Refused("403: forbidden"), Unreachable("reset"), ValueError("odd")]
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
 @in_virtual_time
 async def test_rejected_event_is_dropped_and_the_next_is_posted(
-    fault: Exception, caplog: pytest.LogCaptureFixture
+    desk: RecorderWithCluster, fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk()
     desk.fault = fault
     async with desk.at_work():
-        desk.recorder.record(job(), 1, [EVENT])
+        desk.record()
         await asyncio.sleep(1)
         desk.fault = None
-        desk.recorder.record(job(), 1, [Event("Resumed", "Resume", "it goes on")])
+        desk.record(Event("Resumed", "Resume", "resumed"))
     assert (desk.count("dropped"), desk.count("posted")) == (1, 1)
-    assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "Event AttemptFailed is dropped"
-    ]
+    (record,) = caplog.records
+    assert record.message.partition(":")[0] == "Event AttemptFailed is dropped"
 
 
 @in_virtual_time
-async def test_when_too_many_wait_further_ones_are_dropped(
-    caplog: pytest.LogCaptureFixture,
+async def test_events_over_the_queue_limit_are_dropped(
+    desk: RecorderWithCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk()
     with caplog.at_level(logging.ERROR):
         for _ in range(MAX_WAITING + 5):
-            desk.recorder.record(job(), 1, [EVENT])
-    assert desk.count("dropped") == 5
-    assert desk.calls == 0
+            desk.record()
+    assert (desk.count("dropped"), desk.calls) == (5, 0)
 
 
 @in_virtual_time
-async def test_event_bursts_are_rate_limited() -> None:
-    desk = Desk()
+async def test_event_bursts_are_rate_limited(desk: RecorderWithCluster) -> None:
     async with desk.at_work():
-        many = range(BURST + 100)
-        for attempt in many:
-            desk.recorder.record(job(), attempt, [EVENT])
+        for attempt in range(BURST + 100):
+            desk.record(attempt=attempt)
         await asyncio.sleep(1)
         assert desk.count("posted") == BURST + QPS
         await asyncio.sleep(100 / QPS)
-        assert desk.count("posted") == len(many)
+        assert desk.count("posted") == BURST + 100
 
 
 @given(note=st.text(min_size=1, max_size=3000))
 @settings(max_examples=examples(100), deadline=None)
-def test_any_note_is_one_that_the_api_server_takes(note: str) -> None:
+def test_event_stays_within_the_limits_of_the_api_server(note: str) -> None:
     body = event_body(job(), 1, Event("Failed", "Finish", note, "Warning"), BEGINNING)
     assert len(body["note"].encode(errors="surrogatepass")) <= 1024
     assert len(body["metadata"]["name"]) <= 253
@@ -156,29 +147,19 @@ def test_any_note_is_one_that_the_api_server_takes(note: str) -> None:
 
 
 @in_virtual_time
-async def test_job_runs_without_permission_for_events() -> None:
-    harness = Harness()
-
-    def refuse(call: str) -> None:
-        if call == "post Event":
-            raise Refused("403: forbidden")
-
-    harness.gateway.before = refuse
+async def test_job_runs_without_permission_for_events(harness: Harness) -> None:
+    harness.fail_call("post Event", Refused("403: forbidden"))
     async with harness.recorded_operator() as metrics:
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
-    dropped = {"result": "dropped"}
-    assert metrics.registry.get_sample_value("batchinference_events_total", dropped) == 2
+    assert events_total(metrics, "dropped") == 2
 
 
 @in_virtual_time
-async def test_the_token_of_a_job_is_in_none_of_its_events() -> None:
-    harness = Harness()
+async def test_events_never_contain_the_token(harness: Harness) -> None:
     async with harness.recorded_operator():
         await harness.finish_job()
     uid = harness.cluster.objects["BatchInference", "job"]["metadata"]["uid"]
-    assert [event["reason"] for event in harness.cluster.events.values()] == [
-        "AttemptStarted",
-        "Succeeded",
-    ]
+    posted = [event["reason"] for event in harness.cluster.events.values()]
+    assert posted == ["AttemptStarted", "Succeeded"]
     assert SETTINGS.token(uid) not in str(harness.cluster.events)

@@ -1,4 +1,4 @@
-"""What no watch tells is found by looking through all jobs from time to time."""
+"""The resync of all jobs, which corrects what the watches have missed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,28 @@ async def resynced(harness: Harness) -> AsyncIterator[Controller]:
         task.cancel()
 
 
+@pytest.mark.parametrize("fault", [None, Refused("403: forbidden"), Unreachable("reset")], ids=repr)
 @in_virtual_time
-async def test_a_job_that_was_deleted_unseen_is_forgotten() -> None:
-    harness = Harness()
+async def test_job_deleted_unseen_is_forgotten_despite_a_failed_list(
+    harness: Harness, fault: Exception | None
+) -> None:
+    faults = [fault] if fault else []
+
+    def fail(call: str) -> None:
+        if call == "list BatchInference" and faults:
+            raise faults.pop()
+
+    harness.gateway.before = fail
     async with resynced(harness) as controller:
         await harness.finish_job()
         harness.cluster.delete("BatchInference", "job", unseen=True)
-        await asyncio.sleep(RESYNC_SECONDS + 1)
+        await asyncio.sleep((2 if fault else 1) * RESYNC_SECONDS + 1)
         assert controller.cache.observe(KEY) is None
         assert controller.written == {}
 
 
 @in_virtual_time
-async def test_jobs_that_are_there_stay_known() -> None:
-    harness = Harness()
+async def test_existing_jobs_are_kept(harness: Harness) -> None:
     async with resynced(harness) as controller:
         await harness.finish_job()
         harness.cluster.apply("other")
@@ -48,8 +56,7 @@ async def test_jobs_that_are_there_stay_known() -> None:
 
 
 @in_virtual_time
-async def test_one_that_was_created_anew_under_the_name_stays() -> None:
-    harness = Harness()
+async def test_recreated_job_is_kept(harness: Harness) -> None:
     async with resynced(harness) as controller:
         await harness.finish_job()
         harness.cluster.delete("BatchInference", "job", unseen=True)
@@ -60,32 +67,15 @@ async def test_one_that_was_created_anew_under_the_name_stays() -> None:
 
 
 @in_virtual_time
-async def test_jobs_without_events_are_requeued_by_resync() -> None:
-    harness = Harness()
+async def test_resync_requeues_jobs_without_events(harness: Harness) -> None:
     harness.cluster.apply(suspend=True)
     async with resynced(harness) as controller:
+        registry = controller.signals.metrics.registry
+
+        def reconciles() -> float:
+            return registry.get_sample_value("batchinference_reconcile_seconds_count") or 0.0
+
         await until(lambda: harness.phase() == "Suspended")
-        looks = controller.signals.metrics.registry
-        before = looks.get_sample_value("batchinference_reconcile_seconds_count")
+        before = reconciles()
         await asyncio.sleep(2 * RESYNC_SECONDS + 1)
-        after = looks.get_sample_value("batchinference_reconcile_seconds_count")
-        assert before is not None
-        assert after == before + 2
-
-
-@pytest.mark.parametrize("fault", [Refused("403: forbidden"), Unreachable("reset")], ids=repr)
-@in_virtual_time
-async def test_a_list_that_fails_is_asked_for_again(fault: Exception) -> None:
-    harness = Harness()
-    faults = [fault]
-
-    def fail(call: str) -> None:
-        if call == "list BatchInference" and faults:
-            raise faults.pop()
-
-    harness.gateway.before = fail
-    async with resynced(harness) as controller:
-        await harness.finish_job()
-        harness.cluster.delete("BatchInference", "job", unseen=True)
-        await asyncio.sleep(2 * RESYNC_SECONDS + 1)
-        assert controller.cache.observe(KEY) is None
+        assert reconciles() == before + 2

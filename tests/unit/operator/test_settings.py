@@ -1,4 +1,4 @@
-"""What the operator reads from its environment, and what it refuses."""
+"""The settings of the operator: environment, key file and defaults file."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ KEY = b"k" * MIN_KEY_BYTES
 
 
 @pytest.fixture(autouse=True)
-def _a_clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Only what the test sets, and a key that is good enough."""
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Unset all settings except a valid key file."""
     for name in OperatorSettings.model_fields:
         monkeypatch.delenv(PREFIX + name.upper(), raising=False)
     (tmp_path / "key").write_bytes(KEY)
     monkeypatch.setenv(PREFIX + "TOKEN_KEY_FILE", str(tmp_path / "key"))
 
 
-def with_defaults(tmp_path: Path, text: str) -> OperatorSettings:
+def settings_with_defaults(tmp_path: Path, text: str) -> OperatorSettings:
     path = tmp_path / "defaults.yaml"
     path.write_text(text)
     return OperatorSettings(defaults_file=path)
 
 
-def test_a_key_file_is_all_that_is_needed() -> None:
+def test_only_the_key_file_is_required() -> None:
     settings = OperatorSettings()
     assert settings.namespace_list == []
     assert (settings.workers, settings.health_port) == (16, 8080)
@@ -40,13 +40,13 @@ def test_a_key_file_is_all_that_is_needed() -> None:
     assert settings.for_reconcile().token_key == KEY
 
 
-def test_without_a_key_file_there_is_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_file_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PREFIX + "TOKEN_KEY_FILE")
     with pytest.raises(ValidationError, match="token_key_file"):
         OperatorSettings()
 
 
-def test_everything_can_be_set_in_the_environment(
+def test_all_settings_are_read_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
@@ -77,12 +77,12 @@ def test_everything_can_be_set_in_the_environment(
     [("", []), (" ", []), (",", []), ("a", ["a"]), (" a ,, b", ["a", "b"])],
     ids=["empty", "blank", "comma", "one", "untidy"],
 )
-def test_namespaces_are_a_list_with_commas(namespaces: str, expected: list[str]) -> None:
+def test_namespaces_are_separated_by_commas(namespaces: str, expected: list[str]) -> None:
     assert OperatorSettings(namespaces=namespaces).namespace_list == expected
 
 
 @pytest.mark.parametrize("workers", ["0", "-1", "257", "many"])
-def test_a_number_of_workers_that_makes_no_sense_is_refused(
+def test_invalid_number_of_workers_is_refused(
     monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     monkeypatch.setenv(PREFIX + "WORKERS", workers)
@@ -90,40 +90,34 @@ def test_a_number_of_workers_that_makes_no_sense_is_refused(
         OperatorSettings()
 
 
-# --- the key ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("content", [b"", b"\n", b"z" * (MIN_KEY_BYTES - 1), b" zzz" + b" " * 20])
-def test_a_short_key_is_refused_without_being_shown(tmp_path: Path, content: bytes) -> None:
+def test_short_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(ValueError, match=f"holds fewer than {MIN_KEY_BYTES} bytes") as refusal:
         OperatorSettings().for_reconcile()
     assert "zzz" not in str(refusal.value)
 
 
-def test_a_line_break_at_the_end_of_the_key_does_not_belong_to_it(tmp_path: Path) -> None:
+def test_key_excludes_a_trailing_newline(tmp_path: Path) -> None:
     plain = OperatorSettings().for_reconcile().token("uid")
     (tmp_path / "key").write_bytes(KEY + b"\n")
     assert OperatorSettings().for_reconcile().token("uid") == plain
 
 
-def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_key_file_is_named(tmp_path: Path) -> None:
     settings = OperatorSettings(token_key_file=tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         settings.for_reconcile()
 
 
-# --- the platform's defaults ------------------------------------------------------------
-
-
-def test_defaults_are_in_the_form_of_spec_cluster(tmp_path: Path) -> None:
+def test_defaults_have_the_fields_of_spec_cluster(tmp_path: Path) -> None:
     text = """
 image: registry/pipeline:1
 requests: {cpu: 0.5, memory: 1Gi}
 nodeSelector: {pool: gpu}
 env: [{name: A, value: b}]
 """
-    defaults = with_defaults(tmp_path, text).for_reconcile().defaults
+    defaults = settings_with_defaults(tmp_path, text).for_reconcile().defaults
     assert defaults.image == "registry/pipeline:1"
     assert defaults.requests is not None
     assert defaults.requests.cpu == 0.5
@@ -132,11 +126,11 @@ env: [{name: A, value: b}]
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "braces", "comment"])
 def test_empty_defaults_are_no_defaults(tmp_path: Path, text: str) -> None:
-    assert with_defaults(tmp_path, text).for_reconcile().defaults == Cluster()
+    assert settings_with_defaults(tmp_path, text).for_reconcile().defaults == Cluster()
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("imagePullPolicy: Sometimes", ["imagePullPolicy", "Sometimes", "IfNotPresent"]),
         ("head: {memory: lots}", ["head.memory", "lots"]),
@@ -145,24 +139,16 @@ def test_empty_defaults_are_no_defaults(tmp_path: Path, text: str) -> None:
         ("workers: {min: 5, max: 2}", ["workers", "min (5) is above max (2)"]),
         ("[image]", ["expected a mapping, got a list"]),
         ("just text", ["expected a mapping, got 'just text'"]),
+        ("image: [", ["defaults.yaml: not valid YAML: line 1"]),
+        ("env: [{name: A, value: {x: hunter2}}]", ["env"]),
     ],
-    ids=["choice", "quantity", "typo", "number", "pair", "list", "text"],
+    ids=["choice", "quantity", "typo", "number", "pair", "list", "text", "yaml", "password"],
 )
-def test_bad_defaults_are_refused_with_file_field_and_value(
-    tmp_path: Path, text: str, words: list[str]
+def test_invalid_defaults_are_refused_with_file_field_and_value(
+    tmp_path: Path, text: str, expected: list[str]
 ) -> None:
     with pytest.raises(ValueError, match=r"defaults\.yaml") as refusal:
-        with_defaults(tmp_path, text).for_reconcile()
-    for word in words:
-        assert word in str(refusal.value)
-
-
-def test_a_password_in_bad_defaults_is_not_shown(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="env") as refusal:
-        with_defaults(tmp_path, "env: [{name: A, value: {x: hunter2}}]").for_reconcile()
-    assert "hunter2" not in str(refusal.value)
-
-
-def test_defaults_that_are_no_yaml_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"defaults\.yaml: not valid YAML: line 1"):
-        with_defaults(tmp_path, "image: [").for_reconcile()
+        settings_with_defaults(tmp_path, text).for_reconcile()
+    message = str(refusal.value)
+    assert [each for each in expected if each not in message] == []
+    assert "hunter2" not in message

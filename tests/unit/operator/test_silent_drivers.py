@@ -1,8 +1,9 @@
-"""Drivers that do not answer hold up nobody, and many that do are asked less often."""
+"""Drivers that do not answer block no other job, and many drivers are polled less often each."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,12 +18,12 @@ from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE, RUNNING, SUCCEEDED, job_body, ray_job_body
 from support.operator.virtual_time import clock, in_virtual_time, until
 
-HEARD, UNHEARD = Answer(reached=True), Answer(reached=False)
+REACHED, SILENT = Answer(reached=True), Answer(reached=False)
 
 
 @dataclass
 class Head:
-    """Takes its time, and answers only while it is `up`."""
+    """Answers while it is `up`, otherwise times out after 5 seconds."""
 
     up: bool = False
     asked: list[float] = field(default_factory=list)
@@ -32,12 +33,22 @@ class Head:
     async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         self.asked.append(clock())
         if self.up:
-            return HEARD
+            return REACHED
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(5)
         self.at_once -= 1
-        return UNHEARD
+        return SILENT
+
+
+@pytest.fixture
+def head() -> Head:
+    return Head()
+
+
+@pytest.fixture
+def asking(head: Head) -> Asking:
+    return Asking(head, clock)
 
 
 def seen(uid: str = "a", **status: Any) -> RayJobView:
@@ -49,49 +60,40 @@ async def ask(asking: Asking, ray_job: RayJobView) -> Answer:
 
 
 @in_virtual_time
-async def test_a_driver_that_answers_is_asked_each_time() -> None:
-    head = Head(up=True)
-    asking = Asking(head, clock)
-    assert [await ask(asking, seen()) for _ in range(5)] == [HEARD] * 5
+async def test_answering_driver_is_asked_each_time(asking: Asking, head: Head) -> None:
+    head.up = True
+    assert [await ask(asking, seen()) for _ in range(5)] == [REACHED] * 5
     assert len(head.asked) == 5
 
 
 @in_virtual_time
-async def test_silent_driver_is_asked_with_backoff() -> None:
-    head = Head()
-    asking = Asking(head, clock)
+async def test_silent_driver_is_asked_with_backoff(asking: Asking, head: Head) -> None:
     for _ in range(3600):
-        assert await ask(asking, seen()) == UNHEARD
+        assert await ask(asking, seen()) == SILENT
         await asyncio.sleep(1)
-    pauses = [after - before for before, after in zip(head.asked, head.asked[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(head.asked)]
     assert pauses == sorted(pauses)
     assert pauses[0] <= 20
     assert MAX_PAUSE <= pauses[-1] <= MAX_PAUSE + 10
 
 
 @in_virtual_time
-async def test_one_that_answers_again_is_asked_as_before() -> None:
-    head = Head()
-    asking = Asking(head, clock)
+async def test_recovered_driver_is_asked_each_time_again(asking: Asking, head: Head) -> None:
     await ask(asking, seen())
     head.up = True
     await asyncio.sleep(MAX_PAUSE)
-    assert [await ask(asking, seen()) for _ in range(3)] == [HEARD] * 3
+    assert [await ask(asking, seen()) for _ in range(3)] == [REACHED] * 3
 
 
 @in_virtual_time
-async def test_at_the_end_of_its_ray_job_it_is_asked_at_once() -> None:
-    head = Head()
-    asking = Asking(head, clock)
+async def test_driver_of_an_ended_ray_job_is_asked_at_once(asking: Asking, head: Head) -> None:
     await ask(asking, seen())
     head.up = True
-    assert await ask(asking, seen(**SUCCEEDED)) == HEARD
+    assert await ask(asking, seen(**SUCCEEDED)) == REACHED
 
 
 @in_virtual_time
-async def test_silent_drivers_share_limited_slots() -> None:
-    head = Head()
-    asking = Asking(head, clock)
+async def test_silent_drivers_share_limited_slots(asking: Asking, head: Head) -> None:
     many = [seen(uid=f"uid-{number}") for number in range(50)]
     await asyncio.gather(*(ask(asking, one) for one in many))
     head.most_at_once = 0
@@ -103,8 +105,7 @@ async def test_silent_drivers_share_limited_slots() -> None:
 
 
 @in_virtual_time
-async def test_those_that_are_gone_are_forgotten() -> None:
-    asking = Asking(Head(), clock)
+async def test_deleted_drivers_are_forgotten(asking: Asking) -> None:
     for number in range(20):
         await ask(asking, seen(uid=f"uid-{number}"))
         await asyncio.sleep(FORGET_SECONDS / 3)
@@ -112,10 +113,8 @@ async def test_those_that_are_gone_are_forgotten() -> None:
 
 
 @in_virtual_time
-async def test_silent_drivers_do_not_delay_a_new_job() -> None:
-    harness = Harness()
-    head: Any = Head()
-    harness.driver = Asking(head, clock)  # type: ignore[assignment]
+async def test_silent_drivers_do_not_delay_a_new_job(harness: Harness, asking: Asking) -> None:
+    harness.driver = asking  # type: ignore[assignment]
     names = [f"job-{number}" for number in range(60)]
     async with harness.operator(workers=16):
         for name in names:
@@ -133,9 +132,7 @@ async def test_silent_drivers_do_not_delay_a_new_job() -> None:
 
 
 @in_virtual_time
-async def test_the_more_jobs_run_the_less_often_each_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_poll_rate_is_limited_over_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 10.0
     monkeypatch.setattr(looks, "ASKS_PER_SECOND", limit)
     few, many = 10, 40
@@ -146,7 +143,7 @@ async def test_the_more_jobs_run_the_less_often_each_is_asked(
             for number in range(count):
                 name = f"job-{number}"
                 harness.cluster.put(job_body(name, uid=f"uid-of-{name}"))
-                harness.driver.answers[f"{name}-1"] = HEARD
+                harness.driver.answers[f"{name}-1"] = REACHED
             await until(lambda: harness.cluster.get("RayJob", f"job-{count - 1}-1"))  # noqa: B023
             for number in range(count):
                 harness.cluster.patch("RayJob", f"job-{number}-1", {"status": RUNNING})

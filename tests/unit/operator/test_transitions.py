@@ -1,4 +1,4 @@
-"""Phases follow one another as the diagram has it: each transition that it shows, and no other."""
+"""The phases of a job: every transition of the diagram happens, and no other."""
 
 from __future__ import annotations
 
@@ -27,18 +27,15 @@ from support.tiers import examples
 
 Life = Callable[[ReconcileLoop], None]
 PAIRS = [(before, after) for before, following in TRANSITIONS.items() for after in following]
-UNMADE = {Phase.PLANNING, Phase.SUSPENDED}
-"""What follows on Pending only where nothing was made yet."""
+WITHOUT_ATTEMPT = {Phase.PLANNING, Phase.SUSPENDED}
+"""Phases that follow Pending only before the first attempt."""
 
 
-# --- how a job comes to a phase ---------------------------------------------------------
-
-
-def nowhere(loop: ReconcileLoop) -> None:
+def stay_new(loop: ReconcileLoop) -> None:
     pass
 
 
-def unmade(loop: ReconcileLoop) -> None:
+def blocked_by_name(loop: ReconcileLoop) -> None:
     take_name(loop, "job-1")
     loop.reconcile()
 
@@ -55,7 +52,7 @@ def suspended(loop: ReconcileLoop) -> None:
 
 
 BEFORE: dict[Phase | None, Life] = {
-    None: nowhere,
+    None: stay_new,
     Phase.PENDING: ReconcileLoop.queue,
     Phase.PLANNING: ReconcileLoop.plan,
     Phase.STARTING: ReconcileLoop.start,
@@ -68,15 +65,12 @@ BEFORE: dict[Phase | None, Life] = {
 
 
 def take_name(loop: ReconcileLoop, name: str) -> None:
-    """Another's RayJob has this name."""
+    """Create a foreign RayJob of this name."""
     loop.ray_jobs[name] = ray_job_body(name, owner_uid=OTHER_UID)
 
 
-# --- what leads on from there -----------------------------------------------------------
-
-
 def clear(loop: ReconcileLoop) -> None:
-    """Nothing is in the way of an attempt that follows."""
+    """Remove everything that blocks the next attempt."""
     loop.spec["suspend"] = False
     for name, body in list(loop.ray_jobs.items()):
         if not is_open(loop.status) or body["metadata"]["ownerReferences"] != [owner()]:
@@ -116,7 +110,7 @@ def to_starting(loop: ReconcileLoop) -> None:
     loop.reconcile(10)
 
 
-def driven(state: JobState) -> Life:
+def report_state(state: JobState) -> Life:
     def lead(loop: ReconcileLoop) -> None:
         loop.ray_job["spec"]["suspend"] = False
         loop.set_kuberay_status(**RUNNING)
@@ -148,9 +142,9 @@ AFTER: dict[Phase, Life] = {
     Phase.PENDING: to_pending,
     Phase.PLANNING: to_planning,
     Phase.STARTING: to_starting,
-    Phase.RUNNING: driven(JobState.RUNNING),
-    Phase.FINALIZING: driven(JobState.FINALIZING),
-    Phase.SUCCEEDED: driven(JobState.SUCCEEDED),
+    Phase.RUNNING: report_state(JobState.RUNNING),
+    Phase.FINALIZING: report_state(JobState.FINALIZING),
+    Phase.SUCCEEDED: report_state(JobState.SUCCEEDED),
     Phase.FAILED: to_failed,
     Phase.RETRYING: lambda loop: loop.fail("NodeLost") and None,
     Phase.SUSPENDING: to_suspending,
@@ -159,9 +153,12 @@ AFTER: dict[Phase, Life] = {
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=lambda phase: phase or "new")
-def test_each_transition_of_the_diagram_is_made(before: Phase | None, after: Phase) -> None:
-    loop = ReconcileLoop()
-    lead = unmade if before == Phase.PENDING and after in UNMADE else BEFORE[before]
+def test_each_transition_of_the_diagram_happens(
+    loop: ReconcileLoop, before: Phase | None, after: Phase
+) -> None:
+    lead = (
+        blocked_by_name if before == Phase.PENDING and after in WITHOUT_ATTEMPT else BEFORE[before]
+    )
     lead(loop)
     assert (loop.phases[-1] if loop.phases else None) == before
     seen = len(loop.phases)
@@ -169,41 +166,40 @@ def test_each_transition_of_the_diagram_is_made(before: Phase | None, after: Pha
     assert loop.phases[seen:] == [after]
 
 
-# --- and no other -----------------------------------------------------------------------
-
-MANY = st.lists(
-    st.sampled_from(["suspend", "resume", "let go", "wait", "fail", "queue", *RUNNING, *JobState]),
+EVENTS = st.lists(
+    st.sampled_from(
+        ["suspend", "resume", "finalize", "wait", "fail", "queue", *RUNNING, *JobState]
+    ),
     max_size=15,
 )
 
 
-@given(events=MANY)
+@given(events=EVENTS)
 @settings(max_examples=examples(200), deadline=None)
 def test_phase_transitions_are_always_allowed_ones(events: list[str]) -> None:
     loop = ReconcileLoop(deadlines={"total": "2h"})
     loop.reconcile()
     for event in events:
-        happen(loop, event)
-    path = [None, *loop.phases]
-    for before, after in itertools.pairwise(path):
+        apply_event(loop, event)
+    for before, after in itertools.pairwise([None, *loop.phases]):
         last = None if before is None else Phase(before)
         assert before == after or Phase(str(after)) in TRANSITIONS[last]
 
 
-def happen(loop: ReconcileLoop, event: str) -> None:
-    """One thing, and two loop."""
-    there = "rayJobName" in loop.status and loop.status["rayJobName"] in loop.ray_jobs
+def apply_event(loop: ReconcileLoop, event: str) -> None:
+    """Apply an event and reconcile twice."""
+    exists = loop.status.get("rayJobName") in loop.ray_jobs
     if event in ("suspend", "resume"):
         loop.spec["suspend"] = event == "suspend"
-    elif event == "let go":
+    elif event == "finalize":
         loop.finalize_deletions()
-    elif there and event == "queue":
+    elif exists and event == "queue":
         loop.ray_job["spec"]["suspend"] = not loop.ray_job["spec"].get("suspend", False)
-    elif there and event == "fail":
+    elif exists and event == "fail":
         loop.set_kuberay_status(
             jobStatus="FAILED", jobDeploymentStatus="Failed", reason="SubmissionFailed"
         )
-    elif there and event in list(JobState) and "deletionTimestamp" not in loop.ray_job["metadata"]:
+    elif exists and event in list(JobState) and "deletionTimestamp" not in loop.ray_job["metadata"]:
         loop.set_kuberay_status(**RUNNING)
         loop.set_report(JobState(event), rows=5, reason="NodeLost")
     loop.reconcile(15)

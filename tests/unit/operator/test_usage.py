@@ -1,10 +1,11 @@
-"""What a job costs: GPU seconds and CPU seconds of its pods."""
+"""The usage of a job: GPU seconds and CPU seconds of its pods."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,11 +19,15 @@ from support.operator.virtual_time import BEGINNING
 from support.tiers import examples
 
 
+def at(seconds: float) -> str:
+    return stamp(BEGINNING + timedelta(seconds=seconds))
+
+
 def pod(
     name: str = "w", cpu: str = "2", gpus: int = 1, *, since: float = 0, attempt: int = 1,
     until: float | None = None,
 ) -> PodView:  # fmt: skip
-    """A pod that has had its node since so many seconds, and perhaps until then."""
+    """A pod that holds its node from `since` to `until`, in seconds after the beginning."""
     status: dict[str, Any] = placed(at(since))
     if until is not None:
         end = {"terminated": {"reason": "Completed", "finishedAt": at(until)}}
@@ -31,41 +36,30 @@ def pod(
     return PodView.of({**body, "spec": asking(cpu)})
 
 
-def at(seconds: float) -> str:
-    return stamp(BEGINNING + timedelta(seconds=seconds))
-
-
 def used(loop: ReconcileLoop) -> tuple[int, int]:
     return loop.status.get("gpuSeconds", 0), loop.status.get("cpuSeconds", 0)
 
 
-def test_gpus_and_cpus_count_times_the_seconds_that_pods_had_them() -> None:
-    loop = ReconcileLoop()
+@pytest.mark.parametrize(
+    ("pods", "usage"),
+    [
+        ((pod("a", "4", 2), pod("b", "500m", 0)), (200, 450)),
+        ((pod("a", since=30, until=50), pod("b", since=90)), (20 + 10, 40 + 20)),
+        ((PodView.of({**pod_body(gpus=8), "spec": asking("4")}),), (0, 0)),
+    ],
+    ids=["from-the-beginning", "for-a-while", "without-a-node"],
+)
+def test_pods_are_charged_while_they_hold_a_node(
+    loop: ReconcileLoop, pods: tuple[PodView, ...], usage: tuple[int, int]
+) -> None:
     loop.run()
-    loop.pods = (pod("a", "4", 2), pod("b", "500m", 0))
+    loop.pods = pods
     loop.reconcile(100)
-    assert used(loop) == (200, 450)
-    assert (loop.attempt["gpuSeconds"], loop.attempt["cpuSeconds"]) == (200, 450)
+    assert used(loop) == usage
+    assert (loop.attempt.get("gpuSeconds", 0), loop.attempt.get("cpuSeconds", 0)) == usage
 
 
-def test_a_pod_counts_from_the_time_it_had_its_node_to_its_end() -> None:
-    loop = ReconcileLoop()
-    loop.run()
-    loop.pods = (pod("a", since=30, until=50), pod("b", since=90))
-    loop.reconcile(100)
-    assert used(loop)[0] == 20 + 10
-
-
-def test_a_pod_that_waits_for_a_node_costs_nothing() -> None:
-    loop = ReconcileLoop()
-    loop.run()
-    loop.pods = (PodView.of({**pod_body(gpus=8), "spec": asking("4")}),)
-    loop.reconcile(100)
-    assert used(loop) == (0, 0)
-
-
-def test_a_pod_that_is_gone_still_counts() -> None:
-    loop = ReconcileLoop()
+def test_usage_of_a_deleted_pod_is_kept(loop: ReconcileLoop) -> None:
     loop.run()
     loop.pods = (pod(),)
     loop.reconcile(100)
@@ -74,8 +68,7 @@ def test_a_pod_that_is_gone_still_counts() -> None:
     assert used(loop) == (100, 200)
 
 
-def test_the_last_seconds_of_an_attempt_are_its_own() -> None:
-    loop = ReconcileLoop()
+def test_attempt_is_charged_to_its_last_second(loop: ReconcileLoop) -> None:
     loop.run()
     loop.pods = (pod(),)
     loop.set_report(JobState.SUCCEEDED)
@@ -100,7 +93,7 @@ def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:
     assert used(loop)[0] == 110
 
 
-def test_pods_of_another_job_that_bore_the_name_are_not_counted() -> None:
+def test_pods_of_a_former_job_are_not_charged() -> None:
     loop = ReconcileLoop(cluster={"limits": {"gpuHours": 1.0}})
     former = pod_body("former", gpus=8, **placed(at(-36_000)))
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
@@ -110,7 +103,7 @@ def test_pods_of_another_job_that_bore_the_name_are_not_counted() -> None:
     assert (loop.phase, used(loop)) == ("Running", (0, 0))
 
 
-def test_the_job_has_used_what_its_attempts_have() -> None:
+def test_usage_of_a_job_is_the_sum_of_its_attempts() -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 5, "backoff": {"initial": "0s"}})
     for attempt in range(1, 4):
         loop.run()
@@ -148,18 +141,18 @@ def test_usage_does_not_depend_on_reconcile_frequency(
         pod(f"w-{index}", cpu, gpus, since=since, until=None if run is None else since + run)
         for index, (cpu, gpus, since, run) in enumerate(pods)
     )
-    often, seldom = ReconcileLoop(), ReconcileLoop()
-    for loop in (often, seldom):
+    frequent, rare = ReconcileLoop(), ReconcileLoop()
+    for loop in (frequent, rare):
         loop.run()
         loop.pods = made
     for seconds in moments:
-        often.reconcile(seconds)
-    whole = 2000 - (often.now - BEGINNING).total_seconds()
-    often.reconcile(whole)
-    seldom.reconcile(2000)
-    assert used(often) == used(seldom)
-    exact = [sum(one.gpus * _held(one) for one in made), sum(one.cpus * _held(one) for one in made)]
-    assert all(abs(got - wanted) <= 0.5 for got, wanted in zip(used(seldom), exact, strict=True))
+        frequent.reconcile(seconds)
+    rest = 2000 - (frequent.now - BEGINNING).total_seconds()
+    frequent.reconcile(rest)
+    rare.reconcile(2000)
+    assert used(frequent) == used(rare)
+    exact = [sum(getattr(one, field) * _held(one) for one in made) for field in ("gpus", "cpus")]
+    assert all(abs(got - wanted) <= 0.5 for got, wanted in zip(used(rare), exact, strict=True))
 
 
 def _held(one: PodView) -> float:

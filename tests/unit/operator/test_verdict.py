@@ -1,4 +1,4 @@
-"""What is said about a job for each thing that may be seen of it."""
+"""The phase and the condition of a job for everything that may be observed of it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from support.operator.objects import (
 )
 
 OUTPUT = "s3://out/result/"
-STUCK = PodView.of(pod_body("job-1-worker", **waiting("ImagePullBackOff", "no such image")))
-WELL = PodView.of(pod_body("job-1-head"))
-QUIET = PodView.of(pod_body("job-1-worker", **waiting("ContainerCreating")))
+TROUBLED = PodView.of(pod_body("job-1-worker", **waiting("ImagePullBackOff", "no such image")))
+HEALTHY = PodView.of(pod_body("job-1-head"))
+CREATING = PodView.of(pod_body("job-1-worker", **waiting("ContainerCreating")))
 COUNTS = Counts(read=10, written=9, failed=1, skipped=0)
 
 
@@ -35,7 +35,7 @@ def seen(**status: Any) -> RayJobView:
     return RayJobView.of(ray_job_body(**status))
 
 
-def judged(
+def verdict_of(
     ray_job: RayJobView | None,
     *pods: PodView,
     report: Report | None = None,
@@ -45,31 +45,27 @@ def judged(
     return judge(ray_job, pods, report, OUTPUT, before, words or {})
 
 
-# --- the driver's last word -------------------------------------------------------------
-
-
-def test_a_job_has_succeeded_when_its_driver_says_so() -> None:
-    phase, verdict = judged(seen(**SUCCEEDED), report=report(JobState.SUCCEEDED, counts=COUNTS))
-    assert phase == Phase.SUCCEEDED
-    expected = Verdict("Succeeded", "9 rows written to s3://out/result/", complete=True)
-    assert verdict == expected
-
-
-def test_the_drivers_own_message_about_a_success_is_passed_on() -> None:
-    last = report(JobState.SUCCEEDED, message="the output was complete already")
-    assert judged(seen(**SUCCEEDED), report=last)[1].message == "the output was complete already"
-
-
-def test_a_success_without_counts_has_written_nothing() -> None:
-    _, verdict = judged(seen(**SUCCEEDED), report=report(JobState.SUCCEEDED))
-    assert verdict.message == "0 rows written to s3://out/result/"
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"counts": COUNTS}, "9 rows written to s3://out/result/"),
+        ({"message": "the output was complete already"}, "the output was complete already"),
+        ({}, "0 rows written to s3://out/result/"),
+    ],
+    ids=["counts", "message", "neither"],
+)
+def test_success_report_gives_the_message(fields: dict[str, Any], message: str) -> None:
+    last = report(JobState.SUCCEEDED, **fields)
+    expected = Phase.SUCCEEDED, Verdict("Succeeded", message, complete=True)
+    assert verdict_of(seen(**SUCCEEDED), report=last) == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [("3 % of the rows failed",) * 2, (None, "the driver failed")]
+    ("reported", "message"), [("3 % of the rows failed",) * 2, (None, "the driver failed")]
 )
-def test_a_job_has_failed_when_its_driver_says_so(words: str | None, message: str) -> None:
-    phase, verdict = judged(seen(**FAILED), report=report(JobState.FAILED, message=words))
+def test_failure_report_gives_the_message(reported: str | None, message: str) -> None:
+    last = report(JobState.FAILED, message=reported)
+    phase, verdict = verdict_of(seen(**FAILED), report=last)
     assert (phase, verdict.failed, verdict.message) == (Phase.FAILED, True, message)
 
 
@@ -81,24 +77,19 @@ def test_a_job_has_failed_when_its_driver_says_so(words: str | None, message: st
         seen(jobStatus="FAILED", jobDeploymentStatus="Failed", reason="DeadlineExceeded"),
         seen(jobDeploymentStatus="Suspended"),
     ],
-    ids=["gone", "still-running", "failed", "suspended"],
+    ids=["deleted", "running", "failed", "suspended"],
 )
-def test_final_report_wins_over_the_state_of_the_cluster(
-    ray_job: RayJobView | None,
-) -> None:
+def test_final_report_wins_over_kuberay(ray_job: RayJobView | None) -> None:
     last = report(JobState.SUCCEEDED, counts=COUNTS)
-    phase, verdict = judged(ray_job, STUCK, report=last, before="Running")
+    phase, verdict = verdict_of(ray_job, TROUBLED, report=last, before="Running")
     assert (phase, verdict.complete, verdict.failed) == (Phase.SUCCEEDED, True, False)
 
 
-# --- an end without the driver's last word ----------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "silent", [None, report(JobState.FINALIZING)], ids=["no-report", "an-old-report"]
+    "silent", [None, report(JobState.FINALIZING)], ids=["no-report", "old-report"]
 )
-def test_success_without_the_last_report_says_where_to_find_it(silent: Report | None) -> None:
-    phase, verdict = judged(seen(**SUCCEEDED), report=silent)
+def test_success_without_final_report_names_its_path(silent: Report | None) -> None:
+    phase, verdict = verdict_of(seen(**SUCCEEDED), report=silent)
     assert phase == Phase.SUCCEEDED
     assert verdict.complete
     assert "output written to s3://out/result/" in verdict.message
@@ -111,26 +102,30 @@ def test_success_without_the_last_report_says_where_to_find_it(silent: Report | 
         (FAILED, "Traceback ..."),
         ({**FAILED, "message": None}, "RayJob job-1 ended as Failed"),
         ({"jobDeploymentStatus": "ValidationFailed", "message": "bad spec"}, "bad spec"),
-        (
-            {"jobStatus": "STOPPED", "jobDeploymentStatus": "Complete"},
-            "RayJob job-1 ended as Stopped",
-        ),
+        ({"jobStatus": "STOPPED", "jobDeploymentStatus": "Complete"},
+         "RayJob job-1 ended as Stopped"),
     ],
-    ids=["application", "no-words", "invalid", "stopped"],
-)
-def test_failure_without_the_last_report_is_told_in_kuberays_words(
+    ids=["application", "no-message", "invalid", "stopped"],
+)  # fmt: skip
+def test_failure_without_report_has_the_message_of_kuberay(
     status: dict[str, Any], message: str
 ) -> None:
-    phase, verdict = judged(seen(**status), STUCK)
+    phase, verdict = verdict_of(seen(**status), TROUBLED)
     assert (phase, verdict.failed, verdict.message) == (Phase.FAILED, True, message)
 
 
-# --- under way --------------------------------------------------------------------------
-
-
-def test_a_job_without_a_ray_job_is_pending() -> None:
-    phase, verdict = judged(None)
-    assert (phase, verdict.reason) == (Phase.PENDING, "Pending")
+@pytest.mark.parametrize(
+    ("ray_job", "reason"),
+    [
+        (None, "Pending"),
+        (seen(jobDeploymentStatus="Suspending", jobStatus="RUNNING"), "Queued"),
+        (seen(jobDeploymentStatus="Suspended", jobStatus="RUNNING"), "Queued"),
+    ],
+    ids=["no-ray-job", "suspending", "suspended"],
+)
+def test_job_without_a_running_cluster_is_pending(ray_job: RayJobView | None, reason: str) -> None:
+    phase, verdict = verdict_of(ray_job)
+    assert (phase, verdict.reason) == (Phase.PENDING, reason)
     assert not verdict.complete
     assert not verdict.failed
 
@@ -144,19 +139,13 @@ def test_a_job_without_a_ray_job_is_pending() -> None:
     ],
     ids=["new", "initializing", "pending"],
 )
-def test_a_job_whose_driver_has_not_started_is_starting(status: dict[str, Any]) -> None:
+def test_job_is_starting_until_its_driver_starts(status: dict[str, Any]) -> None:
     expected = Verdict("Starting", "RayJob job-1 is starting its cluster")
-    assert judged(seen(**status), WELL) == (Phase.STARTING, expected)
-
-
-@pytest.mark.parametrize("state", ["Suspending", "Suspended"])
-def test_suspended_ray_job_waits_for_admission(state: str) -> None:
-    phase, verdict = judged(seen(jobDeploymentStatus=state, jobStatus="RUNNING"))
-    assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
+    assert verdict_of(seen(**status), HEALTHY) == (Phase.STARTING, expected)
 
 
 @pytest.mark.parametrize(
-    ("told", "phase", "reason", "words"),
+    ("found_report", "phase", "reason", "message"),
     [
         (None, Phase.STARTING, "Starting", "first report"),
         (report(JobState.PREPARING), Phase.STARTING, "Starting", "preparing"),
@@ -166,39 +155,36 @@ def test_suspended_ray_job_waits_for_admission(state: str) -> None:
     ],
     ids=["nothing", "preparing", "no-rows-yet", "rows", "finalizing"],
 )
-def test_a_started_job_is_where_its_driver_is(
-    told: Report | None, phase: Phase, reason: str, words: str
+def test_phase_of_a_started_job_is_that_of_its_driver(
+    found_report: Report | None, phase: Phase, reason: str, message: str
 ) -> None:
-    found, verdict = judged(seen(**RUNNING), WELL, report=told)
+    found, verdict = verdict_of(seen(**RUNNING), HEALTHY, report=found_report)
     assert (found, verdict.reason) == (phase, reason)
-    assert words in verdict.message
+    assert message in verdict.message
     assert not verdict.complete
     assert not verdict.failed
 
 
 @pytest.mark.parametrize("before", [Phase.RUNNING, Phase.FINALIZING])
-def test_a_driver_that_falls_silent_does_not_set_the_job_back(before: Phase) -> None:
-    phase, verdict = judged(seen(**RUNNING), before=before.value)
+def test_silent_driver_does_not_change_the_phase(before: Phase) -> None:
+    phase, verdict = verdict_of(seen(**RUNNING), before=before.value)
     assert (phase, verdict.reason) == (before, "DriverSilent")
 
 
-@pytest.mark.parametrize("before", ["", "Pending", "Starting", "Unheard"])
-def test_a_driver_that_was_never_heard_is_starting(before: str) -> None:
-    assert judged(seen(**RUNNING), before=before)[0] == Phase.STARTING
+@pytest.mark.parametrize(
+    ("found_report", "before"),
+    [*((None, before) for before in ("", "Pending", "Starting", "Unheard")),
+     (report(JobState.PREPARING), "Running")],
+)  # fmt: skip
+def test_driver_without_progress_is_starting(found_report: Report | None, before: str) -> None:
+    assert verdict_of(seen(**RUNNING), report=found_report, before=before)[0] == Phase.STARTING
 
 
-def test_a_driver_that_begins_anew_is_starting_again() -> None:
-    told = report(JobState.PREPARING)
-    assert judged(seen(**RUNNING), report=told, before="Running")[0] == Phase.STARTING
-
-
-# --- a pod in trouble -------------------------------------------------------------------
-
-EXPECTED = Verdict("ImagePull", "pod job-1-worker: no such image")
+IMAGE_PULL = Verdict("ImagePull", "pod job-1-worker: no such image")
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "before", "phase"),
+    ("status", "found_report", "before", "phase"),
     [
         ({}, None, "", Phase.PENDING),
         ({"jobStatus": "RUNNING"}, None, "", Phase.PENDING),
@@ -212,67 +198,56 @@ EXPECTED = Verdict("ImagePull", "pod job-1-worker: no such image")
         (RUNNING, None, "Running", Phase.RUNNING),
         (RUNNING, None, "Finalizing", Phase.FINALIZING),
     ],
-    ids=[
-        "cluster-starting",
-        "driver-never-heard",
-        "preparing",
-        "preparing-anew",
-        "no-progress",
-        "no-rows",
-        "rows",
-        "finalizing",
-        "finalizing-nothing",
-        "silent-while-running",
-        "silent-while-finalizing",
-    ],
 )
 def test_pod_trouble_is_named_before_the_driver_starts(
-    status: dict[str, Any], told: Report | None, before: str, phase: Phase
+    status: dict[str, Any], found_report: Report | None, before: str, phase: Phase
 ) -> None:
-    assert judged(seen(**status), STUCK, report=told, before=before) == (phase, EXPECTED)
+    assert verdict_of(seen(**status), TROUBLED, report=found_report, before=before) == (
+        phase,
+        IMAGE_PULL,
+    )
 
 
-def test_the_first_pod_in_trouble_is_named() -> None:
+def test_first_pod_in_trouble_is_named() -> None:
     other = PodView.of(pod_body("job-1-zzz", **waiting("CrashLoopBackOff", "again")))
-    assert judged(seen(rayClusterStatus=HEAD), WELL, STUCK, other)[1] == EXPECTED
+    assert verdict_of(seen(rayClusterStatus=HEAD), HEALTHY, TROUBLED, other)[1] == IMAGE_PULL
 
 
 def test_warning_event_of_a_pod_is_its_trouble() -> None:
-    words = {"job-1-worker": 'MountVolume.SetUp failed: secret "key" not found'}
-    phase, verdict = judged(seen(), QUIET, words=words)
+    event = 'MountVolume.SetUp failed: secret "key" not found'
+    phase, verdict = verdict_of(seen(), CREATING, words={"job-1-worker": event})
     assert (phase, verdict.reason) == (Phase.PENDING, "ContainerConfig")
-    assert verdict.message == f"pod job-1-worker: {words['job-1-worker']}"
+    assert verdict.message == f"pod job-1-worker: {event}"
 
 
-def test_events_of_a_pod_that_has_started_are_of_the_past() -> None:
-    assert judged(seen(), WELL, words={"job-1-head": "not found"})[0] == Phase.STARTING
+def test_events_of_a_started_pod_are_ignored() -> None:
+    assert verdict_of(seen(), HEALTHY, words={"job-1-head": "not found"})[0] == Phase.STARTING
 
 
-# --- a RayJob that is kept from starting ------------------------------------------------
-
-
-@pytest.mark.parametrize("told", [None, report(JobState.FINALIZING, rows=9)], ids=["new", "later"])
-def test_a_ray_job_that_waits_for_kueue_is_queued(told: Report | None) -> None:
+@pytest.mark.parametrize(
+    "found_report", [None, report(JobState.FINALIZING, rows=9)], ids=["new", "later"]
+)
+def test_ray_job_held_by_kueue_is_queued(found_report: Report | None) -> None:
     body = ray_job_body(**RUNNING)
     body["spec"]["suspend"] = True
-    phase, verdict = judged(RayJobView.of(body), report=told, before="Finalizing")
+    phase, verdict = verdict_of(RayJobView.of(body), report=found_report, before="Finalizing")
     assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
 
 
 def test_cluster_trouble_shows_until_pods_exist() -> None:
-    words = {"job-1-xyz": "ServiceAccount nobody is not found"}
+    events = {"job-1-xyz": "ServiceAccount nobody is not found"}
     without = seen(rayClusterName="job-1-xyz")
     refused = Verdict("Refused", "ServiceAccount nobody is not found")
-    assert judged(without, words=words) == (Phase.PENDING, refused)
-    assert judged(without, STUCK, words=words)[1].reason == "ImagePull"
+    assert verdict_of(without, words=events) == (Phase.PENDING, refused)
+    assert verdict_of(without, TROUBLED, words=events)[1].reason == "ImagePull"
 
 
-def test_pods_that_the_api_server_refuses_are_named_in_its_words() -> None:
+def test_refusal_of_pods_is_passed_on() -> None:
     full = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods=2"}
     cluster = {"rayClusterStatus": {"conditions": [full]}}
     refused = Verdict("Refused", "exceeded quota: pods=2")
-    assert judged(seen(**cluster)) == (Phase.PENDING, refused)
+    assert verdict_of(seen(**cluster)) == (Phase.PENDING, refused)
     started = seen(jobStatus="RUNNING", **cluster)
     waits, works = report(JobState.RUNNING), report(JobState.RUNNING, rows=5)
-    assert judged(started, STUCK, report=waits) == (Phase.PENDING, refused)
-    assert judged(started, report=works) == (Phase.RUNNING, refused)
+    assert verdict_of(started, TROUBLED, report=waits) == (Phase.PENDING, refused)
+    assert verdict_of(started, report=works) == (Phase.RUNNING, refused)

@@ -1,4 +1,4 @@
-"""A job that waits until it may begin: what it says, and how it begins."""
+"""A job in the admission queue: its status while it waits, and its start."""
 
 from __future__ import annotations
 
@@ -19,29 +19,35 @@ def waiting(**spec: object) -> ReconcileLoop:
     return loop
 
 
-def test_it_says_how_many_are_ahead_and_makes_nothing() -> None:
+def failed(backoff: str) -> ReconcileLoop:
+    """A job whose first attempt has failed and is removed."""
+    loop = ReconcileLoop(retry={"backoff": {"initial": backoff}})
+    loop.lose()
+    loop.reconcile()
+    loop.finalize_deletions()
+    return loop
+
+
+def test_waiting_job_creates_objects_only_after_its_start_is_recorded() -> None:
     loop = waiting()
     assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
     assert loop.message == "3 jobs are ahead: only 5 may run at a time"
     assert loop.ray_jobs == {}
     assert "attempts" not in loop.status
-
-
-@pytest.mark.parametrize(("ahead", "seconds"), [(9, SOON_SECONDS), (10, LATE_SECONDS)])
-def test_position_is_updated_less_often_over_time(ahead: int, seconds: float) -> None:
-    loop = ReconcileLoop()
-    loop.turn = Turn(ahead, begins=False)
-    assert loop.reconcile().again_after == seconds
-
-
-def test_the_status_says_that_it_begins_before_anything_is_made() -> None:
-    loop = waiting()
     loop.turn = FREE
     actions = loop.reconcile()
     assert (actions.create, actions.takes_turn, actions.again_after) == ((), True, 0)
     assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
     loop.turn = None
     assert [body["kind"] for body in loop.reconcile().create] == ["ConfigMap", "RayJob"]
+
+
+@pytest.mark.parametrize(("ahead", "seconds"), [(9, SOON_SECONDS), (10, LATE_SECONDS)])
+def test_distant_position_is_updated_less_often(
+    loop: ReconcileLoop, ahead: int, seconds: float
+) -> None:
+    loop.turn = Turn(ahead, begins=False)
+    assert loop.reconcile().again_after == seconds
 
 
 def test_invalid_job_fails_at_once_without_a_turn() -> None:
@@ -52,19 +58,20 @@ def test_invalid_job_fails_at_once_without_a_turn() -> None:
         assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
 
 
-def test_a_job_may_wait_no_longer_than_its_total_time() -> None:
-    loop = waiting(deadlines={"total": "1m"})
-    loop.reconcile(60)
-    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
+@pytest.mark.parametrize(
+    ("deadline", "seconds", "phase", "reason"),
+    [("total", 60, "Failed", "DeadlineExceeded"),
+     ("pending", 86_400, "Pending", "WaitingForTurn")],
+)  # fmt: skip
+def test_only_the_total_deadline_applies_to_a_waiting_job(
+    deadline: str, seconds: int, phase: str, reason: str
+) -> None:
+    loop = waiting(deadlines={deadline: "1m"})
+    loop.reconcile(seconds)
+    assert (loop.phase, loop.reason) == (phase, reason)
 
 
-def test_the_pending_deadline_speaks_of_attempts_and_not_of_turns() -> None:
-    loop = waiting(deadlines={"pending": "1m"})
-    loop.reconcile(86_400)
-    assert loop.phase == "Pending"
-
-
-def test_a_waiting_job_may_be_suspended_and_resumed() -> None:
+def test_waiting_job_can_be_suspended_and_resumed() -> None:
     loop = waiting()
     loop.spec["suspend"] = True
     loop.reconcile()
@@ -74,12 +81,8 @@ def test_a_waiting_job_may_be_suspended_and_resumed() -> None:
     assert loop.reason == "WaitingForTurn"
 
 
-def test_each_attempt_has_to_wait_for_its_turn() -> None:
-    loop = ReconcileLoop(retry={"backoff": {"initial": "0s"}})
-    loop.run()
-    loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
+def test_each_attempt_waits_for_its_turn() -> None:
+    loop = failed(backoff="0s")
     loop.turn = FULL
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
@@ -88,12 +91,8 @@ def test_each_attempt_has_to_wait_for_its_turn() -> None:
     assert loop.status["attempt"] == 2
 
 
-def test_one_that_waits_for_something_else_takes_no_turn() -> None:
-    loop = ReconcileLoop(retry={"backoff": {"initial": "1m"}})
-    loop.run()
-    loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
+def test_job_in_backoff_takes_no_turn() -> None:
+    loop = failed(backoff="1m")
     loop.turn = FREE
     assert not loop.reconcile().takes_turn
     assert loop.phase == "Retrying"

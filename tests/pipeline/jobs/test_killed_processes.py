@@ -87,5 +87,5 @@ def test_resume_after_a_killed_driver_reads_missing_rows_only(
         names = (name.split("/")[-1] for name in Seen(held.output).names())
         read = sum(found[1].read for found in map(counts_of_name, names) if found)
         assert read in (40, 41)
-        wait_until(lambda: not held.command.processes(), "the job's processes to end", 180)
+        wait_until(lambda: not held.command.processes(b"ray::ReadRows"), "the held task to end")
         assert finished(held.output) == sorted([*TEXTS, HOLD])

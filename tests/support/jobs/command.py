@@ -58,21 +58,23 @@ class Command:
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.05)
 
-    def processes(self) -> list[int]:
-        """Return the ids of the processes of this run that are alive."""
+    def processes(self, title: bytes = b"") -> list[int]:
+        """Return the ids of the live processes of this run whose command line begins with this."""
         mark = f"{MARK}={self._mark}".encode()
         return [
             int(entry.name)
             for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and mark in _environment(entry)
+            if entry.name.isdigit()
+            and mark in _read(entry / "environ").split(b"\0")
+            and _read(entry / "cmdline").startswith(title)
         ]
 
 
-def _environment(process: Path) -> list[bytes]:
+def _read(file: Path) -> bytes:
     try:
-        return (process / "environ").read_bytes().split(b"\0")
+        return file.read_bytes()
     except OSError:
-        return []  # it has ended
+        return b""  # the process has ended
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:

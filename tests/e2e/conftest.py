@@ -142,9 +142,7 @@ def create(kubectl: Kubectl, delete_later: Callable[[str], None]) -> Callable[[J
 
 
 @pytest.fixture(scope="session")
-def example(
-    store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Example]:
+def example(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Example]:
     """Prepares an example whose input is in the object store: all of it, or its first files."""
 
     def prepare(name: str, files: int | None = None) -> Example:

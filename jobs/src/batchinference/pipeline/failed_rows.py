@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.manifest import ranges_of
 from batchinference.pipeline.pieces import Counts, Piece, Range
 from batchinference.pipeline.snapshot import Snapshot, damaged
@@ -46,7 +46,7 @@ class Failed:
     def read(cls, file: Address) -> Failed:
         """Raises BadOutput if it is damaged."""
         try:
-            table = pq.read_table(pa.BufferReader(file.read()), columns=["id", "step"])
+            table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
             pairs = pc.split_pattern(table.column("id"), ":")
             files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
             ids = files << rows.ROW_BITS | numbers

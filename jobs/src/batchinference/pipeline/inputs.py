@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from fsspec.implementations.arrow import ArrowFSWrapper
 
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.coverage import Gap
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.retries import persistently
@@ -97,7 +98,7 @@ class FrozenInput:
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> FrozenInput:
         """From a list that was stored. Raises ArrowInvalid for what is none."""
-        table = pq.read_table(pa.BufferReader(content))
+        table = read_table(pa.BufferReader(content))
         places = [Address(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
         return cls(places[0], table.set_column(0, "path", paths))
@@ -159,7 +160,7 @@ def _check_one_store(paths: list[str]) -> None:
 @lru_cache(maxsize=4)
 def paths_of(frozen: Address) -> pa.ChunkedArray:
     """The paths of a frozen input by file number. Fetched once a process, and only for errors."""
-    return pq.read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
+    return read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
 
 
 def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow_files import parquet_schema, read_table
 from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.intact import Retyped
 from batchinference.pipeline.pieces import Piece, WrittenFile
@@ -41,7 +41,7 @@ class Rewrite:
 
     def _written(self, name: str, columns: list[tuple[str, str]]) -> WrittenFile:
         file = self.attempt.layout.data / name
-        table = pq.read_table(pa.BufferReader(file.read()), partitioning=None)
+        table = read_table(pa.BufferReader(file.read()))
         ((_, content),) = ParquetWriter(self.compression).files(_typed(table, self.types))
         new = WrittenFile.of(name, content)
         Retyped(new, columns).put(self.attempt)
@@ -77,7 +77,7 @@ def _types(place: Address, pieces: list[Piece], uneven: set[str]) -> pa.Schema:
     for piece in pieces:
         new = [name for name, kind in piece.columns if kind not in kinds.get(name, {kind})]
         if new:
-            schema = pq.read_schema(pa.BufferReader((place / piece.data[0].name).read()))
+            schema = parquet_schema(pa.BufferReader((place / piece.data[0].name).read()))
             there = dict(piece.columns)
             for name in new:
                 kinds[name][there[name]] = schema.field(name)

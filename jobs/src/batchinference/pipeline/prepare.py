@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchinference.pipeline.additions import Target, formerly
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.attempt import Attempt
 from batchinference.pipeline.coverage import Gaps
 from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
@@ -174,7 +174,7 @@ def _changed(given: JobInput, complete: Sequence[Layout]) -> str:
 
 
 def _parts(content: bytes) -> list[tuple[object, ...]]:
-    table = pq.read_table(pa.BufferReader(content))
+    table = read_table(pa.BufferReader(content))
     return list(zip(*table.to_pydict().values(), strict=True))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.csv as pac
-import pyarrow.parquet as pq
 from PIL import Image
 
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.storage import Address, base_name
 from batchinference.pipeline.tables import table_for
 from batchinference.spec.write import (
@@ -44,7 +44,7 @@ def first_rows(write: Write, count: int) -> list[Row]:
 def _rows(part: Address, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
         with part.filesystem.open_input_file(part.path) as source:
-            yield from pq.ParquetFile(source).read().to_pylist()
+            yield from read_table(source).to_pylist()
         return
     content = part.read()
     if part.path.endswith(".gz"):

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-import pyarrow.parquet as pq
-
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.failures import Interrupted, TooManyErrors, cause_of
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.pieces import Counts, Piece
@@ -170,6 +169,6 @@ def bad_row(layout: Layout, pieces: Iterable[Piece]) -> str:
         if piece.errors is not None:
             place = layout.errors / piece.errors.name
             with place.filesystem.open_input_file(place.path) as source:
-                row = pq.read_table(source).slice(0, 1).to_pylist()[0]
+                row = read_table(source).slice(0, 1).to_pylist()[0]
             return f"row {row['row']} of {row['path']}, step '{row['step']}': {row['error']}"
     return "(unknown)"

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.arrow_files import checked
 from batchinference.pipeline.coverage import Gap, Gaps
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.frozen import digest
@@ -97,7 +98,7 @@ class Part:
     def tables(self) -> Iterator[pa.Table]:
         try:
             for block in self.task():
-                yield BlockAccessor.for_block(block).to_arrow()
+                yield checked(BlockAccessor.for_block(block).to_arrow())
         except JobFailure:
             raise
         except Exception as error:  # noqa: BLE001 - each library has errors of its own

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.arrow_files import read_stream
 from batchinference.pipeline.blocks import concat, to_batch
 from batchinference.pipeline.llm.requests import Request, column_of, request_of
 from batchinference.pipeline.prompts import rows_of
@@ -75,7 +76,7 @@ def _sealed(table: pa.Table, requests: list[tuple[str, str]]) -> pa.Table:
 def unseal(table: pa.Table, model: VllmModel, set_aside: SetAside) -> pa.Table:
     """Rows as they come out of the processor, with their results in the model's column."""
     errors = table.column(ERROR).to_pylist()
-    originals = [_table(sealed) for sealed in table.column(ROW).to_pylist()]
+    originals = [read_stream(sealed) for sealed in table.column(ROW).to_pylist()]
     well = [number for number, error in enumerate(errors) if not error]
     results = [originals[number] for number in well]
     if well:
@@ -110,8 +111,3 @@ def _bytes(table: pa.Table) -> bytes:
         stream.write_table(table)
     content: bytes = sink.getvalue().to_pybytes()
     return content
-
-
-def _table(content: bytes) -> pa.Table:
-    with pa.ipc.open_stream(content) as stream:
-        return stream.read_all()

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow_files import checked, parquet_metadata
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after as after_rows
@@ -32,7 +33,7 @@ class ParquetReader:
         self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Address]) -> None:
-        footers = {sample.uri: _footer(sample) for sample in samples}
+        footers = {sample.uri: self._footer(sample) for sample in samples}
         schemas = {
             uri: footer.schema.to_arrow_schema() for uri, footer in footers.items() if footer
         }
@@ -55,7 +56,7 @@ class ParquetReader:
     def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                opened = pq.ParquetFile(source, metadata=_metadata(source), pre_buffer=True)
+                opened = pq.ParquetFile(source, metadata=self._metadata(source), pre_buffer=True)
             except _DAMAGE as error:
                 yield BadRow(_blamed(error))
                 return
@@ -78,15 +79,33 @@ class ParquetReader:
 
     def starts(self, file: Address) -> list[int] | None:
         """Those of row groups."""
-        footer = _footer(file)
+        footer = self._footer(file)
         return None if footer is None else _edges(footer)[:-1] or [0]
 
     def rows_in(self, file: Address, size: int) -> int | None:
-        footer = _footer(file)
+        footer = self._footer(file)
         return 1 if footer is None else int(footer.num_rows)
 
     def columns(self) -> list[str] | None:
         return self._columns
+
+    def _footer(self, file: Address) -> pq.FileMetaData | None:
+        """What the end of a file says of it; None of one that becomes a bad row when it is read."""
+        try:
+            with file.filesystem.open_input_file(file.path) as source:
+                return self._metadata(source)
+        except pa.ArrowInvalid:
+            return None
+        except OSError as error:
+            if is_trouble(error):
+                raise
+            return None
+
+    def _metadata(self, source: pa.NativeFile) -> pq.FileMetaData:
+        """The footer. Raises UnsafeColumn if a wanted column holds pickles."""
+        footer = _metadata(source)
+        checked(self._chosen(footer.schema.to_arrow_schema()))
+        return footer
 
 
 def _edges(footer: pq.FileMetaData) -> list[int]:
@@ -110,18 +129,4 @@ def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
     length = int.from_bytes(end[-8:-4], "little") + 8
     if len(end) < length <= size:
         end = source.read_at(length, size - length)
-    return pq.read_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
-
-
-def _footer(file: Address) -> pq.FileMetaData | None:
-    """What the end of a file says of it; None of a damaged one, which becomes a bad row when it is
-    read."""
-    try:
-        with file.filesystem.open_input_file(file.path) as source:
-            return _metadata(source)
-    except pa.ArrowInvalid:
-        return None
-    except OSError as error:
-        if is_trouble(error):
-            raise
-        return None
+    return parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))

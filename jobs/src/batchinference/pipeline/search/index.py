@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
+from batchinference.pipeline.arrow_files import checked
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.sealed import loaded
@@ -182,4 +183,4 @@ def _dataset(output: Address, file_format: str) -> pads.FileSystemDataset:
     schema = factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES)
     if any(pa.types.is_null(field.type) for field in schema):  # a column may be empty in some files
         schema = factory.inspect(promote_options="permissive", fragments=None)
-    return factory.finish(schema)
+    return factory.finish(checked(schema))

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow_files import schema_of
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.sealed import loaded
 from batchinference.pipeline.storage import Address
@@ -105,7 +106,7 @@ def read_receipts(addresses: list[Address]) -> list[Receipt]:
     with ThreadPoolExecutor(READ_THREADS) as pool:
         found = [loaded(content) for content in pool.map(Address.read, addresses)]
     for entry in found:
-        entry["schema"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(entry["schema"])))
+        entry["schema"] = schema_of(base64.b64decode(entry["schema"]))
     return found
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from batchinference.pipeline.arrow_files import checked
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
@@ -126,7 +127,7 @@ class DeltaLakeTable:
         table = self._table()
         if table is None:
             return []
-        return list(table.to_pyarrow_dataset().head(count).to_pylist())
+        return list(checked(table.to_pyarrow_dataset().head(count)).to_pylist())
 
     def _table(self) -> DeltaTable | None:
         if not (self._address / "_delta_log").files():

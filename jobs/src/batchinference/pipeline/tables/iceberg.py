@@ -19,6 +19,7 @@ from pyiceberg.table import Table as ExistingTable
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
 
+from batchinference.pipeline.arrow_files import checked
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
@@ -118,7 +119,9 @@ class IcebergTable:
 
     def first_rows(self, count: int) -> list[Row]:
         table = self._table(self._catalog())
-        return [] if table is None else list(table.scan(limit=count).to_arrow().to_pylist())
+        return (
+            [] if table is None else list(checked(table.scan(limit=count).to_arrow()).to_pylist())
+        )
 
     def _catalog(self) -> Catalog:
         own = self._write.catalog.properties

@@ -12,6 +12,7 @@ from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
 from ray.data.extensions import get_arrow_extension_tensor_types
 
+from batchinference.pipeline.arrow_files import checked
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import (
@@ -106,7 +107,7 @@ class LanceTable:
 
     def first_rows(self, count: int) -> list[Row]:
         dataset = self._dataset()
-        return [] if dataset is None else list(dataset.to_table(limit=count).to_pylist())
+        return [] if dataset is None else list(checked(dataset.to_table(limit=count)).to_pylist())
 
     def _dataset(self) -> lance.LanceDataset | None:
         if not (self._address / "_versions").files():

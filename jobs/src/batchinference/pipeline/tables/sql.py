@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from batchinference.pipeline.arrow_files import open_parquet, parquet_schema
 from batchinference.pipeline.failures import BadOutput, without_secrets
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables.base import Fence, Row, unified
@@ -135,13 +135,13 @@ class SqlTable:
 
 def _schema(address: Address) -> pa.Schema:
     with address.filesystem.open_input_file(address.path) as source:
-        return pq.read_schema(source)
+        return parquet_schema(source)
 
 
 def _batches(receipts: list[Address]) -> Iterator[list[Row]]:
     for address in receipts:
         with address.filesystem.open_input_file(address.path) as source:
-            for batch in pq.ParquetFile(source).iter_batches(INSERT_ROWS):
+            for batch in open_parquet(source).iter_batches(INSERT_ROWS):
                 yield batch.to_pylist()
 
 

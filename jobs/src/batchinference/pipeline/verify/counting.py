@@ -14,8 +14,8 @@ from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow_files import parquet_metadata
 from batchinference.pipeline.readers.numpy import NumpyReader
 from batchinference.pipeline.readers.tar import samples_of
 from batchinference.pipeline.storage import Address, is_trouble
@@ -63,7 +63,7 @@ def counted_by(write: Write) -> Streamed | None:
 def footer_rows(file: Address) -> int:
     """The rows of a parquet file."""
     with file.filesystem.open_input_file(file.path) as source:
-        return int(pq.read_metadata(source).num_rows)
+        return int(parquet_metadata(source).num_rows)
 
 
 def _header_rows(file: Address) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.coverage import Held
 from batchinference.pipeline.pieces import Piece
 from batchinference.pipeline.storage import Address
@@ -34,7 +34,7 @@ def _is_one_to_one(piece: Piece) -> bool:
 def _ids(file: Address) -> np.ndarray:
     """The ids of bad rows, int64."""
     with file.filesystem.open_input_file(file.path) as source:
-        column = pq.read_table(source, columns=["id"]).column("id")
+        column = read_table(source, columns=["id"]).column("id")
     parts = pc.split_pattern(column, ":")
     files, numbers = (
         pc.list_element(parts, place).cast(pa.int64()).to_numpy() for place in range(2)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow_files import read_table
 from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.file_rows import FileRows
 from batchinference.pipeline.frozen import stored_input
@@ -51,9 +51,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     cannot be read."""
     place = work.layout.input
     frozen = stored_input(place, end.input, work.storage_of_input)
-    names = (
-        pq.read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
-    )
+    names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
     if not isinstance(read, ReadFiles):  # which may yield others by now

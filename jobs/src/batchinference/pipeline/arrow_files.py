@@ -1,0 +1,89 @@
+"""Reads Arrow and Parquet data that others may have written.
+
+Ray registers an extension type of Arrow whose values are pickles: whoever turns such a column into
+Python objects runs code of the file's author. Every read of Arrow or Parquet data goes through this
+module, which refuses these columns. A test finds reads that do not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+PICKLED = "ray.data.arrow_pickled_object"
+"""The name of the extension type, whether or not Ray has registered it in this process."""
+_EXTENSION_NAME = b"ARROW:extension:name"
+
+Typed = TypeVar("Typed", pa.Schema, pa.Table)
+
+
+class UnsafeColumn(pa.ArrowInvalid):  # type: ignore[misc]
+    """A column holds pickled Python objects."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"column '{name}' holds pickled Python objects ({PICKLED}), which run code when they "
+            "are read. Store it as a plain Arrow type"
+        )
+
+
+def checked(data: Typed) -> Typed:
+    """Return a table or schema unchanged. Raises UnsafeColumn if a column holds pickles at any
+    depth."""
+    schema = data.schema if isinstance(data, pa.Table) else data
+    for field in schema:
+        if _is_pickled(field):
+            raise UnsafeColumn(field.name)
+    return data
+
+
+def _is_pickled(field: pa.Field) -> bool:
+    metadata = field.metadata or {}
+    return metadata.get(_EXTENSION_NAME) == PICKLED.encode() or _holds_pickles(field.type)
+
+
+def _holds_pickles(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.extension_name == PICKLED or _holds_pickles(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _holds_pickles(kind.value_type)  # their number of fields is 0 or leaves it out
+    return any(_is_pickled(kind.field(number)) for number in range(kind.num_fields))
+
+
+def read_table(source: Any, **options: Any) -> pa.Table:
+    """Return the rows of a Parquet file. Raises UnsafeColumn."""
+    with pq.ParquetFile(source) as opened:
+        columns = options.get("columns") or opened.schema_arrow.names
+        checked(pa.schema([field for field in opened.schema_arrow if field.name in columns]))
+        return opened.read(**options)
+
+
+def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
+    """Return a Parquet file, open for reading. Raises UnsafeColumn."""
+    opened = pq.ParquetFile(source, **options)
+    checked(opened.schema_arrow)
+    return opened
+
+
+def parquet_metadata(source: Any) -> pq.FileMetaData:
+    """Return the footer of a Parquet file, from which no rows can be read."""
+    return pq.read_metadata(source)
+
+
+def parquet_schema(source: Any) -> pa.Schema:
+    """Return the Arrow schema of a Parquet file. Raises UnsafeColumn."""
+    return checked(pq.read_schema(source))
+
+
+def schema_of(content: bytes) -> pa.Schema:
+    """Return a serialized Arrow schema. Raises UnsafeColumn."""
+    return checked(pa.ipc.read_schema(pa.py_buffer(content)))
+
+
+def read_stream(content: bytes) -> pa.Table:
+    """Return the rows of an Arrow IPC stream. Raises UnsafeColumn."""
+    with pa.ipc.open_stream(content) as stream:
+        checked(stream.schema)
+        return stream.read_all()

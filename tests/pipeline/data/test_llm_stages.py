@@ -182,6 +182,17 @@ class TestAdapters:
         (found,) = made_of(engine(self.with_adapters(folder)), asking("s3://adapters/poem"))
         assert found[ERROR].startswith("NoAdapter: 's3://adapters/poem' is no id of the Hub")
 
+    def test_adapter_outside_of_its_folder_fails_its_row(self, folder: str, tmp_path: Path) -> None:
+        for name in ("private", "adapters/poem"):
+            (tmp_path / name).mkdir(parents=True)
+            (tmp_path / name / ADAPTER_FILE).write_text("{}")
+        spec = self.with_adapters(folder, loraPath=str(tmp_path / "adapters"))
+        outside = ["../private", "poem/../../private", str(tmp_path / "private"), "."]
+        found = made_of(engine(spec), *(asking(name) for name in outside))
+        assert errors(found) == [
+            f"NoAdapter: '{name}' is no name of an adapter below 'loraPath'" for name in outside
+        ]
+
     def test_unreachable_storage_ends_the_job(
         self, folder: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

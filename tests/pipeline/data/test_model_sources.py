@@ -263,6 +263,17 @@ def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> No
     assert [path.name for path in target.iterdir()] == ["weights.bin"]
 
 
+@pytest.mark.parametrize("key", ["../evil.py", "sub/../../evil.py", "./a", "a//b", "a\\..\\b"])
+def test_object_key_outside_of_the_model_is_refused(tmp_path: Path, cache: Path, key: str) -> None:
+    write_model(tmp_path / "model")
+    (tmp_path / "evil.py").write_text("")
+    model, target = Address(str(tmp_path / "model")), cache / "models/x"
+    with pytest.raises(ModelLoad, match="leads out of the model's folder"):
+        sources._download(model, [f"{model.path}/{key}"], target)
+    assert not target.exists()
+    assert [file for file in cache.rglob("*") if file.is_file()] == []
+
+
 def test_concurrent_replicas_fetch_once(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
     with ThreadPoolExecutor(6) as replicas:

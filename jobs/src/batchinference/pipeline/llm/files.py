@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-from batchinference.pipeline.runtimes.sources import is_path, resolve, resolve_place
+from batchinference.pipeline.runtimes.sources import is_inside, is_path, resolve, resolve_place
 from batchinference.pipeline.storage import Address
 from batchinference.spec.models import VllmModel
 from batchinference.spec.uris import is_local
@@ -66,6 +66,8 @@ class Adapters:
         below = self._model.lora_path
         if below is None:
             return _of_hub(name)
+        if not is_inside(name):
+            raise NoAdapter(f"'{name}' is no name of an adapter below 'loraPath'")
         place = f"{below.rstrip('/')}/{name}"
         if not (Address(place, self._model.storage) / ADAPTER_FILE).exists():
             raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")

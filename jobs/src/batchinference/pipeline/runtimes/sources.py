@@ -132,10 +132,21 @@ def _download(source: Address, paths: list[str], target: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     for path in paths:
         relative = path[len(source.path) :].lstrip("/") or Path(path).name
+        if not is_inside(relative):
+            raise ModelLoad(
+                f"model '{source.uri}': the object key '{path}' leads out of the model's folder. "
+                "Rename the object"
+            )
         file = partial / relative
         file.parent.mkdir(parents=True, exist_ok=True)
         persistently(functools.partial(_copy, source, path, file))
     partial.rename(target)
+
+
+def is_inside(relative: str) -> bool:
+    """Return whether a relative path stays below its folder, and no other path means the same."""
+    parts = relative.split("/")
+    return "\\" not in relative and not any(part in ("", ".", "..") for part in parts)
 
 
 def _copy(source: Address, path: str, file: Path) -> None:

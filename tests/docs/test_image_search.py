@@ -61,7 +61,9 @@ def test_images_are_embedded(example: Path) -> None:
 @pytest.mark.parametrize("image", ["circle/000.png", "triangle/007.png", "photograph/coffee.jpg"])
 def test_image_finds_itself_first(example: Path, image: str) -> None:
     path = str(example / "data" / image)
-    as_file = hits(example / "out", "--image", path, "-k", "4")
+    as_file = hits(
+        example / "out", "--model", str(example / "job.yaml"), "--image", path, "-k", "4"
+    )
     assert as_file[0]["columns"] == {"path": path, "folder": Path(image).parent.name}
     assert as_file[0]["similarity"] == pytest.approx(1, abs=1e-5)
     assert as_file[1]["similarity"] < 1 - 1e-4
@@ -87,14 +89,15 @@ def test_text_is_embedded_by_the_text_half_of_the_model(example: Path) -> None:
     }
     found = {
         hit["columns"]["path"]: hit["similarity"]
-        for hit in hits(example / "out", "--text", text, "-k", "100")
+        for hit in hits(example / "out", "--trust-output", "--text", text, "-k", "100")
     }
     assert found == pytest.approx(similarities, abs=1e-5)
 
 
 def test_where_limits_the_rows(example: Path) -> None:
     path = example / "data" / "circle" / "000.png"
-    found = hits(example / "out", "--image", str(path), "--where", "folder == 'square'", "-k", "99")
+    query = ["--trust-output", "--image", str(path), "--where", "folder == 'square'"]
+    found = hits(example / "out", *query, "-k", "99")
     assert len(found) == COLOURS
     assert {hit["columns"]["folder"] for hit in found} == {"square"}
 

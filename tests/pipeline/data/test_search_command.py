@@ -9,10 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
 from batchinference.cli.main import app
+from support.documents.minimal import document
 from support.outputs.made import embedded, finished_output, vectors
 
 ROWS = vectors(12, 4)
@@ -99,10 +101,45 @@ def test_damaged_output_exits_with_2_and_missing_model_with_1(tmp_path: Path) ->
     }
     steps = [{"name": "embed", "model": model}]
     out = finished_output(tmp_path / "out", embedded(ROWS), steps=steps)
-    result = search(out, "--text", "a cat")
+    result = search(out, "--text", "a cat", "--trust-output")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "model '/nowhere/model' not found" in result.stderr
     (Path(out) / "part-0000.parquet").write_bytes(b"nonsense")
     result = search(out, "--row", "0")
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"'{out}' cannot be read" in result.stderr
+
+
+def test_model_of_an_output_is_not_loaded_unless_trusted(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    model = {"runtime": "torch", "factory": "os:system", "inputs": {"text": "text"}}
+    steps = [{"name": "embed", "model": {**model, "output": "embedding"}}]
+    out = finished_output(tmp_path / "out", embedded(ROWS), steps=steps)
+    state = tmp_path / "out" / "_batchinference" / "spec.json"
+    spec = json.loads(state.read_text())
+    spec["steps"][0]["model"]["factoryArgs"] = {"command": f"touch {marker}"}
+    state.write_text(json.dumps(spec))
+    result = search(out, "--text", "a cat")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"a model that '{out}' names" in result.stderr
+    assert "--trust-output" in result.stderr
+    assert not marker.exists()
+    search(out, "--text", "a cat", "--trust-output")
+    assert marker.exists()
+
+
+def test_own_job_file_embeds_the_query(tmp_path: Path, bert: str) -> None:
+    model = {"runtime": "transformers", "task": "feature-extraction", "output": "embedding"}
+    own = {**model, "source": bert, "inputs": {"text": "text"}}
+    hostile = {**own, "source": "/nowhere/model"}
+    out = finished_output(
+        tmp_path / "out", embedded(vectors(4, 32)), steps=[{"name": "embed", "model": hostile}]
+    )
+    job = document(write={"format": "parquet", "path": out}, steps=[{"name": "e", "model": own}])
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    found = search(out, "--text", "a cat", "--model", str(tmp_path / "job.yaml"), "--json")
+    assert found.exit_code == 0, found.output
+    (tmp_path / "job.yaml").write_text("{")
+    found = search(out, "--text", "a cat", "--model", str(tmp_path / "job.yaml"))
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"search: --model '{tmp_path / 'job.yaml'}'")

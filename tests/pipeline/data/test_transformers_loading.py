@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -138,6 +139,7 @@ def test_sharded_model_is_distributed_and_others_are_moved(bert: str) -> None:
         recorder = Recorder()
         assert loading.Source(model, device).model(recorder) == "the model"
         assert recorder.asked.pop("output_loading_info")
+        assert recorder.asked.pop("trust_remote_code") is False
         assert recorder.asked == {"path": bert, "dtype": torch.float32, **options}
         assert recorder.moved == moved
 
@@ -210,3 +212,19 @@ def test_options_select_the_image_processor(vit: str, tiny: Tiny) -> None:
 def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:
     runtime = made(task, source, options={"use_fast": False})
     assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
+
+
+def test_model_with_code_of_its_own_is_refused_without_a_prompt(
+    task: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    folder, marker = tmp_path / "model", tmp_path / "marker"
+    shutil.copytree(source, folder)
+    config = json.loads((folder / "config.json").read_text())
+    code = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForCausalLM"), "evil.Evil")
+    config |= {"model_type": "evil", "auto_map": code}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n")
+    with pytest.raises(ValueError, match="contains custom code"):
+        made(task, str(folder))
+    assert not marker.exists()

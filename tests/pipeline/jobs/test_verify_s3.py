@@ -47,14 +47,17 @@ def test_output_is_proven(bucket: str, compression: str) -> None:
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, 200)
 
 
-def test_input_in_another_store_is_read(s3: S3Server, bucket: str,
-                                                               tmp_path: Path) -> None:  # fmt: skip
+def test_endpoint_of_an_output_gets_no_credentials_unless_trusted(
+    s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
     source, output = f"s3://{bucket}/in", tmp_path / "out"
     make_output(job_document("down", source, output, read={"storage": storage}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        assert verified(output).exit_code == 0
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    refused = invoke(output)
+    assert refused.exit_code == 2
+    assert f"'{output}' names the endpoint {s3.endpoint} for its input" in refused.stderr
+    assert verified(output, "--trust-output").exit_code == 0
 
 
 def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:

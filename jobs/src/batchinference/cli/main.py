@@ -20,6 +20,13 @@ app = typer.Typer(
     help="Offline model inference over large data sets, from one YAML file.",
 )
 File = Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")]
+TrustOutput = Annotated[
+    bool,
+    typer.Option(
+        "--trust-output",
+        help="Load models and send credentials to endpoints that the output names.",
+    ),
+]
 Defaults = Annotated[
     Path | None,
     typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
@@ -133,6 +140,11 @@ def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
         str | None,
         typer.Option(metavar="EXPRESSION", help="Only rows for which this is true, as in filters."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Your job file, whose model embeds a text or an image."),
+    ] = None,
+    trust_output: TrustOutput = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
 ) -> None:
     """Find the rows of an output whose embeddings are most similar to a text, an image or a row.
@@ -142,7 +154,7 @@ def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
     from batchinference.cli.search import SearchOptions, search_output
 
     given = {"text": text, "image": image, "row": row}
-    options = SearchOptions(given, count, column, where, as_json)
+    options = SearchOptions(given, count, column, where, model, trust_output, as_json)
     raise typer.Exit(search_output(output, options))
 
 
@@ -155,6 +167,7 @@ def verify(
             "--quick", help="Read no file as a whole: no checksums, only rows that files tell."
         ),
     ] = False,
+    trust_output: TrustOutput = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Prove that each row of the input is in the output or among the errors, and is there once.
@@ -166,7 +179,7 @@ def verify(
     """
     from batchinference.cli.verify import verify_output
 
-    raise typer.Exit(verify_output(output, quick=quick, as_json=as_json))
+    raise typer.Exit(verify_output(output, quick=quick, trusted=trust_output, as_json=as_json))
 
 
 def main() -> None:

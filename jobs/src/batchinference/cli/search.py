@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
+from batchinference.cli.files import directory_of, read_text, with_absolute_paths
 from batchinference.cli.run import exit_code, pipeline_is_installed
+from batchinference.spec import SpecError, parse_one
 from batchinference.spec.expression import columns_of, parse_expression
 from batchinference.spec.nearest import MAX_FOUND
 from batchinference.spec.uris import Uri
@@ -35,6 +37,9 @@ class SearchOptions:
     count: int
     column: str | None
     where: str | None
+    job: str | None
+    """The user's own job file, whose model embeds the query."""
+    trusted: bool
     as_json: bool
 
 
@@ -94,7 +99,7 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 
     index = open_index(Address(output), options.column)
     choice = _choice(index, options.where)
-    found = search(index, _embedded(index, options.query), options.count, choice)
+    found = search(index, _embedded(index, options), options.count, choice)
     if found.passed_over:
         typer.echo(f"search: {found.passed_over} row(s) have no embedding", err=True)
     similarities, rows = found.of(0)
@@ -104,15 +109,38 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
     return [Hit(rank, *hit) for rank, hit in enumerate(hits, start=1)]
 
 
-def _embedded(index: Index, given: dict[str, str | None]) -> np.ndarray:
+def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
     from batchinference.pipeline.search import query, row
     from batchinference.pipeline.storage import Address
 
+    given = options.query
     if (text := given["text"]) is not None:
-        return query.of_text(index, text)
+        return query.of_text(_with_model(index, options), text)
     if (image := given["image"]) is not None:
-        return query.of_image(index, Address(image))
+        return query.of_image(_with_model(index, options), Address(image))
     return row.of_row(index, given["row"] or "")
+
+
+def _with_model(index: Index, options: SearchOptions) -> Index:
+    """Return the index with a specification whose model may be loaded.
+
+    Raises BadInput if only the output names the model: loading it may run code of whoever wrote
+    the output, and send credentials to an endpoint of theirs."""
+    from batchinference.pipeline.failures import BadInput
+
+    if options.job is not None:
+        try:
+            own = with_absolute_paths(parse_one(read_text(options.job)), directory_of(options.job))
+        except SpecError as error:
+            raise BadInput(f"--model '{options.job}': {error}") from None
+        return replace(index, spec=own.spec)
+    if not options.trusted:
+        raise BadInput(
+            f"a text or an image is embedded by a model that '{index.output.uri}' names, and a "
+            "model can run code and receive credentials. Pass --model JOB.yaml with the job that "
+            "wrote the output, or --trust-output if you trust everyone who can write to it"
+        )
+    return index
 
 
 def _choice(index: Index, where: str | None) -> Choice | None:

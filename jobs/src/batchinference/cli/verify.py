@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
 
-def verify_output(output: str, *, quick: bool, as_json: bool) -> int:
+def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> int:
     """Print what was proven of an output; the exit code."""
     try:
         TypeAdapter(Uri).validate_python(output)
@@ -31,7 +31,7 @@ def verify_output(output: str, *, quick: bool, as_json: bool) -> int:
     from batchinference.pipeline.failures import JobFailure, shown
 
     try:
-        proof = _proof(output, quick=quick)
+        proof = _proof(output, quick=quick, trusted=trusted)
     except JobFailure as failure:
         typer.echo(f"verify: {failure.message}", err=True)
         return exit_code(failure.reason)
@@ -42,11 +42,11 @@ def verify_output(output: str, *, quick: bool, as_json: bool) -> int:
     return _EXITS[proof.result.value]
 
 
-def _proof(output: str, *, quick: bool) -> Proof:
+def _proof(output: str, *, quick: bool, trusted: bool) -> Proof:
     from rich.console import Console
 
     from batchinference.pipeline.storage import Address
     from batchinference.pipeline.verify.verify import verify
 
     with Console(stderr=True).status(f"reading {output} and its input"):
-        return verify(Address(output), quick=quick)
+        return verify(Address(output), quick=quick, trusted=trusted)

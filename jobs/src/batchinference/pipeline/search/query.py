@@ -88,10 +88,11 @@ def _has_two_towers(model: TransformersModel) -> bool:
     from transformers import AutoConfig
 
     from batchinference.pipeline.runtimes.sources import resolve
+    from batchinference.pipeline.runtimes.transformers.loading import NO_CODE
 
     try:
         source = resolve(model.source, model.revision, model.storage)
-        config = AutoConfig.from_pretrained(source, revision=model.revision)
+        config = AutoConfig.from_pretrained(source, revision=model.revision, **NO_CODE)
     except (OSError, ValueError) as error:
         raise ModelLoad(f"the job's model cannot be loaded: {error}") from error
     return hasattr(config, "text_config") and hasattr(config, "vision_config")

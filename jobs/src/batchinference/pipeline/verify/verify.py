@@ -22,23 +22,23 @@ _MOST_ADDITIONS = 9999
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
-def verify(output: Address, *, quick: bool = False) -> Proof:
+def verify(output: Address, *, quick: bool = False, trusted: bool = False) -> Proof:
     """Read input and output, and compare them; with `quick` only what tells of many rows at once.
 
-    Raises BadInput when there is no output, or the input cannot be read, and OSError or JobFailure
-    when storage is away."""
+    Endpoints that the output names are used only if it is trusted. Raises BadInput when there is
+    no output, or the input cannot be read, and OSError or JobFailure when storage is away."""
     places = places_at(output)
-    proofs = [_proof(place, quick=quick) for place in places]
+    proofs = [_proof(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
     findings.add(_read_twice(places, proofs))
     findings.add(_strangers(places, proofs))
     return Proof(output.uri, proofs, findings.listed())
 
 
-def _proof(place: Layout, *, quick: bool) -> WorkProof:
+def _proof(place: Layout, *, quick: bool, trusted: bool) -> WorkProof:
     """The proof for the work of one job, whose state lies there."""
     try:
-        work = work_at(place)
+        work = work_at(place, trusted=trusted)
         end = work.committed() if work else None
         if work is None or end is None:
             return WorkProof(place.state.uri)

@@ -25,6 +25,8 @@ class Work:
     layout: Layout
     owner: Owner
     spec: BatchInferenceSpec
+    trusted: bool = False
+    """Whether the endpoints that the output names may receive the user's credentials."""
 
     @property
     def finished(self) -> bool:
@@ -32,12 +34,21 @@ class Work:
 
     @property
     def storage_of_input(self) -> Storage:
-        """How the input is reached: where it lies in the store of the output, as the output is."""
+        """How the input is reached: as the output is, if both are in one store.
+
+        Raises BadInput for an endpoint that only an untrusted output names."""
         read = self.spec.read
         if not isinstance(read, ReadFiles):
             return FROM_ENVIRONMENT
-        same = read.storage == self.spec.write.storage
-        return self.layout.output.storage if same else read.storage
+        if read.storage == self.spec.write.storage:
+            return self.layout.output.storage
+        if read.storage.endpoint and not (read.storage.anonymous or self.trusted):
+            raise BadInput(
+                f"'{self.layout.output.uri}' names the endpoint {read.storage.endpoint} for its "
+                "input, which would receive your credentials. Pass --trust-output if you trust "
+                "everyone who can write to the output"
+            )
+        return read.storage
 
     def committed(self) -> Snapshot:
         """What counts of the output. Raises BadOutput when that cannot be told."""
@@ -74,7 +85,7 @@ def _places(output: Address) -> Iterator[Layout]:
             yield layout
 
 
-def work_at(layout: Layout) -> Work | None:
+def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
     """The work whose state lies there; None when it has only claimed its place as yet.
 
     Raises BadOutput when that cannot be told."""
@@ -86,7 +97,7 @@ def work_at(layout: Layout) -> Work | None:
     layout = replace(layout, key=owner.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
         layout = replace(layout, errors=Address(spec.errors.path, layout.output.storage))
-    return Work(layout, owner, spec)
+    return Work(layout, owner, spec, trusted)
 
 
 def _spec_of(layout: Layout) -> BatchInferenceSpec:

@@ -25,6 +25,8 @@ from batchinference.pipeline.runtimes.sources import resolve
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 
+NO_CODE = {"trust_remote_code": False}
+"""Refuses models with code of their own. By default transformers asks on a terminal."""
 _TRAINING = re.compile(r"(^|\.)(masked_spec_embed|mask_token)$")
 """What stands for hidden parts of an input in training, and is often left out afterwards."""
 _POOLER = re.compile(r"(^|\.)pooler\.")
@@ -85,7 +87,7 @@ class Source:
 
     def _options(self) -> dict[str, Any]:
         where = {"device_map": self.device_map} if self.device_map else {}
-        return {**self.revision, **self.weights, **where, "output_loading_info": True}
+        return {**self.revision, **NO_CODE, **self.weights, **where, "output_loading_info": True}
 
     def _complete(self, found: tuple[Any, dict[str, Any]]) -> Any:
         loaded, report = found
@@ -101,7 +103,7 @@ class Source:
 
     def processor(self, kind: Any, **options: Any) -> Any:
         """A tokenizer or processor, by its Auto class."""
-        return kind.from_pretrained(self.path, **self.revision, **options)
+        return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:

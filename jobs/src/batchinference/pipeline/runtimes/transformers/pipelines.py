@@ -14,7 +14,7 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 from batchinference.pipeline.devices import Device
 from batchinference.pipeline.loading import load_callable
 from batchinference.pipeline.runtimes.transformers.buckets import buckets
-from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source, take_loading
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_pipeline
 from batchinference.pipeline.runtimes.transformers.rows import Batch
 from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
@@ -72,7 +72,13 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
     where = {} if source.device_map else {"device": source.device}
     make: Any = transformers.pipeline
     loaded = make(
-        model.task, model=network, config=source.path, **parts, **source.revision, **where
+        model.task,
+        model=network,
+        config=source.path,
+        **parts,
+        **source.revision,
+        **NO_CODE,
+        **where,
     )
     if loaded.tokenizer is not None:
         fit(loaded.tokenizer, network, model.source)

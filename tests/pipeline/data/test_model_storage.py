@@ -24,7 +24,7 @@ from support.servers.s3 import S3Server
 FILES = {
     "transformers": {"task": "feature-extraction", "source": "s3://models/missing"},
     "sentenceTransformers": {"source": "s3://models/missing"},
-    "torch": {"source": "s3://models/missing.pt"},
+    "torch": {"source": "s3://models/missing.pt", "trustSource": True},
     "torchvision": {"arch": "resnet18", "source": "s3://models/missing.pt"},
     "keras": {"source": "s3://models/missing.keras"},
     "onnx": {"source": "s3://models/missing.onnx"},

@@ -50,6 +50,10 @@ def _source(path: Path) -> dict[str, Any]:
     return {"source": str(path)}
 
 
+def _trusted(path: Path) -> dict[str, Any]:
+    return {"source": str(path), "trustSource": True}
+
+
 def _state_dict(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
     torch.save(module.state_dict(), folder / "weights.pt")
     return {"factory": FACTORY, **_source(folder / "weights.pt")}
@@ -62,12 +66,12 @@ def _safetensors(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
 
 def _script(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
     torch.jit.script(module).save(folder / "model.pt")
-    return _source(folder / "model.pt")
+    return _trusted(folder / "model.pt")
 
 
 def _trace(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
     torch.jit.trace(module, (torch.zeros(2, 3),)).save(folder / "model.pt")
-    return _source(folder / "model.pt")
+    return _trusted(folder / "model.pt")
 
 
 def _program(module: torch.nn.Module, folder: Path, by_name: bool = False) -> dict[str, Any]:
@@ -75,7 +79,7 @@ def _program(module: torch.nn.Module, folder: Path, by_name: bool = False) -> di
     shapes = {"x": {0: torch.export.Dim("batch")}}
     program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
     torch.export.save(program, folder / "model.pt2")
-    return _source(folder / "model.pt2")
+    return _trusted(folder / "model.pt2")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,7 @@ def test_program_takes_inputs_by_name(tmp_path: Path) -> None:
     left, right = torch.rand(2, 3), torch.rand(2, 3)
     program = torch.export.export(user_code.Two().eval(), (left,), {"right": right})
     torch.export.save(program, tmp_path / "model.pt2")
-    loaded = runtime("right", "left", source=str(tmp_path / "model.pt2"))
+    loaded = runtime("right", "left", **_trusted(tmp_path / "model.pt2"))
     found = loaded({"right": right.numpy(), "left": left.numpy()})
     assert np.abs(found - (left @ right.T).numpy()).max() < 1e-6
 
@@ -124,7 +128,7 @@ def test_program_of_a_fixed_batch_size_takes_any(fixed: int, tmp_path: Path) -> 
     module = affine()
     program = torch.export.export(module, (torch.zeros(fixed, 3),))
     torch.export.save(program, tmp_path / "model.pt2")
-    loaded = runtime(source=str(tmp_path / "model.pt2"))
+    loaded = runtime(**_trusted(tmp_path / "model.pt2"))
     for rows in (1, 3, 4, 9):
         found = loaded({"x": batch(rows)})
         assert found.shape == (rows, 2)
@@ -145,7 +149,7 @@ def test_unusable_model_is_rejected_at_load(tmp_path: Path) -> None:
     for fields, reason in (
         ({"factory": "user_code:no_module"}, "module' returned int, not an nn.Module"),
         ({"factory": "user_code:none"}, "cannot load 'user_code:none'"),
-        ({"source": "/nowhere/model.pt"}, "model '/nowhere/model.pt' not found: there is no"),
+        (_trusted(Path("/nowhere/model.pt")), "model '/nowhere/model.pt' not found: there is no"),
     ):
         with pytest.raises(ModelLoad, match=reason):
             runtime(**fields)

@@ -291,6 +291,7 @@ class TestTrouble:
         model = {
             "runtime": "torch",
             "source": "s3://no-such-bucket/model.pt",
+            "trustSource": True,
             "inputs": {"x": "text"},
             "output": "y",
         }

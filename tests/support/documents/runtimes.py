@@ -14,6 +14,12 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "outputName": "logits",
         "dtype": "float16",
     },
+    "torch program": {
+        "runtime": "torch",
+        "source": "s3://models/network.pt2",
+        "trustSource": True,
+        "inputs": {"x": "x"},
+    },
     "torchvision": {
         "arch": "resnet152",
         "weights": "IMAGENET1K_V2",

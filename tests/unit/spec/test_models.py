@@ -19,7 +19,13 @@ TRANSFORMERS = {
     "inputs": {"text": "text"},
     "output": "embedding",
 }
-TORCH = {"runtime": "torch", "source": "model.pt", "inputs": {"x": "x"}, "output": "y"}
+TORCH = {
+    "runtime": "torch",
+    "source": "model.pt",
+    "trustSource": True,
+    "inputs": {"x": "x"},
+    "output": "y",
+}
 MODEL = "spec.steps[0].model"
 
 
@@ -29,7 +35,11 @@ def changed(model: Document | str, /, **fields: Any) -> Document:
     return running({field: value for field, value in merged.items() if value is not REMOVED})
 
 
-FACTORY = {"factory": "own.models:build", "factoryArgs": {"width": 4}}
+FACTORY = {
+    "factory": "own.models:build",
+    "factoryArgs": {"width": 4},
+    "trustSource": REMOVED,
+}
 NO_FACTORY = {"factory": REMOVED, "factoryArgs": REMOVED}
 
 
@@ -41,8 +51,8 @@ NO_FACTORY = {"factory": REMOVED, "factoryArgs": REMOVED}
         (TORCH, {"source": REMOVED, **FACTORY}),
         (TORCH, {"factoryArgs": {}}),
         (TORCH, {"inputs": {f"input{number}": f"column{number}" for number in range(32)}}),
-        ("torch", {"factory": REMOVED, "source": "model.pt"}),
-        ("torch", {"factory": REMOVED, "source": "model.pt2", "dtype": REMOVED}),
+        ("torch", {"factory": REMOVED, "source": "model.pt", "trustSource": True}),
+        ("torch", {"factory": REMOVED, "source": "x.pt2", "trustSource": True, "dtype": REMOVED}),
         ("torchvision", {"source": REMOVED, "labels": REMOVED, "weights": REMOVED}),
         ("keras", {"source": REMOVED}),
         ("keras", {**NO_FACTORY, "source": "s3://m/net.keras"}),
@@ -111,7 +121,10 @@ def test_transformers_model_is_refused(fields: Document, message: str) -> None:
         (TORCH, {"inputs": {f"input{number}": "x" for number in range(33)}},
          ".inputs: Dictionary should have at most 32 items after validation, not more"),
         ("torch", {"dtype": "float8"}, ".dtype: 'float8' is not one of float32, float16, bfloat16"),
-        ("torch", {"factory": REMOVED, "source": "model.pt2"},
+        (TORCH, {"trustSource": REMOVED},
+         ": trustSource: the program 'model.pt' can run code of its author when it is loaded. Set"),
+        (TORCH, {"factory": "own:build"}, ": trustSource: a state dict runs no code. Leave it out"),
+        ("torch", {"factory": REMOVED, "source": "model.pt2", "trustSource": True},
          ": an exported program keeps its own types: leave out 'dtype'"),
         ("torchvision", {"arch": REMOVED}, ".arch: required, but missing"),
         ("torchvision", {"arch": "ResNet152"}, ".arch: "),

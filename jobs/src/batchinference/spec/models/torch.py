@@ -32,7 +32,9 @@ class TorchModel(RuntimeModel):
     """Keyword arguments of the factory."""
     source: Source | None = None
     """A path or s3:// address: of a state dict when there is a factory; else of a TorchScript
-    (.pt) or exported program (.pt2) file."""
+    (.pt) or exported program (.pt2) file, which needs `trustSource`."""
+    trust_source: bool = False
+    """Load a TorchScript or exported program, which can run code of its author."""
     storage: Storage = FROM_ENVIRONMENT
     """How the object store of a `source` is reached that is an address."""
     inputs: Inputs
@@ -49,6 +51,17 @@ class TorchModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
         check_factory(self, self.factory_args)
+        if self.factory is None and not self.trust_source:
+            raise PydanticCustomError(
+                "model_trust",
+                "trustSource: the program '{source}' can run code of its author when it is loaded. "
+                "Set it to true if you trust the file, or name a 'factory' whose weights it is",
+                {"source": str(self.source)},
+            )
+        if self.factory is not None and self.trust_source:
+            raise PydanticCustomError(
+                "model_trust", "trustSource: a state dict runs no code. Leave it out", {}
+            )
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
             raise PydanticCustomError(
                 "model_dtype", "an exported program keeps its own types: leave out 'dtype'", {}

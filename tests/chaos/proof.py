@@ -35,7 +35,10 @@ def prove(job: Job, store: ChaosStore) -> Proof:
     _ask_verify(job, store, proof)
     with tempfile.TemporaryDirectory() as directory:
         output = store.download(job.output, Path(directory))
-        proof.runs = json.loads((output / "_batchinference/report.json").read_text())["attempt"]
+        report = json.loads((output / "_batchinference/report.json").read_text())
+        proof.runs = report["attempt"]
+        if report["counts"] != job.counts():
+            proof.problems.append(f"report.json counts {report['counts']}, not {job.counts()}")
         _compare(proof, "row of the output", job.rows(), rows_in(output, job.writes))
         _compare(proof, "error", job.errors(), errors_in(output))
     return proof

@@ -41,7 +41,7 @@ def test_first_status_has_only_phase_generation_and_conditions() -> None:
 
 
 def test_status_is_valid_by_the_specification() -> None:
-    found_report = report(rows=10, total=20, counts=COUNTS)
+    found_report = report(JobState.SUCCEEDED, rows=10, total=20, counts=COUNTS)
     status = built(Finding(Phase.SUCCEEDED, DONE, running(found_report).ray_job, found_report))
     known = BatchInferenceStatus.model_validate(
         {**status, "phase": Phase(status["phase"])}, strict=True
@@ -70,6 +70,16 @@ def test_fields_of_a_deleted_ray_job_are_kept() -> None:
     after = built(Finding(Phase.FAILED, Verdict("RayJobDeleted", "gone", failed=True)), before)
     fields = ("rayClusterName", "startTime", "progress", "counts", "output")
     assert {field: after[field] for field in fields} == {field: before[field] for field in fields}
+
+
+@pytest.mark.parametrize("last", [None, report(rows=10, counts=COUNTS)], ids=["none", "running"])
+def test_success_without_a_final_report_has_no_counts(last: Report | None) -> None:
+    before = built(running(report(rows=10, counts=COUNTS)))
+    after = built(
+        Finding(Phase.SUCCEEDED, DONE, RayJobView.of(ray_job_body(**SUCCEEDED)), last), before
+    )
+    assert "counts" not in after
+    assert after["progress"]["rows"] == 10
 
 
 def test_new_report_replaces_progress() -> None:

@@ -121,7 +121,10 @@ def test_value_of_exponential_size_is_not_expanded() -> None:
         ("spec.steps.1.filtr", "did you mean 'filter'?"),
         ("spec.read.option", "did you mean 'options'?"),
         ("spec.steps.1.model.normalise", "did you mean 'normalize'?"),
-        ("spec.steps.2.model.device", "there are runtime, factory, factoryArgs, source, trustSource"),
+        (
+            "spec.steps.2.model.device",
+            "there are runtime, factory, factoryArgs, source, trustSource",
+        ),
         ("spec.cluster.workers.replicas", "there are cpu, memory, min, max"),
         ("spec.cluster.head.gpu", "there are cpu, memory"),
         ("apiversion", "did you mean 'apiVersion'?"),

@@ -48,6 +48,8 @@ def build_status(previous: Status, generation: int, finding: Finding, now: str) 
         if "progress" in status and report is None:
             # without the driver's last word nobody knows how much of it was done
             status["progress"].pop("percent", None)
+    if verdict.complete and not (report and report.state.ended):
+        status.pop("counts", None)  # an earlier report had them, and more rows were done since
     return status
 
 

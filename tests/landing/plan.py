@@ -11,7 +11,7 @@ from landing.steps import Step
 
 START_CLUSTER = "START_CLUSTER"
 """The environment variable with a command that starts the cluster; empty where there is one."""
-TOTAL_BUDGET = 70 * 60.0
+TOTAL_BUDGET = 55 * 60.0
 LONG_MINUTES = 4.0
 """How long the groups of the long tier may take in one landing; one of them always runs."""
 
@@ -29,9 +29,9 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
         Step("lint", ("make", "lint"), 120, after=("setup",)),
         Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
         Step("demo", ("make", "demo"), 90, after=("lint", "images")),
-        Step("test", ("make", "test"), 900, after=("demo",), is_suite=True),
-        Step("e2e", ("make", "e2e"), 960, after=("test",), is_suite=True),
-        Step("chaos", ("make", "chaos"), 800, after=("e2e",), is_suite=True),
+        Step("test", ("make", "test"), 600, after=("demo",), is_suite=True),
+        Step("e2e", ("make", "e2e"), 780, after=("test",), is_suite=True),
+        Step("chaos", ("make", "chaos"), 600, after=("e2e",), is_suite=True),
         *_long_steps(long_groups),
     ]
 

@@ -68,6 +68,8 @@ def test_missing_object_fails_its_row(s3: S3Server, bucket: str, tmp_path: Path)
     s3.put(bucket, {"deep/x.txt": b"there"})
     uris = [f"s3://{bucket}/deep/x.txt", f"s3://{bucket}/gone.txt"]
     (tmp_path / "here.csv").write_text("\n".join(["uri", *uris]) + "\n")
-    outcome = read_files("manifest", tmp_path / "here.csv", decode="text")
+    assert len(read_files("manifest", tmp_path / "here.csv", decode="text").bad) == 2
+    allow = [f"s3://{bucket}/"]
+    outcome = read_files("manifest", tmp_path / "here.csv", decode="text", allow=allow)
     assert outcome.column("text").tolist() == ["there"]
     assert outcome.bad == {(0, 1): f"Gone: s3://{bucket}/gone.txt does not exist"}

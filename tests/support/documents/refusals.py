@@ -60,6 +60,8 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "column": "url",
         "decode": "image",
         "on_unreachable": "error",
+        "allow": ["https://intranet.example/photos/", "s3://photos/", "/data/"],
+        "max_bytes": 1024,
     },
 }
 """The options of each format, without those that all formats have."""

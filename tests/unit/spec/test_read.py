@@ -76,7 +76,7 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
         ("tfrecords", {"list_columns": None}),
         ("webdataset", {"mode": "RGB", "size": None, "decoder": True, "suffixes": None}),
         ("manifest", {"mode": "RGB", "size": None, "column": "uri", "decode": "bytes",
-                      "on_unreachable": "fail"}),
+                      "on_unreachable": "fail", "allow": [], "max_bytes": 64 << 20}),
     ],
     ids=short,
 )  # fmt: skip
@@ -154,6 +154,12 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
         ("manifest", "decode", "img",
          ": 'img' is not one of bytes, image, text; did you mean 'image'?"),
         ("manifest", "on_unreachable", "skip", ": 'skip' is not one of fail, error"),
+        ("manifest", "allow", ["intranet"],
+         "[0]: String should match pattern '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
+        ("manifest", "allow", ["http://host:99999/"],
+         "[0]: no prefix of an address: its port is wrong, "
+         "got 'http://host:99999/'"),
+        ("manifest", "max_bytes", 0, ": Input should be greater than or equal to 1, got 0"),
     ],
     ids=short,
 )  # fmt: skip

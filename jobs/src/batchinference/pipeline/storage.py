@@ -82,14 +82,14 @@ class Address:
     def exists(self) -> bool:
         return bool(self.info().type != pafs.FileType.NotFound)
 
-    def read(self) -> bytes:
-        """The file as it is: one that is compressed stays so."""
-        return persistently(self._read)
+    def read(self, limit: int | None = None) -> bytes:
+        """The file as it is, or its first `limit` bytes: one that is compressed stays so."""
+        return persistently(lambda: self._read(limit))
 
-    def _read(self) -> bytes:
+    def _read(self, limit: int | None) -> bytes:
         # a file's size is known, so that this is one request where a stream makes many
         with self.filesystem.open_input_file(self.path) as file:
-            return bytes(file.read())
+            return bytes(file.read(limit))
 
     def write(self, content: bytes | memoryview) -> None:
         """Put the whole file, replacing what was there."""

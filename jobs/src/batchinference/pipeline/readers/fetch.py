@@ -7,15 +7,18 @@ cannot answer now, is away: it is asked again a few times.
 from __future__ import annotations
 
 import posixpath
+import time
 from functools import cached_property
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ChunkedEncodingError
 from tenacity import Retrying
+from urllib3.exceptions import HTTPError
 
 from batchinference.pipeline.http_retries import TryAgain, asked_wait, is_passing, policy
+from batchinference.pipeline.readers.allowed import Allowed, PublicAdapter
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.uris import SCHEMES, scheme_of
 
@@ -23,6 +26,10 @@ THREADS = 16
 ATTEMPTS = 5
 TIMEOUTS = (10.0, 60.0)
 """Seconds until a connection stands, and between two pieces of an answer."""
+MAX_SECONDS = 300.0
+"""How long one answer may take as a whole."""
+MAX_REDIRECTS = 5
+CHUNK_BYTES = 1 << 16
 
 
 class Gone(Exception):
@@ -36,52 +43,93 @@ class Away(TryAgain):
 class Fetcher:
     """Fetches over http(s):// and from storage. It may be used by several threads."""
 
-    def __reduce__(self) -> tuple[type[Fetcher], tuple[()]]:
-        return Fetcher, ()  # without the connections, which stay in their process
+    def __init__(self, allowed: Allowed, max_bytes: int) -> None:
+        self._allowed = allowed
+        self._max_bytes = max_bytes
+
+    def __reduce__(self) -> tuple[type[Fetcher], tuple[Allowed, int]]:
+        # without the connections, which stay in their process
+        return Fetcher, (self._allowed, self._max_bytes)
 
     @cached_property
-    def _session(self) -> requests.Session:
-        session = requests.Session()
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(pool_connections=THREADS, pool_maxsize=THREADS))
-        return session
+    def _anywhere(self) -> requests.Session:
+        return _session(HTTPAdapter)
+
+    @cached_property
+    def _public(self) -> requests.Session:
+        return _session(PublicAdapter)
 
     def fetch(self, uri: str, beside: Address) -> bytes:
         """The bytes behind an address. A relative path starts where the file `beside` lies.
 
-        Raises Gone, or Away when trying again did not help.
+        Raises Gone, Forbidden, or Away when trying again did not help.
         """
         if scheme_of(uri) not in ("http", "https"):
-            return _from_storage(uri, beside)
+            return self._from_storage(uri, beside)
         return Retrying(**policy(ATTEMPTS))(self._get, uri)
 
     def _get(self, url: str) -> bytes:
         try:
-            answer = self._session.get(url, timeout=TIMEOUTS)
+            return self._follow(url)
         except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
             raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
-        except requests.RequestException as error:
+        except (requests.RequestException, HTTPError, UnicodeError) as error:
             raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
+
+    def _follow(self, url: str) -> bytes:
+        """Fetch from where redirects lead; each is checked as the first address is."""
+        deadline = time.monotonic() + MAX_SECONDS
+        for _ in range(1 + MAX_REDIRECTS):
+            session = self._anywhere if self._allowed.has_url(url) else self._public
+            with session.get(url, timeout=TIMEOUTS, stream=True, allow_redirects=False) as answer:
+                if not answer.is_redirect:
+                    return self._content(url, answer, deadline)
+                url = urljoin(url, answer.headers["location"])
+            if scheme_of(url) not in ("http", "https"):
+                raise Gone(f"{shown(url)}: redirects lead to http:// and https:// only")
+        raise Gone(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
+
+    def _content(self, url: str, answer: requests.Response, deadline: float) -> bytes:
         told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
         if is_passing(answer.status_code):
             raise Away(told, asked_wait(answer.headers) or 0.0)
         if not answer.ok:
             raise Gone(told)
-        return answer.content
+        content = bytearray()
+        while piece := answer.raw.read1(CHUNK_BYTES, decode_content=True):
+            content += piece
+            self._check_size(url, len(content))
+            if time.monotonic() > deadline:
+                raise Away(f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s")
+        return bytes(content)
+
+    def _check_size(self, uri: str, size: int) -> None:
+        if size > self._max_bytes:
+            limit = f"read.options.max_bytes ({self._max_bytes})"
+            raise Gone(f"{shown(uri)} has more bytes than {limit}")
+
+    def _from_storage(self, uri: str, beside: Address) -> bytes:
+        """Storage tries again itself."""
+        if scheme_of(uri) not in SCHEMES:
+            raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
+        address = _address(uri, beside)
+        self._allowed.check_stored(address, beside)
+        try:
+            content = address.read(self._max_bytes + 1)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise Gone(f"{address.uri} does not exist") from None
+        except OSError as error:
+            kind = Away if is_trouble(error) else Gone
+            raise kind(f"{address.uri} cannot be read: {error}") from error
+        self._check_size(address.uri, len(content))
+        return content
 
 
-def _from_storage(uri: str, beside: Address) -> bytes:
-    """Storage tries again itself."""
-    if scheme_of(uri) not in SCHEMES:
-        raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
-    address = _address(uri, beside)
-    try:
-        return address.read()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise Gone(f"{address.uri} does not exist") from None
-    except OSError as error:
-        kind = Away if is_trouble(error) else Gone
-        raise kind(f"{address.uri} cannot be read: {error}") from error
+def _session(adapter: type[HTTPAdapter]) -> requests.Session:
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, adapter(pool_connections=THREADS, pool_maxsize=THREADS))
+    return session
 
 
 def _address(uri: str, beside: Address) -> Address:

@@ -12,6 +12,7 @@ from batchinference.pipeline.ahead import one_ahead
 from batchinference.pipeline.failures import BadInput, JobFailure
 from batchinference.pipeline.isolation import is_about_the_row
 from batchinference.pipeline.readers import pixels
+from batchinference.pipeline.readers.allowed import Allowed
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after, first, size_of
 from batchinference.pipeline.readers.csv import CsvReader
@@ -33,7 +34,7 @@ class ManifestReader:
         self._options = options
         self._parquet = ParquetReader(ParquetOptions())
         self._csv = CsvReader(CsvOptions())
-        self._fetcher = Fetcher()
+        self._fetcher = Fetcher(Allowed(options.allow), options.max_bytes)
 
     def prepare(self, samples: list[Address]) -> None:
         parquet = [file for file in samples if _is_parquet(file)]

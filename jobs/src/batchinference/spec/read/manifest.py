@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
 from batchinference.spec.read.base import ReadFiles
 from batchinference.spec.read.media import ImageOptions
+
+
+def _check_port(prefix: str) -> str:
+    """Raise for a prefix whose port is no port."""
+    try:
+        urlsplit(prefix).port  # noqa: B018 - it is parsed when it is asked for
+    except ValueError:
+        raise PydanticCustomError(
+            "prefix", "no prefix of an address: its port is wrong", {}
+        ) from None
+    return prefix
+
+
+Prefix = Annotated[
+    str,
+    Field(pattern=r"^([a-z][a-z0-9]*://[^/]|/)", max_length=2048),
+    AfterValidator(_check_port),
+]
 
 
 class ManifestOptions(ImageOptions):
@@ -19,6 +41,12 @@ class ManifestOptions(ImageOptions):
     """What an address becomes that gives no answer, after retries: the job's failure, because
     storage that is away comes back, or the error of its row, as fits addresses gathered from the
     web."""
+    allow: Annotated[list[Prefix], Field(max_length=64)] = []
+    """Where else addresses may lead, by prefixes such as https://intranet.example/photos/,
+    s3://bucket/photos/ or /data/. The public internet and the manifest's own bucket or directory
+    are always allowed; other addresses are errors of their rows."""
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 20
+    """How many bytes one address may have, after decompression."""
 
 
 class ReadManifest(ReadFiles):

@@ -1,0 +1,173 @@
+"""Addresses of a manifest lead to the public internet and its own place only, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline import http_retries
+from batchinference.pipeline.readers import allowed, fetch
+from batchinference.pipeline.readers.allowed import Allowed, Forbidden, is_public
+from batchinference.pipeline.readers.fetch import Fetcher
+from batchinference.pipeline.storage import Address
+from support.inputs.read_files import read_files
+
+BOMB = gzip.compress(bytes(8 << 20))
+
+
+@contextmanager
+def server_that_redirects(target: str = "") -> Iterator[str]:
+    """Serve `/secret`, `/bomb`, `/large` and `/loop`; other paths lead to the target."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = {"/secret": b"credentials", "/bomb": BOMB, "/large": bytes(2 << 20)}.get(
+                self.path
+            )
+            self.send_response(302 if content is None else 200)
+            if content is None:
+                self.send_header("Location", self.path if self.path == "/loop" else target)
+            if self.path == "/bomb":
+                self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def errors(directory: Path, *uris: str, **options: object) -> list[str]:
+    """Return the errors of a manifest's rows; empty for rows that were fetched."""
+    pq.write_table(pa.table({"uri": list(uris)}), directory / "list.parquet")
+    outcome = read_files("manifest", directory / "list.parquet", **options)
+    return [outcome.bad.get((0, row), "") for row in range(len(uris))]
+
+
+PRIVATE = [
+    *("127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254"),
+    *("100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0"),
+    *("fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254"),
+    *("64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
+]
+PUBLIC = ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+
+
+def test_private_networks_are_not_public() -> None:
+    assert [address for address in PRIVATE if is_public(address)] == []
+    assert [address for address in PUBLIC if not is_public(address)] == []
+
+
+def test_private_server_is_refused_under_any_name(tmp_path: Path) -> None:
+    with server_that_redirects() as url:
+        port = url.rpartition(":")[2]
+        names = ["127.0.0.1", "localhost", "127.1", "0x7f.1", "2130706433", "[::ffff:127.0.0.1]"]
+        for error in errors(tmp_path, *(f"http://{name}:{port}/secret" for name in names)):
+            assert "it leads to a private network. Add its prefix to read.options.allow" in error
+
+
+def test_allowed_prefix_is_fetched(tmp_path: Path) -> None:
+    with server_that_redirects() as url:
+        assert errors(tmp_path, f"{url}/secret", allow=[url]) == [""]
+        assert errors(tmp_path, f"{url}/secret", allow=[f"{url}/secret"]) == [""]
+        for other in (f"{url}/sec", url[:-1], url.replace("http:", "https:"), "http://127.0.0.1"):
+            (error,) = errors(tmp_path, f"{url}/secret", allow=[other])
+            assert "private network" in error, other
+
+
+def test_redirect_to_a_private_server_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server_that_redirects() as private, server_that_redirects(f"{private}/secret") as public:
+        uri = f"{public}/there"
+        (error,) = errors(tmp_path, uri, allow=[public])
+        assert "private network" in error
+        assert errors(tmp_path, uri, allow=[public, private]) == [""]
+        (error,) = errors(tmp_path, f"{public}/loop", allow=[public])
+        assert f"more than {fetch.MAX_REDIRECTS} redirects" in error
+    with server_that_redirects("file:///etc/passwd") as public:
+        (error,) = errors(tmp_path, f"{public}/there", allow=[public])
+        assert "redirects lead to http:// and https:// only" in error
+
+
+def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
+    with server_that_redirects() as url:
+        uris = [f"{url}/secret", f"{url}/bomb", f"{url}/large"]
+        small, *large = errors(tmp_path, *uris, allow=[url], max_bytes=1 << 20)
+        assert small == ""
+        for error in large:
+            assert "has more bytes than read.options.max_bytes (1048576)" in error
+    (tmp_path / "large").write_bytes(bytes(11))
+    assert errors(tmp_path, "large", max_bytes=11) == [""]
+    (error,) = errors(tmp_path, "large", max_bytes=10)
+    assert "has more bytes than" in error
+
+
+def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(fetch, "MAX_SECONDS", -1.0)
+    with server_that_redirects() as url:
+        (error,) = errors(tmp_path, f"{url}/large", allow=[url], on_unreachable="error")
+    assert "has not sent everything within" in error
+
+
+def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "deep").mkdir(parents=True)
+    for name in ("own/x", "own/deep/y", "outside", "own-too"):
+        (tmp_path / name).write_text("a")
+    (own / "link").symlink_to(tmp_path / "outside")
+    inside = ["x", "deep/y", "deep/../x", str(own / "x"), f"file://{own}/x"]
+    assert errors(own, *inside) == [""] * len(inside)
+    outside = ["../outside", "link", "/etc/passwd", f"file://{tmp_path}/outside", "../own-too"]
+    for error in errors(own, *outside):
+        assert "outside of the manifest's own bucket or directory. Add its prefix" in error
+    assert errors(own, "../outside", "link", allow=[str(tmp_path)]) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("uri", "prefixes", "ok"),
+    [
+        ("s3://own/other/x", [], True),
+        ("s3://another/x", [], False),
+        ("gs://own/x", [], False),
+        ("/etc/passwd", [], False),
+        ("s3://another/x", ["s3://another/"], True),
+        ("s3://another/x/y", ["s3://another/x"], True),
+        ("s3://another/xy", ["s3://another/x"], False),
+        ("s3://another/x/../y", ["s3://another/x"], False),
+        ("/etc/passwd", ["s3://etc/"], False),
+    ],
+)
+def test_manifest_in_a_bucket_reads_its_own_bucket_only(
+    uri: str, prefixes: list[str], ok: bool
+) -> None:
+    manifest = Address("s3://own/lists/a.parquet")
+    policy = pickle.loads(pickle.dumps(Allowed(prefixes)))
+    if ok:
+        policy.check_stored(Address(uri), manifest)
+    else:
+        with pytest.raises(Forbidden, match=r"Add its prefix to read\.options\.allow"):
+            policy.check_stored(Address(uri), manifest)
+
+
+def test_fetcher_travels_without_its_connections() -> None:
+    fetcher = Fetcher(Allowed(["s3://a/"]), 7)
+    assert fetcher._public.adapters["http://"].__class__ is allowed.PublicAdapter
+    copy = pickle.loads(pickle.dumps(fetcher))
+    assert copy._max_bytes == 7
+    assert "_public" not in vars(copy)

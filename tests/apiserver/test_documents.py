@@ -33,7 +33,13 @@ NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning 
 EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
 TORCH_STEP = {
     "name": "score",
-    "model": {"runtime": "torch", "source": "s3://m/m.pt", "inputs": {"x": "text"}, "output": "y"},
+    "model": {
+        "runtime": "torch",
+        "source": "s3://m/m.pt",
+        "trustSource": True,
+        "inputs": {"x": "text"},
+        "output": "y",
+    },
 }
 
 

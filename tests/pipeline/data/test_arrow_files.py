@@ -127,6 +127,8 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
         with pytest.raises(UnsafeColumn, match="column 'evil'"):
             pytest.fail(f"{name} has returned {read()}")
     assert read_table(file, columns=["good"]).to_pylist() == [{"good": n} for n in (1, 2, 3)]
+    with pytest.raises(pa.ArrowInvalid, match="there is no column 'gone'"):
+        read_table(file, columns=["good", "gone"])
     assert not marker.exists()
 
 

@@ -7,6 +7,7 @@ module, which refuses these columns. A test finds reads that do not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -52,12 +53,16 @@ def _holds_pickles(kind: pa.DataType) -> bool:
     return any(_is_pickled(kind.field(number)) for number in range(kind.num_fields))
 
 
-def read_table(source: Any, **options: Any) -> pa.Table:
-    """Return the rows of a Parquet file. Raises UnsafeColumn."""
+def read_table(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of a Parquet file, or these columns of them. Raises UnsafeColumn, and
+    ArrowInvalid for a column that is missing."""
     with pq.ParquetFile(source) as opened:
-        columns = options.get("columns") or opened.schema_arrow.names
-        checked(pa.schema([field for field in opened.schema_arrow if field.name in columns]))
-        return opened.read(**options)
+        schema = opened.schema_arrow
+        wanted = list(columns or schema.names)
+        if missing := set(wanted) - set(schema.names):
+            raise pa.ArrowInvalid(f"there is no column '{min(missing)}'")
+        checked(pa.schema([field for field in schema if field.name in wanted]))
+        return opened.read(columns=wanted).select(wanted)
 
 
 def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:

@@ -127,8 +127,11 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
         with pytest.raises(UnsafeColumn, match="column 'evil'"):
             pytest.fail(f"{name} has returned {read()}")
     assert read_table(file, columns=["good"]).to_pylist() == [{"good": n} for n in (1, 2, 3)]
-    with pytest.raises(pa.ArrowInvalid, match="there is no column 'gone'"):
+    with pytest.raises(pa.ArrowInvalid, match="there is no column 'gone', or more than one"):
         read_table(file, columns=["good", "gone"])
+    pq.write_table(pa.table([[1], [2]], names=["good", "good"]), file)
+    with pytest.raises(pa.ArrowInvalid, match="there is no column 'good', or more than one"):
+        read_table(file)
     assert not marker.exists()
 
 
@@ -157,6 +160,22 @@ def test_columns_beside_pickles_can_be_read(tmp_path: Path) -> None:
     report = run_in_process(job(tmp_path, options={"columns": ["good"]})).report
     assert report.state is JobState.SUCCEEDED, report.message
     assert sorted(row["good"] for row in rows_of(tmp_path / "out")) == [1, 2, 3]
+    assert not marker.exists()
+
+
+def test_field_of_a_struct_behind_a_dotted_name_is_checked(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    evil = hostile_table(marker)
+    nested = pa.StructArray.from_arrays(
+        [evil.column("evil").chunk(0)], fields=[evil.schema.field("evil").with_name("y")]
+    )
+    fields = [pa.field("x", nested.type), pa.field("x.y", pa.int64())]
+    (tmp_path / "in").mkdir()
+    table = pa.table([nested, pa.array([1, 2, 3])], schema=pa.schema(fields))
+    pq.write_table(table, tmp_path / "in" / "evil.parquet")
+    report = run_in_process(job(tmp_path, options={"columns": ["x.y"]})).report
+    assert report.state is JobState.SUCCEEDED, report.message
+    assert [row["x.y"] for row in rows_of(tmp_path / "out")] == [1, 2, 3]
     assert not marker.exists()
 
 

@@ -38,6 +38,8 @@ class Web:
     paths: dict[str, list[int | bytes]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     headers: dict[str, str] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    """Paths whose next answer breaks off after its first byte."""
 
     def answer(self, path: str) -> int | bytes:
         answers = self.paths.get(path, [404])
@@ -65,6 +67,10 @@ def web_server() -> Iterator[Web]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
+            if self.path in web.broken:
+                web.broken.remove(self.path)
+                self.close_connection = True
+                content = content[:1]
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
@@ -197,6 +203,14 @@ def test_retry_after_is_obeyed(
     manifest(tmp_path, f"{web.url}/a", f"{web.url}/b")
     assert len(read_files("manifest", tmp_path).good) == 2
     assert waited == pytest.approx([300, 300], abs=30 if asked == "date" else 0)
+
+
+def test_answer_that_breaks_off_is_retried(tmp_path: Path, web: Web) -> None:
+    web.paths = {"/a": [b"content", b"content"]}
+    web.broken = {"/a"}
+    manifest(tmp_path, f"{web.url}/a")
+    assert read_files("manifest", tmp_path).column("bytes").tolist() == [b"content"]
+    assert web.asked["/a"] == 2
 
 
 def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:

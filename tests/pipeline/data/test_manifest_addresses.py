@@ -21,6 +21,8 @@ from batchinference.pipeline.readers.fetch import Fetcher
 from batchinference.pipeline.storage import Address
 from support.inputs.read_files import read_files
 
+SENT: list[dict[str, str]] = []
+"""The headers of all requests."""
 BOMB = gzip.compress(bytes(8 << 20))
 
 
@@ -30,6 +32,7 @@ def server_that_redirects(target: str = "") -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            SENT.append(dict(self.headers))
             content = {"/secret": b"credentials", "/bomb": BOMB, "/large": bytes(2 << 20)}.get(
                 self.path
             )
@@ -62,7 +65,8 @@ PRIVATE = [
     *("127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254"),
     *("100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0"),
     *("fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254"),
-    *("64:ff9b::a9fe:a9fe", "2002:7f00:1::"),
+    *("64:ff9b::a9fe:a9fe", "2002:7f00:1::", "64:ff9b:1::a9fe:a9fe", "::7f00:1", "fec0::1"),
+    *("::ffff:0:7f00:1", "168.63.129.16", "192.0.0.192", "3fff::1"),
 ]
 PUBLIC = ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 
@@ -87,6 +91,45 @@ def test_allowed_prefix_is_fetched(tmp_path: Path) -> None:
         for other in (f"{url}/sec", url[:-1], url.replace("http:", "https:"), "http://127.0.0.1"):
             (error,) = errors(tmp_path, f"{url}/secret", allow=[other])
             assert "private network" in error, other
+
+
+def test_allowed_prefix_is_not_left(tmp_path: Path) -> None:
+    with server_that_redirects() as url:
+        allow = [f"{url}/photos/", "http://intranet.example/photos/"]
+        outside = [
+            *(f"{url}/photos/{dots}/secret" for dots in ("..", "%2e%2e", "..%2f..")),
+            *(f"{url}\\@intranet.example/photos/", f"{url}\\.intranet.example/photos/x"),
+            url.replace("://", "://intranet.example@") + "/photos/x",
+        ]
+        for uri, error in zip(outside, errors(tmp_path, *outside, allow=allow), strict=True):
+            assert "private network" in error or "cannot be fetched" in error, uri
+
+
+def test_private_address_is_refused_before_a_connection(tmp_path: Path) -> None:
+    (error,) = errors(tmp_path, "http://127.0.0.1:1/x")
+    assert error.startswith("Forbidden: 127.0.0.1 is not fetched: it leads to a private network")
+
+
+def test_proxy_is_asked_for_public_addresses_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server_that_redirects() as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        for uri in ("http://169.254.169.254/secret", "http://10.0.0.1/secret"):
+            (error,) = errors(tmp_path, uri)
+            assert "private network" in error
+
+
+def test_netrc_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("default login me password s3cret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with server_that_redirects() as url:
+        assert errors(tmp_path, f"{url}/secret", allow=[url]) == [""]
+        assert SENT[-1].get("Authorization") is None
+        own = url.replace("://", "://me:own@")
+        monkeypatch.setattr(allowed, "is_public", lambda _: True)
+        assert errors(tmp_path, f"{own}/secret") == [""]
+        assert SENT[-1]["Authorization"].startswith("Basic ")
 
 
 def test_redirect_to_a_private_server_is_refused(
@@ -150,6 +193,8 @@ def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
         ("s3://another/x/y", ["s3://another/x"], True),
         ("s3://another/xy", ["s3://another/x"], False),
         ("s3://another/x/../y", ["s3://another/x"], False),
+        ("s3://own/../another/x", [], False),
+        ("s3://own/lists/../../another/x", [], False),
         ("/etc/passwd", ["s3://etc/"], False),
     ],
 )

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchinference.pipeline.inputs import freeze_input
 from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.readers import reader_for
+from batchinference.pipeline.readers.fetch import Fetcher
 from batchinference.pipeline.rows import SKIPPED
-from batchinference.pipeline.verify import counting
+from batchinference.pipeline.verify import counting, input_rows, work_proof
+from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.inputs.formats import CASES, write_images
 from support.jobs.on_ray import job_document, write_lines
@@ -148,7 +152,7 @@ def test_empty_table_is_proven(texts: Path, tmp_path: Path, write: Document) -> 
     write = of_table(write, tmp_path)
     for mode, fates in (("error", none), ("overwrite", all_good), ("overwrite", none)):
         make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), fates)
-        done = verified(tmp_path / "out")
+        done = verified(tmp_path / "out", "--trust-output")
         assert (done.exit_code, done.result, done.found) == (0, "proven", {})
 
 
@@ -156,12 +160,41 @@ def test_empty_table_is_proven(texts: Path, tmp_path: Path, write: Document) -> 
 def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, write: Document) -> None:
     write = of_table(write, tmp_path)
     layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
-    done = verified(tmp_path / "out")
+    done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
     assert "the rows in the table, of which only the commit was looked for" in done.job["unproven"]
     Owner.new(layout, 1).write(layout)
-    done = verified(tmp_path / "out")
+    done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found) == (1, {"noCommit": 1})
+
+
+@pytest.mark.parametrize("name", ["iceberg", "sql"])
+def test_catalog_of_an_untrusted_output_is_not_reached(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write = of_table(TABLES[name], tmp_path)
+    make_output(job(texts, tmp_path / "out", write=write), every_tenth)
+    monkeypatch.setattr(work_proof, "table_for", pytest.fail)
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found) == (0, {})
+    assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])
+
+
+def test_addresses_of_a_manifest_are_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x").write_text("a")
+    (tmp_path / "in" / "a.csv").write_text("uri\nx\nx\n")
+    monkeypatch.setattr(Fetcher, "fetch", pytest.fail)
+    fields = {"format": "manifest", "options": {"decode": "text"}}
+    read = parse(job_document("list", tmp_path / "in", tmp_path / "out", read=fields)).spec.read
+    frozen = freeze_input([str(tmp_path / "in")], ["csv"])
+    claimed = {0: 99}
+    counted = input_rows._counted(
+        frozen, read, reader_for(read), list(frozen.files()), claimed, quick=False
+    )
+    assert dict(counted) == {0: 2}
 
 
 def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:

@@ -55,12 +55,12 @@ def _holds_pickles(kind: pa.DataType) -> bool:
 
 def read_table(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, or these columns of them. Raises UnsafeColumn, and
-    ArrowInvalid for a column that is missing."""
+    ArrowInvalid for a column that is missing or there twice."""
     with pq.ParquetFile(source) as opened:
         schema = opened.schema_arrow
         wanted = list(columns or schema.names)
-        if missing := set(wanted) - set(schema.names):
-            raise pa.ArrowInvalid(f"there is no column '{min(missing)}'")
+        if wrong := [name for name in wanted if schema.names.count(name) != 1]:
+            raise pa.ArrowInvalid(f"there is no column '{wrong[0]}', or more than one")
         checked(pa.schema([field for field in schema if field.name in wanted]))
         return opened.read(columns=wanted).select(wanted)
 

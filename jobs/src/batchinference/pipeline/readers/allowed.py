@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import posixpath
+import socket
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import unquote
 
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.util import Url, parse_url
 
 from batchinference.pipeline.storage import Address
 
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NEVER = [
+    ipaddress.ip_network(network)
+    for network in (
+        *("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24"),  # of clouds, and relays
+        *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # all but 2000::/3
+    )
+]
+PRIVATE = "it leads to a private network"
 
 
 class Forbidden(Exception):
@@ -41,24 +50,20 @@ class Allowed:
         return Allowed, (self._prefixes,)
 
     def has_url(self, url: str) -> bool:
-        """Return whether an http(s) URL has an allowed prefix: scheme, host, port and folder."""
-        wanted = urlsplit(url)
-        return any(
-            _origin(prefix) == _origin(wanted) and _is_below(wanted.path, prefix.path)
-            for prefix in map(urlsplit, self._prefixes)
+        """Return whether an http(s) URL has an allowed prefix: scheme, host, port and folder.
+
+        It is parsed as urllib3 does, which connects."""
+        wanted = parse_url(url)
+        return wanted.auth is None and any(
+            _origin(prefix) == _origin(wanted) and _is_below(wanted.path or "/", prefix.path or "/")
+            for prefix in map(parse_url, self._prefixes)
         )
 
     def check_stored(self, address: Address, manifest: Address) -> None:
         """Raise Forbidden for an address in storage outside of the manifest's bucket or directory
         and of all prefixes."""
-        if address.local:
-            real = os.path.realpath(address.path)
-            own = manifest.local and _is_below(real, posixpath.dirname(_real(manifest)))
-        else:
-            real = address.path
-            same = not manifest.local and manifest.in_store_of(address)
-            own = same and manifest.path.split("/", 1)[0] == address.path.split("/", 1)[0]
-        if own:
+        real = _real(address)
+        if _is_own(address, manifest):
             return
         for prefix in self._prefixes:
             if "://" in prefix or prefix.startswith("/"):
@@ -68,16 +73,29 @@ class Allowed:
         raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
 
 
+def _is_own(address: Address, manifest: Address) -> bool:
+    """Return whether an address is in the manifest's own bucket or directory."""
+    if address.local:
+        folders = (os.path.dirname(manifest.path), os.path.dirname(_real(manifest)))
+        real = [os.path.realpath(folder) for folder in folders]
+        return manifest.local and any(_is_below(_real(address), folder) for folder in real)
+    same_store = not manifest.local and manifest.in_store_of(address)
+    bucket = manifest.path.split("/", 1)[0]
+    return same_store and _is_below(address.path, bucket)
+
+
 def _real(place: Address) -> str:
     return os.path.realpath(place.path) if place.local else place.path
 
 
-def _origin(url: SplitResult) -> tuple[str, str, int | None]:
-    return url.scheme, (url.hostname or "").lower(), url.port or _PORTS.get(url.scheme)
+def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme or "")
 
 
 def _is_below(path: str, folder: str) -> bool:
-    if ".." in path.split("/"):
+    """Return whether a path is in a folder, and is not led out of it by dots, escaped or not."""
+    parts = unquote(path).replace("\\", "/").split("/")
+    if {".", ".."} & set(parts):
         return False
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
@@ -91,7 +109,20 @@ def is_public(address: str) -> bool:
             return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
         if inner := ip.ipv4_mapped or ip.sixtofour:
             return is_public(str(inner))
-    return ip.is_global and not ip.is_multicast
+    return ip.is_global and not ip.is_multicast and not any(ip in net for net in _NEVER)
+
+
+def check_public(host: str, port: int | None, *, by_proxy: bool) -> None:
+    """Raise Forbidden if any address of a host is not public, and gaierror if it has none. A proxy
+    may resolve names that this machine does not know."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        if by_proxy:
+            return
+        raise
+    if not all(is_public(str(info[4][0])) for info in found):
+        raise Forbidden(host, PRIVATE)
 
 
 class _PublicOnly:
@@ -102,7 +133,7 @@ class _PublicOnly:
         connected = super()._new_conn()  # type: ignore[misc]
         if not is_public(connected.getpeername()[0]):
             connected.close()
-            raise Forbidden(str(self.host), "it leads to a private network")  # type: ignore[attr-defined]
+            raise Forbidden(str(self.host), PRIVATE)  # type: ignore[attr-defined]
         return connected
 
 

@@ -7,18 +7,23 @@ cannot answer now, is away: it is asked again a few times.
 from __future__ import annotations
 
 import posixpath
+import socket
 import time
 from functools import cached_property
+from http import HTTPStatus
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
+import requests.utils
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ChunkedEncodingError
 from tenacity import Retrying
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError
+from urllib3.exceptions import TimeoutError as TimeoutError_
+from urllib3.util import parse_url
 
 from batchinference.pipeline.http_retries import TryAgain, asked_wait, is_passing, policy
-from batchinference.pipeline.readers.allowed import Allowed, PublicAdapter
+from batchinference.pipeline.readers.allowed import Allowed, PublicAdapter, check_public
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.uris import SCHEMES, scheme_of
 
@@ -29,6 +34,10 @@ TIMEOUTS = (10.0, 60.0)
 MAX_SECONDS = 300.0
 """How long one answer may take as a whole."""
 MAX_REDIRECTS = 5
+TRANSIENT = (
+    *(requests.ConnectionError, requests.Timeout, ChunkedEncodingError),
+    *(ProtocolError, TimeoutError_, socket.gaierror),  # in the middle of an answer; no name server
+)
 CHUNK_BYTES = 1 << 16
 
 
@@ -71,17 +80,16 @@ class Fetcher:
     def _get(self, url: str) -> bytes:
         try:
             return self._follow(url)
-        except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
+        except TRANSIENT as error:
             raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
-        except (requests.RequestException, HTTPError, UnicodeError) as error:
+        except (requests.RequestException, HTTPError, ValueError) as error:
             raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
 
     def _follow(self, url: str) -> bytes:
         """Fetch from where redirects lead; each is checked as the first address is."""
         deadline = time.monotonic() + MAX_SECONDS
         for _ in range(1 + MAX_REDIRECTS):
-            session = self._anywhere if self._allowed.has_url(url) else self._public
-            with session.get(url, timeout=TIMEOUTS, stream=True, allow_redirects=False) as answer:
+            with self._answer(url) as answer:
                 if not answer.is_redirect:
                     return self._content(url, answer, deadline)
                 url = urljoin(url, answer.headers["location"])
@@ -89,11 +97,30 @@ class Fetcher:
                 raise Gone(f"{shown(url)}: redirects lead to http:// and https:// only")
         raise Gone(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
 
+    def _answer(self, url: str) -> requests.Response:
+        """The head of an answer. The URL is checked in the form in which it is sent."""
+        sent = requests.Request("GET", url).prepare().url or ""
+        session = self._anywhere
+        if "\\" in url or not self._allowed.has_url(sent):
+            session, place = self._public, parse_url(sent)
+            proxies = requests.utils.get_environ_proxies(sent)
+            check_public(place.host or "", place.port, by_proxy=bool(proxies))
+        # an `auth` of its own keeps requests from sending what ~/.netrc has for the host
+        auth = requests.utils.get_auth_from_url(sent)
+        return session.get(
+            sent,
+            auth=auth if any(auth) else _no_auth,
+            headers={"Accept-Encoding": "identity"},
+            timeout=TIMEOUTS,
+            stream=True,
+            allow_redirects=False,
+        )
+
     def _content(self, url: str, answer: requests.Response, deadline: float) -> bytes:
         told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
         if is_passing(answer.status_code):
             raise Away(told, asked_wait(answer.headers) or 0.0)
-        if not answer.ok:
+        if answer.status_code != HTTPStatus.OK:
             raise Gone(told)
         content = bytearray()
         while piece := answer.raw.read1(CHUNK_BYTES, decode_content=True):
@@ -123,6 +150,10 @@ class Fetcher:
             raise kind(f"{address.uri} cannot be read: {error}") from error
         self._check_size(address.uri, len(content))
         return content
+
+
+def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 def _session(adapter: type[HTTPAdapter]) -> requests.Session:

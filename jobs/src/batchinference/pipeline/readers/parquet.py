@@ -71,11 +71,17 @@ class ParquetReader:
         bad rows."""
         try:
             for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[group], columns=self._wanted):
-                table = with_types(pa.table(batch), self._types)
+                table = with_types(self._wanted_of(pa.table(batch)), self._types)
                 rows -= batch.num_rows
                 yield table
         except (*_DAMAGE, TypeError) as error:
             yield BadRow(_blamed(error), rows)
+
+    def _wanted_of(self, table: pa.Table) -> pa.Table:
+        """The wanted columns. A dotted name reads the field of a struct besides, which was not
+        checked with the names of columns."""
+        wanted = self._wanted or table.column_names
+        return checked(table.select([name for name in table.column_names if name in wanted]))
 
     def starts(self, file: Address) -> list[int] | None:
         """Those of row groups."""

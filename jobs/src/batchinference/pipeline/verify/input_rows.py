@@ -17,6 +17,7 @@ from batchinference.pipeline.path_columns import PathColumns
 from batchinference.pipeline.readers import reader_for
 from batchinference.pipeline.readers.base import Reader
 from batchinference.pipeline.readers.chunks import size_of
+from batchinference.pipeline.readers.manifest import ManifestReader
 from batchinference.pipeline.readers.whole_file import WholeFileReader
 from batchinference.pipeline.retries import persistently
 from batchinference.pipeline.sizing import SAMPLED_FILES, sample
@@ -130,4 +131,6 @@ def _rows_of(file: InputFile, rows: FileRows, found: int | None) -> int:
         told = there if file.rows is None else min(there, file.rows)
         if told == found or found is None:
             return told
+    if isinstance(rows.reader, ManifestReader):  # nobody may choose what verify fetches
+        return rows.reader.count_listed(rows.root.at(file.path))
     return sum(size_of(chunk) for chunk in rows.chunks(file))

@@ -18,7 +18,7 @@ from batchinference.pipeline.verify.proof import Committed, Input, WorkProof
 from batchinference.pipeline.verify.reported import of_report
 from batchinference.pipeline.verify.works import Work
 from batchinference.spec.read import ReadFiles
-from batchinference.spec.write import WriteImages, WriteTable
+from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,19 @@ class Proving:
         )
         output, write = self.work.layout.output, self.work.spec.write
         # where nothing was written, there may be no table to hold the commit
-        if isinstance(write, WriteTable) and self._committed.data:
+        if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
             there = write.model_copy(update={"path": output.uri, "storage": output.storage})
             try:
                 with reaching_table():
                     yield from self._of_commits(table_for(there))
             except BadOutput as failure:
                 yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1
+
+    @property
+    def _foreign_catalog(self) -> bool:
+        """Whether only an untrusted output names the catalog or database of the table: to reach it
+        can run code and send credentials there."""
+        return isinstance(self.work.spec.write, WriteIceberg | WriteSql) and not self.work.trusted
 
     def _of_commits(self, table: Table) -> Iterator[Found]:
         owner, place = self.work.owner, self.work.layout.output.uri
@@ -117,7 +123,12 @@ class Proving:
             yield "the rows of files of the input that were not read again"
         if self._committed.counts.skipped:
             yield "that the rows which were left out are those that the job's filters leave out"
-        if isinstance(write, WriteTable):
+        if self._foreign_catalog:
+            yield (
+                "the commit in the table, whose catalog or database only the output names: "
+                "--trust-output looks for it"
+            )
+        elif isinstance(write, WriteTable):
             yield "the rows in the table, of which only the commit was looked for"
         elif isinstance(write, WriteImages):
             yield "which rows have no picture, and so no file"

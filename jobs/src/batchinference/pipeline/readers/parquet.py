@@ -80,8 +80,9 @@ class ParquetReader:
     def _wanted_of(self, table: pa.Table) -> pa.Table:
         """The wanted columns. A dotted name reads the field of a struct besides, which was not
         checked with the names of columns."""
-        wanted = self._wanted or table.column_names
-        return checked(table.select([name for name in table.column_names if name in wanted]))
+        names = table.column_names  # there may be one twice, which is refused later
+        wanted = [place for place, name in enumerate(names) if name in (self._wanted or names)]
+        return checked(table.select(wanted))
 
     def starts(self, file: Address) -> list[int] | None:
         """Those of row groups."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import email.utils
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from batchinference.pipeline.readers import allowed, fetch
 from batchinference.pipeline.sizing import count_rows
 from support.inputs.formats import pictures, png
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
+from support.servers.loopback import handled_by
 
 PICTURES = pictures(3)
 
@@ -49,10 +49,6 @@ class Web:
 
 @contextmanager
 def web_server() -> Iterator[Web]:
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 128
-        daemon_threads = True
-
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -73,18 +69,9 @@ def web_server() -> Iterator[Web]:
                 content = content[:1]
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: the tests read `asked`."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        web = Web(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield web
-        finally:
-            server.shutdown()
-            thread.join()
+    with handled_by(Handler) as port:
+        web = Web(f"http://127.0.0.1:{port}")
+        yield web
 
 
 @pytest.fixture

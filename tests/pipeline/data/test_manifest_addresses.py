@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from batchinference.pipeline.readers.allowed import Allowed, Forbidden, is_publi
 from batchinference.pipeline.readers.fetch import Fetcher
 from batchinference.pipeline.storage import Address
 from support.inputs.read_files import read_files
+from support.servers.loopback import handled_by
 
 SENT: list[dict[str, str]] = []
 """The headers of all requests."""
@@ -45,13 +45,8 @@ def server_that_redirects(target: str = "") -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content or b"")
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with handled_by(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def errors(directory: Path, *uris: str, **options: object) -> list[str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -26,6 +25,7 @@ from batchinference.pipeline.runtimes.sources import (
 from batchinference.pipeline.steps.model import ModelTransform
 from batchinference.pipeline.storage import Address
 from batchinference.spec.steps import Step
+from support.servers.loopback import handled_by
 
 HUB = ("modules.json", "config.json")
 """A model of the Hub has one of these files."""
@@ -79,8 +79,8 @@ def test_missing_path_error_has_the_full_path() -> None:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A Hub that has only `org/model` at `main`, with an empty cache."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        address = f"http://127.0.0.1:{server.server_port}"
+    with handled_by(Hub) as port:
+        address = f"http://127.0.0.1:{port}"
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
         monkeypatch.setattr(
             huggingface_hub.constants,
@@ -88,11 +88,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
             address + "/{repo_id}/resolve/{revision}/{filename}",
         )
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield
-        server.shutdown()
-        thread.join()
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -111,9 +107,6 @@ class Hub(BaseHTTPRequestHandler):
         self.do_HEAD()
         if self.path.startswith("/org/model/resolve/main/config.json"):
             self.wfile.write(b"{}")
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def test_id_unknown_to_the_hub_is_rejected(hub: None) -> None:

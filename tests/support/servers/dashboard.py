@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 from batchinference.spec.report import REPORT_FILE, Report
+from support.servers.loopback import handled_by
 
 PORT = 8265
 Place = tuple[str, str]
@@ -54,16 +54,6 @@ def served() -> Iterator[Dashboard]:
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    dashboard = Dashboard(f"127.0.0.1:{server.server_port}")
-    threading.Thread(
-        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-    ).start()
-    try:
+    with handled_by(Handler) as port:
+        dashboard = Dashboard(f"127.0.0.1:{port}")
         yield dashboard
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -65,9 +65,9 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
         return opened.read(columns=wanted).select(wanted)
 
 
-def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
+def open_parquet(source: Any) -> pq.ParquetFile:
     """Return a Parquet file, open for reading. Raises UnsafeColumn."""
-    opened = pq.ParquetFile(source, **options)
+    opened = pq.ParquetFile(source)
     checked(opened.schema_arrow)
     return opened
 

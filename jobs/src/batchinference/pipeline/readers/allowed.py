@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -63,25 +63,22 @@ class Allowed:
         """Raise Forbidden for an address in storage outside of the manifest's bucket or directory
         and of all prefixes."""
         real = _real(address)
-        if _is_own(address, manifest):
+        if any(_is_below(real, folder) for folder in _own_folders(address, manifest)):
             return
-        for prefix in self._prefixes:
-            if "://" in prefix or prefix.startswith("/"):
-                place = Address(prefix, address.storage)
-                if place.scheme == address.scheme and _is_below(real, _real(place)):
-                    return
-        raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
+        places = (Address(prefix, address.storage) for prefix in self._prefixes)
+        same = (place for place in places if place.scheme == address.scheme)
+        if not any(_is_below(real, _real(place)) for place in same):
+            raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
 
 
-def _is_own(address: Address, manifest: Address) -> bool:
-    """Return whether an address is in the manifest's own bucket or directory."""
-    if address.local:
-        folders = (os.path.dirname(manifest.path), os.path.dirname(_real(manifest)))
-        real = [os.path.realpath(folder) for folder in folders]
-        return manifest.local and any(_is_below(_real(address), folder) for folder in real)
-    same_store = not manifest.local and manifest.in_store_of(address)
-    bucket = manifest.path.split("/", 1)[0]
-    return same_store and _is_below(address.path, bucket)
+def _own_folders(address: Address, manifest: Address) -> Iterator[str]:
+    """Yield the manifest's own bucket, or its directory with and without symbolic links. None if
+    the address is in another store."""
+    if address.local and manifest.local:
+        yield os.path.realpath(os.path.dirname(manifest.path))
+        yield os.path.dirname(_real(manifest))
+    elif not address.local and not manifest.local and manifest.in_store_of(address):
+        yield manifest.path.split("/", 1)[0]
 
 
 def _real(place: Address) -> str:
@@ -112,37 +109,32 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast and not any(ip in net for net in _NEVER)
 
 
-def check_public(host: str, port: int | None, *, by_proxy: bool) -> None:
-    """Raise Forbidden if any address of a host is not public, and gaierror if it has none. A proxy
-    may resolve names that this machine does not know."""
+def check_public(host: str, port: int | None) -> None:
+    """Raise Forbidden if any address of a host is not public. Names that this machine does not know
+    are left to what connects, which may be a proxy."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except socket.gaierror:
-        if by_proxy:
-            return
-        raise
+        return
     if not all(is_public(str(info[4][0])) for info in found):
         raise Forbidden(host, PRIVATE)
 
 
-class _PublicOnly:
-    """Refuses a connection after the name was resolved, so that no second answer of a name server
-    can lead elsewhere."""
+class _PublicHttp(HTTPConnection):
+    """Checks a host before it connects, and the other end once more: a name server may answer
+    differently the second time."""
 
-    def _new_conn(self) -> Any:
-        connected = super()._new_conn()  # type: ignore[misc]
+    def _new_conn(self) -> socket.socket:
+        check_public(self.host, self.port)
+        connected = super()._new_conn()
         if not is_public(connected.getpeername()[0]):
             connected.close()
-            raise Forbidden(str(self.host), PRIVATE)  # type: ignore[attr-defined]
+            raise Forbidden(self.host, PRIVATE)
         return connected
 
 
-class _PublicHttp(_PublicOnly, HTTPConnection):
-    pass
-
-
-class _PublicHttps(_PublicOnly, HTTPSConnection):
-    pass
+class _PublicHttps(_PublicHttp, HTTPSConnection):
+    """The same under TLS."""
 
 
 class _HttpPool(HTTPConnectionPool):

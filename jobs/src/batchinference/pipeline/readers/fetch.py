@@ -7,7 +7,6 @@ cannot answer now, is away: it is asked again a few times.
 from __future__ import annotations
 
 import posixpath
-import socket
 import time
 from functools import cached_property
 from http import HTTPStatus
@@ -36,7 +35,7 @@ MAX_SECONDS = 300.0
 MAX_REDIRECTS = 5
 TRANSIENT = (
     *(requests.ConnectionError, requests.Timeout, ChunkedEncodingError),
-    *(ProtocolError, TimeoutError_, socket.gaierror),  # in the middle of an answer; no name server
+    *(ProtocolError, TimeoutError_),  # in the middle of an answer
 )
 CHUNK_BYTES = 1 << 16
 
@@ -102,9 +101,10 @@ class Fetcher:
         sent = requests.Request("GET", url).prepare().url or ""
         session = self._anywhere
         if "\\" in url or not self._allowed.has_url(sent):
-            session, place = self._public, parse_url(sent)
-            proxies = requests.utils.get_environ_proxies(sent)
-            check_public(place.host or "", place.port, by_proxy=bool(proxies))
+            session = self._public
+            if requests.utils.get_environ_proxies(sent):  # the session would check the proxy's host
+                place = parse_url(sent)
+                check_public(place.host or "", place.port)
         # an `auth` of its own keeps requests from sending what ~/.netrc has for the host
         auth = requests.utils.get_auth_from_url(sent)
         return session.get(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.cli.main import main
+from batchinference.start import main
 
 if __name__ == "__main__":
     main()

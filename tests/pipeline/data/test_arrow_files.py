@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 
+import batchinference
 from batchinference import pipeline
 from batchinference.pipeline.arrow_files import (
     PICKLED,
@@ -27,6 +32,7 @@ from batchinference.pipeline.arrow_files import (
     read_table,
     schema_of,
 )
+from batchinference.pipeline.autoload import without_autoload
 from batchinference.pipeline.failed_rows import Failed
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.inputs import FrozenInput, paths_of
@@ -234,24 +240,120 @@ def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-READS = {"read_table", "ParquetFile", "read_schema", "open_stream", "open_file", "read_metadata",
-         "read_pandas", "ParquetDataset", "read_feather", "read_message"}  # fmt: skip
-"""Functions of pyarrow that read Arrow or Parquet data."""
+READS = {
+    *(f"pyarrow.parquet.{name}" for name in (
+        "read_table", "read_pandas", "read_schema", "read_metadata", "ParquetFile",
+        "ParquetDataset")),
+    *(f"pyarrow.ipc.{name}" for name in (
+        "open_stream", "open_file", "read_schema", "read_message", "read_record_batch",
+        "read_tensor", "RecordBatchStreamReader", "RecordBatchFileReader")),
+    *(f"pyarrow.feather.{name}" for name in ("read_feather", "read_table", "FeatherDataset")),
+    *(f"pyarrow.dataset.{name}" for name in (
+        "dataset", "parquet_dataset", "Scanner", "FileSystemDataset",
+        "FileSystemDatasetFactory")),
+    *("pyarrow.orc.read_table", "pyarrow.orc.ORCFile"),
+    *("pandas.read_parquet", "pandas.read_feather", "pandas.read_orc", "pandas.read_pickle"),
+    *("lance.dataset", "lance.LanceDataset", "lance.file.LanceFileReader"),
+    *("datasets.load_dataset", "datasets.load_from_disk", "datasets.Dataset.from_parquet",
+      "datasets.Dataset.from_file"),
+    *("deltalake.DeltaTable", "pyiceberg.catalog.load_catalog"),
+    *("ray.data.read_parquet", "pickle.load", "pickle.loads", "cloudpickle.load",
+      "cloudpickle.loads", "ray.cloudpickle.loads", "ray.cloudpickle.load"),
+}  # fmt: skip
+"""Functions and classes that read Arrow data, or that unpickle."""
+METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
+"""Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "arrow_files.py",
-    "readers/parquet.py",  # checks the columns that are wanted
+    "pipeline/arrow_files.py": "the check itself",
+    "pipeline/dataset.py": "unpickles what the driver has pickled",
+    "pipeline/readers/parquet.py": "checks the columns that are wanted",
+    "pipeline/search/index.py": "checks the schema with which all is read",
+    "pipeline/steps/expressions.py": "reads from a table in memory",
+    "pipeline/tables/delta.py": "checks the first rows; all else is metadata",
+    "pipeline/tables/iceberg.py": "checks each scan; all else is metadata",
+    "pipeline/tables/lance.py": "checks the first rows; all else is metadata",
+    "pipeline/table_sources/lance.py": "only metadata; TableInput checks what tasks read",
+    "pipeline/table_sources/huggingface.py": "TableInput checks what tasks read",
 }
 
 
+def reads_in(source: str) -> list[str]:
+    """Return where a module reads Arrow data, by whatever names it imports the libraries."""
+    tree = ast.parse(source)
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                package = alias.name.partition(".")[0]
+                names[alias.asname or package] = alias.name if alias.asname else package
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}"
+                      for alias in node.names}  # fmt: skip
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            first, _, rest = ast.unparse(node).partition(".")
+            known = f"{names[first]}.{rest}".rstrip(".") if first in names else ""
+            method = isinstance(node, ast.Attribute) and node.attr in METHODS
+            if known in READS or method:
+                found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pyarrow.parquet as x\nx.read_table('a')",
+        "import pyarrow.parquet\npyarrow.parquet.ParquetFile('a')",
+        "from pyarrow import parquet\nparquet.read_table('a')",
+        "from pyarrow.parquet import read_table as r\nr('a')",
+        "import pyarrow as pa\npa.ipc.open_file('a')",
+        "import pyarrow as q\nwith q.ipc.open_stream(s) as t: pass",
+        "from pyarrow import dataset as d\nd.dataset('a')",
+        "def f():\n    import pyarrow.dataset as pads\n    pads.FileSystemDataset.from_paths([])",
+        "from pyarrow import feather\nfeather.read_table('a')",
+        "import lance\nlance.dataset('a')",
+        "from datasets import load_dataset\nload_dataset('a')",
+        "table.to_pyarrow_dataset().head(1)",
+    ],
+)
+def test_reads_are_found_under_any_name(source: str) -> None:
+    assert len(reads_in(source)) == 1
+
+
 def test_no_module_reads_arrow_data_past_the_check() -> None:
-    root = Path(pipeline.__file__).parent
-    found = [
-        f"{file.relative_to(root)}:{node.lineno}"
+    root = Path(batchinference.__file__).parent
+    found = {
+        str(file.relative_to(root)): reads
         for file in root.rglob("*.py")
-        if str(file.relative_to(root)) not in CHECKED
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr in READS
-        and ast.unparse(node.value) in ("pq", "pa.ipc", "pyarrow.parquet", "pf", "feather")
-    ]
-    assert found == []
+        if (reads := reads_in(file.read_text()))
+    }
+    assert {module: found[module] for module in found if module not in CHECKED} == {}
+    assert CHECKED.keys() - found.keys() == set(), "these read nothing any more"
+
+
+def test_variables_that_let_arrow_files_run_code_are_removed() -> None:
+    name = "RAY_DATA_AUTOLOAD_PICKLE_OBJECT_SCALAR"
+    environment = {name: "1", "RAY_ADDRESS": "auto"}
+    with pytest.raises(RuntimeError, match=f"{name} is set in the environment of this process"):
+        without_autoload(environment, {"ray.data"})
+    without_autoload(environment, {"ray"})
+    assert environment == {"RAY_ADDRESS": "auto"}
+
+
+def test_worker_with_these_variables_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_DATA_AUTOLOAD_PYEXTENSIONTYPE", "1")
+    with pytest.raises(RuntimeError, match="lets Arrow files run code"):
+        importlib.reload(pipeline)
+
+
+def test_command_removes_these_variables_before_ray_reads_them() -> None:
+    name = "RAY_DATA_AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA"
+    program = (
+        "from batchinference.cli.run import pipeline_is_installed\n"
+        "assert pipeline_is_installed()\n"
+        "from ray.data._internal.tensor_extensions import arrow\n"
+        "assert arrow._AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA is False"
+    )
+    environment = {**os.environ, name: "1"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -62,3 +63,20 @@ def test_unusable_columns_are_named(cut: Cut, message: str) -> None:
     table = TABLE if cut.partition_by != ("lists",) else TABLE.append_column("lists", [[[1]] * 7])
     with pytest.raises(JobFailure, match=message):
         list(cut.pieces(table))
+
+
+def test_long_values_are_shortened_to_directories_that_differ() -> None:
+    values = ["x" * 200, "x" * 201, "x" * 5000, "x" * 5000 + "y", "ü" * 300, "%" * 300]
+    table = pa.table({"n": range(len(values)), "kind": values})
+    folders = [folder for folder, _ in Cut(partition_by=("kind",)).pieces(table)]
+    assert folders[0] == f"kind={'x' * 200}"
+    assert len({*folders}) == len(values)
+    assert max(map(len, folders)) <= 255
+    assert all(unquote(folder).isprintable() and "%~" not in folder for folder in folders)
+    assert folders == [folder for folder, _ in Cut(partition_by=("kind",)).pieces(table)]
+
+
+def test_column_with_too_long_a_name_cannot_be_a_directory() -> None:
+    name = "ü" * 128
+    with pytest.raises(JobFailure, match=f"column '{name}' is too long for a directory"):
+        list(Cut(partition_by=(name,)).pieces(pa.table({"n": [1], name: ["a"]})))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import itertools
 import json
 import time
 from collections import Counter
@@ -84,7 +85,11 @@ async def test_lasting_error_of_one_row_fails_the_row() -> None:
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("hang", "no answer within 0.5 seconds"), ("cut", "cannot be reached: Server")],
+    [
+        ("hang", "no answer within 0.5 seconds"),
+        ("drip", "no answer within 0.5 seconds"),
+        ("cut", "cannot be reached: Server"),
+    ],
 )
 async def test_missing_answer_fails_the_row_if_others_have_one(how: str, message: str) -> None:
     async with served(never_answering(b"bad", how)) as server:
@@ -99,12 +104,25 @@ async def test_missing_answer_fails_the_row_if_others_have_one(how: str, message
     assert len(server.requests) == 2
 
 
+async def drip(request: web.Request) -> None:
+    """Send headers and then content byte by byte until the client has gone."""
+    assert request.transport is not None
+    request.transport.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    for part in itertools.chain([b"."] * 10, [b"\r\n\r\n"], itertools.repeat(b" ")):
+        if request.transport.is_closing():
+            return
+        request.transport.write(part)
+        await asyncio.sleep(0.01)
+
+
 def never_answering(text: bytes, how: str) -> Answer:
     """Never answer requests that hold the text."""
     good = failing(lambda *_: None)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if b'"content": "' + text in await request.read():
+            if how == "drip":
+                await drip(request)
             if how == "hang":
                 await asyncio.Event().wait()
             assert request.transport is not None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
+import tracemalloc
+import zlib
 from typing import Any
 
 import numpy as np
@@ -290,3 +293,35 @@ async def test_long_error_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(answer) as server:
         (error,) = await ask(json_endpoint(url=server.url), value=["x"])
     assert str(error).startswith("the endpoint answered 400: wrong wrong")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_compressed_answer_is_limited_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
+    bomb = {"gzip": gzip, "deflate": zlib}[encoding].compress(bytes(64 << 20), 1)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=bomb, headers={"Content-Encoding": encoding})
+
+    async with served(answer) as server:
+        tracemalloc.start()
+        try:
+            (error,) = await ask(json_endpoint(url=server.url), value=["x"])
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert str(error) == "the answer is longer than 1 MiB"
+    assert peak < 32 << 20, "the whole would take 64 MiB"
+
+
+async def test_cookies_are_not_kept() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        good = {"choices": [{"message": {"content": "ok"}}]}
+        return web.json_response(good, headers={"Set-Cookie": "a=b"})
+
+    async with served(answer) as server:
+        url = server.url.replace("127.0.0.1", "localhost")  # addresses have no cookies
+        assert await ask(chat(url=url, concurrency=1), question=["a", "b"]) == ["ok", "ok"]
+    assert ["Cookie" in request.headers for request in server.requests] == [False, False]

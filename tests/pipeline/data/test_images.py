@@ -12,10 +12,7 @@ import sklearn.datasets
 from PIL import Image
 
 from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.readers.images import ImageReader
-from batchinference.pipeline.storage import Address
 from batchinference.pipeline.whole_files import GROUP_FILES
-from batchinference.spec.read import ImageOptions
 from support.inputs.read_files import open_input, read_files
 
 SKIMAGE = Path(skimage.data_dir)
@@ -162,12 +159,12 @@ def test_missing_file_fails_the_job(tmp_path: Path) -> None:
         opened.read()
 
 
-def test_out_of_memory_is_not_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+def test_out_of_memory_in_a_decoder_is_a_failed_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
         raise MemoryError
 
     Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
     monkeypatch.setattr(Image, "open", full)
-    reader = ImageReader(ImageOptions())
-    with pytest.raises(MemoryError):
-        list(reader.read(Address(str(tmp_path / "image.png"))))
+    assert read_files("images", tmp_path).bad == {(0, 0): "MemoryError: "}

@@ -26,7 +26,8 @@ def test_missing_package_error_has_the_install_command() -> None:
             need("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
         assert caught.value.message == (
             "the format 'x' needs the package no-such-module: "
-            "pip install 'batchinference[formats]', or an image that has it"
+            "pip install './jobs[formats]' in a checkout of the repository of "
+            "BatchInference, or use the image"
         )
 
 
@@ -38,7 +39,7 @@ def test_check_does_not_import_the_package(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_extras_match_pyproject() -> None:
     project = tomllib.loads((ROOT / "jobs/pyproject.toml").read_text())["project"]
-    extras = {f"{project['name']}[{extra}]" for extra in project["optional-dependencies"]}
+    extras = {f"./jobs[{extra}]" for extra in project["optional-dependencies"]}
     assert set(EXTRAS.values()) == extras
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
+from PIL import Image
 from ray.llm._internal.batch.stages.base import StatefulStageUDF
 from ray.llm._internal.batch.stages.chat_template_stage import ChatTemplateUDF
 from ray.llm._internal.batch.stages.prepare_multimodal_stage import PrepareMultimodalUDF
@@ -19,14 +24,17 @@ from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
 from batchinference.pipeline import retries
 from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.llm import files
 from batchinference.pipeline.llm.carried import ERROR
 from batchinference.pipeline.llm.files import ADAPTER_FILE, files_beside, files_of
+from batchinference.pipeline.llm.images import GuardedImages, Inlined
 from batchinference.pipeline.llm.requests import ADAPTER
 from batchinference.pipeline.llm.stages import GuardedEngine, GuardedStage, guarded
 from batchinference.pipeline.stores import object_store
 from batchinference.spec.models import VllmModel
 from support.documents.vllm_models import vllm
 from support.models.hub_cache import add_to_hub_cache
+from support.servers.loopback import handled_by
 from support.servers.openai import save_language_model
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
@@ -56,8 +64,14 @@ def model(**fields: Any) -> VllmModel:
     return VllmModel.model_validate(vllm(**fields))
 
 
+GUARDS: dict[Any, type[GuardedStage]] = {
+    vLLMEngineStageUDF: GuardedEngine,
+    PrepareMultimodalUDF: GuardedImages,
+}
+
+
 def stage(kind: Any, spec: VllmModel, **arguments: Any) -> Any:
-    guard = GuardedEngine if kind is vLLMEngineStageUDF else GuardedStage
+    guard = GUARDS.get(kind, GuardedStage)
     named = {"data_column": "data", "expected_input_keys": [], **arguments}
     return guarded(kind, guard, "ask", spec, "")(**named)
 
@@ -109,19 +123,82 @@ def test_tokenizer_error_fails_its_row_only(folder: str) -> None:
     assert [len(row.get("tokenized_prompt", [])) for row in found] == [1, 0, 2]
 
 
+def picture(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (2, 2)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@contextmanager
+def server_of_pictures() -> Iterator[str]:
+    """Serve `/a.png`, and for other paths what is no picture."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = picture("PNG") if self.path == "/a.png" else b"no picture"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    with handled_by(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def data_uri_of(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def shown(url: Any, **fields: Any) -> Row:
+    parts = [{"type": "image_url", "image_url": {"url": url}, "text": None, **fields}]
+    return {"messages": [{"role": "user", "content": parts}]}
+
+
 @pytest.mark.usefixtures("fake_vllm")
-def test_broken_image_fails_its_row_only(folder: str) -> None:
-    arguments = {"model_config_kwargs": {"model": ""}, "chat_template_content_format": "string"}
-    made = stage(PrepareMultimodalUDF, model(source=folder), **arguments)
-    broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    shown = {"messages": [{"role": "user", "content": [broken]}]}
-    found = made_of(made, chat("a"), shown, chat("b"))
-    assert [error.partition(":")[0] for error in errors(found)] == [
-        "",
-        "UnidentifiedImageError",
-        "",
-    ]
-    assert made.model_config.model == folder
+class TestImages:
+    def made_of(self, folder: str, *rows: Row, allow: list[str] | None = None) -> list[Row]:
+        inputs = {"photo": "image", "question": "text"}
+        spec = model(source=folder, inputs=inputs, images=["photo"], allow=allow or [])
+        arguments = {"model_config_kwargs": {"model": ""}, "chat_template_content_format": "string"}
+        made = stage(PrepareMultimodalUDF, spec, **arguments)
+        found = made_of(made, *rows)
+        assert made.model_config.model == folder
+        return found
+
+    def test_image_that_is_no_image_fails_its_row_only(self, folder: str) -> None:
+        broken = shown("data:image/png;base64,AAAA")
+        found = self.made_of(folder, chat("a"), broken, shown(data_uri_of(picture("PNG"))))
+        assert [error.partition(":")[0] for error in errors(found)] == [
+            *("", "UnidentifiedImageError", "")
+        ]
+        assert found[2]["multimodal_data"] == {"image": [(2, 2)]}
+
+    def test_addresses_are_fetched_by_the_rules_of_manifests(self, folder: str) -> None:
+        with server_of_pictures() as url, server_of_pictures() as private:
+            rows = [shown(f"{place}/{path}") for place in (url, private) for path in ("a.png", "b")]
+            found = self.made_of(folder, *rows, shown("file:///etc/passwd"), allow=[url])
+        assert found[0]["multimodal_data"] == {"image": [(2, 2)]}
+        expected = ["", "cannot identify image file", *["Add its prefix to model.allow"] * 2,
+                    "expected the address of an image: http://, https:// or data:"]  # fmt: skip
+        for error, part in zip(errors(found), expected, strict=True):
+            assert part in error
+        assert [bool(error) for error in errors(found)] == [False, True, True, True, True]
+
+    def test_engine_gets_texts_and_common_image_formats_only(self, folder: str) -> None:
+        uri = data_uri_of(picture("PNG"))
+        rows = [
+            shown(data_uri_of(picture("EPS"))),  # Pillow would start Ghostscript
+            shown("data:image/png,AAAA"),
+            shown(None, type="image_embeds", image_embeds="AAAA"),
+            shown(uri, uuid="1", image_embeds="AAAA"),
+        ]
+        *refused, cleaned = errors(self.made_of(folder, *rows))
+        expected = ["cannot identify image", "is in base64", "text and image_url, not 'image_emb"]
+        for error, part in zip(refused, expected, strict=True):
+            assert part in error
+        assert cleaned == ""
+        ((message,),) = [Inlined(model())(row["messages"]) for row in rows[3:]]
+        assert message["content"] == [{"type": "image_url", "image_url": {"url": uri}}]
 
 
 class Away(StatefulStageUDF):
@@ -151,7 +228,7 @@ def test_load_error_names_step_and_model(folder: str, tmp_path: Path) -> None:
         made_of(engine(model(source=folder), gpu_memory_utilization=2), {})
 
 
-def asking(adapter: str | None) -> Row:
+def asking(adapter: Any) -> Row:
     return {"prompt": "ab", "tokenized_prompt": [3, 4], "sampling_params": {"max_tokens": 9},
             ADAPTER: adapter}  # fmt: skip
 
@@ -178,9 +255,33 @@ class TestAdapters:
         missing = f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
         assert errors(found) == ["", missing, ""]
 
-    def test_address_as_adapter_is_rejected(self, folder: str) -> None:
-        (found,) = made_of(engine(self.with_adapters(folder)), asking("s3://adapters/poem"))
-        assert found[ERROR].startswith("NoAdapter: 's3://adapters/poem' is no id of the Hub")
+    def test_adapter_that_is_not_listed_fails_its_row(
+        self, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("poem", "ode"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / ADAPTER_FILE).write_text("{}")
+        below = self.with_adapters(folder, loraPath=str(tmp_path), loraAdapters=["poem"])
+        found = made_of(engine(below), asking("poem"), asking("ode"), asking(["poem"]))
+        assert errors(found) == [
+            "",
+            "NoAdapter: the adapter 'ode' is not in 'loraAdapters'",
+            "NoAdapter: expected the name of an adapter, got list",
+        ]
+        asked: list[str] = []
+
+        def download(name: str) -> Path:
+            asked.append(name)
+            return tmp_path
+
+        monkeypatch.setattr(files, "snapshot_download", download)
+        (tmp_path / ADAPTER_FILE).write_text("{}")
+        of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
+        rows = [asking(name) for name in ("org/poem", "evil/repo", "s3://adapters/poem", "/etc")]
+        assert [bool(error) for error in errors(made_of(engine(of_hub), *rows))] == [
+            *(False, True, True, True)
+        ]
+        assert asked == ["org/poem"]
 
     def test_adapter_outside_of_its_folder_fails_its_row(self, folder: str, tmp_path: Path) -> None:
         for name in ("private", "adapters/poem"):
@@ -213,7 +314,9 @@ class TestAdapters:
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
         reason = "step 'ask': the adapter 'org/poem' cannot be fetched: LocalEntryNotFoundError"
         with pytest.raises(JobFailure, match=reason) as caught:
-            made_of(engine(self.with_adapters(folder)), asking("org/poem"))
+            made_of(
+                engine(self.with_adapters(folder, loraAdapters=["org/poem"])), asking("org/poem")
+            )
         assert isinstance(caught.value.__cause__, LocalEntryNotFoundError)
 
 

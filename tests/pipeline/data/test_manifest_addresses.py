@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -14,16 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline import http_retries
-from batchinference.pipeline.readers import allowed, fetch
+from batchinference.pipeline.readers import allowed, fetch, manifest
 from batchinference.pipeline.readers.allowed import Allowed, Forbidden, is_public
 from batchinference.pipeline.readers.fetch import Fetcher
+from batchinference.pipeline.readers.manifest import ManifestReader
 from batchinference.pipeline.storage import Address
+from batchinference.spec.read import ManifestOptions
 from support.inputs.read_files import read_files
 from support.servers.loopback import handled_by
 
 SENT: list[dict[str, str]] = []
 """The headers of all requests."""
 BOMB = gzip.compress(bytes(8 << 20))
+GZIP = gzip.compress(b"whole")
+ENCODED = {"/whole": "gzip", "/cut": "gzip", "/strange": "br"}
+"""The encodings of answers that give no Content-Length. The gzip stream of `/cut` breaks off."""
 
 
 @contextmanager
@@ -36,14 +42,38 @@ def server_that_redirects(target: str = "") -> Iterator[str]:
             content = {"/secret": b"credentials", "/bomb": BOMB, "/large": bytes(2 << 20)}.get(
                 self.path
             )
-            self.send_response(302 if content is None else 200)
-            if content is None:
+            redirects = content is None and self.path not in ENCODED
+            self.send_response(302 if redirects else 200)
+            if redirects:
                 self.send_header("Location", self.path if self.path == "/loop" else target)
             if self.path == "/bomb":
                 self.send_header("Content-Encoding", "gzip")
-            self.send_header("Content-Length", str(len(content or b"")))
+            if encoding := ENCODED.get(self.path):
+                self.send_header("Content-Encoding", encoding)
+                content = GZIP[:-1] if self.path == "/cut" else GZIP
+            else:
+                self.send_header("Content-Length", str(len(content or b"")))
             self.end_headers()
             self.wfile.write(content or b"")
+
+    with handled_by(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def server_that_drips() -> Iterator[str]:
+    """Serve an answer whose headers come byte by byte."""
+    pause = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            SENT.append(dict(self.headers))
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            with suppress(OSError):
+                for _ in range(100):
+                    self.wfile.write(b".")
+                    pause.wait(0.01)
+                self.wfile.write(b"\r\nContent-Length: 1\r\n\r\nx")
 
     with handled_by(Handler) as port:
         yield f"http://127.0.0.1:{port}"
@@ -137,7 +167,7 @@ def test_redirect_to_a_private_server_is_refused(
         assert errors(tmp_path, uri, allow=[public, private]) == [""]
         (error,) = errors(tmp_path, f"{public}/loop", allow=[public])
         assert f"more than {fetch.MAX_REDIRECTS} redirects" in error
-    with server_that_redirects("file:///etc/passwd") as public:
+    with server_that_redirects("file:///etc/hostname") as public:
         (error,) = errors(tmp_path, f"{public}/there", allow=[public])
         assert "redirects lead to http:// and https:// only" in error
 
@@ -161,6 +191,62 @@ def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     with server_that_redirects() as url:
         (error,) = errors(tmp_path, f"{url}/large", allow=[url], on_unreachable="error")
     assert "has not sent everything within" in error
+
+
+def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MAX_SECONDS", 0.2)
+    before = len(SENT)
+    with server_that_drips() as url:
+        (error,) = errors(tmp_path, f"{url}/x", allow=[url], on_unreachable="error")
+    assert "has not sent everything within 0.2 s" in error
+    assert len(SENT) == before + 1, "it is not asked again"
+
+
+def test_gzip_stream_that_breaks_off_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
+    with server_that_redirects() as url:
+        uris = [f"{url}{path}" for path in ENCODED]
+        whole, cut, strange = errors(tmp_path, *uris, allow=[url], on_unreachable="error")
+    assert whole == ""
+    assert "/cut breaks off within its gzip stream" in cut
+    assert "the Content-Encoding 'br': only gzip is known" in strange
+
+
+def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def overloaded(_: Fetcher, url: str) -> bytes:
+        asked.append(url)
+        raise fetch.Away("busy", http_retries.LONGEST_PAUSE)
+
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr(Fetcher, "_get", overloaded)
+    with pytest.raises(fetch.Away):
+        Fetcher(Allowed(), 1).fetch_url("http://host/")
+    assert len(asked) == 1, "another try would begin after the longest pause"
+
+
+def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def fetched(_: Fetcher, uri: str, beside: Address) -> bytes:
+        begun.append(uri)
+        return bytes(1000)
+
+    monkeypatch.setattr(Fetcher, "fetch", fetched)
+    monkeypatch.setattr(manifest, "HELD_BYTES", 4000)
+    monkeypatch.setattr(manifest, "TABLE_BYTES", 1)
+    pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), tmp_path / "a.parquet")
+    file = Address(str(tmp_path / "a.parquet"))
+    reader = ManifestReader(ManifestOptions(max_bytes=1000))
+    reader.prepare([file])
+    yielded = 0
+    for table in reader.read(file):
+        yielded += table.num_rows
+        assert len(begun) <= yielded + 4 + 1, "the table that is yielded, and the row behind it"
+    assert yielded == len(begun) == 26
 
 
 def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
@@ -201,7 +287,7 @@ def test_manifest_in_a_bucket_reads_its_own_bucket_only(
     if ok:
         policy.check_stored(Address(uri), manifest)
     else:
-        with pytest.raises(Forbidden, match=r"Add its prefix to read\.options\.allow"):
+        with pytest.raises(Forbidden, match="outside of the manifest's own bucket or directory"):
             policy.check_stored(Address(uri), manifest)
 
 

@@ -172,7 +172,7 @@ def test_missing_library_error_has_the_install_command(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "transformers", None)
     reason = (
         r"the runtime 'transformers' needs the package transformers: "
-        r"pip install 'batchinference\[pipeline\]'"
+        r"pip install '\./jobs\[pipeline\]'"
     )
     for use in (check_runtime, partial(load_runtime, device=Device())):
         with pytest.raises(ModelLoad, match=reason):

@@ -48,6 +48,17 @@ def test_several_columns_are_named_arrays() -> None:
     assert all(np.array_equal(arrays[name], values) for name, values in COLUMNS.items())
 
 
+def test_name_that_leads_out_of_an_archive_is_refused() -> None:
+    unsafe = ["../../evil", "/tmp/evil", "a/../../b", "..\\evil", "C:\\evil", "a//b", "a\0b"]
+    for name in unsafe:
+        with pytest.raises(BadOutput, match="cannot be the name of an array") as caught:
+            file_of(pa.table({"good": [1], name: [2]}))
+        assert repr(name) in str(caught.value)
+    good = ["a/b", "..", "..a", "a..b", "a:b", "grün x", "file"]
+    _, arrays = file_of(pa.table({name: [1] for name in good}))
+    assert sorted(arrays) == sorted(good)
+
+
 def test_lists_of_one_length_are_array_rows() -> None:
     _, floats = file_of(pa.table({"v": pa.array([[1.0, 2.0], [3.0, 4.0]])}))
     assert floats.tolist() == [[1.0, 2.0], [3.0, 4.0]]

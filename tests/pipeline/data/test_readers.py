@@ -142,7 +142,8 @@ def test_missing_library_is_reported_at_open(
         open_input(format_, tmp_path)
     assert str(caught.value) == (
         f"the format '{format_}' needs the package {library.replace('_', '-')}: "
-        "pip install 'batchinference[formats]', or an image that has it"
+        "pip install './jobs[formats]' in a checkout of the repository of "
+        "BatchInference, or use the image"
     )
 
 

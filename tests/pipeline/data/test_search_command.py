@@ -124,8 +124,11 @@ def test_model_of_an_output_is_not_loaded_unless_trusted(tmp_path: Path) -> None
     assert f"a model that '{out}' names" in result.stderr
     assert "--trust-output" in result.stderr
     assert not marker.exists()
-    search(out, "--text", "a cat", "--trust-output")
+    result = search(out, "--text", "a cat", "--trust-output")
     assert marker.exists()
+    loaded = {"runtime": "torch", "factory": "os:system"}
+    loaded["factoryArgs"] = spec["steps"][0]["model"]["factoryArgs"]
+    assert result.stderr.startswith(f"search: '{out}' is trusted: loading {json.dumps(loaded)}\n")
 
 
 def test_own_job_file_embeds_the_query(tmp_path: Path, bert: str) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import pickle
+import re
 import stat
 import threading
 from functools import cached_property
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow.fs as pafs
 import pytest
 
+from batchinference.pipeline.failures import BadOutput, cause_of
 from batchinference.pipeline.storage import Address, base_name
 
 
@@ -111,10 +115,30 @@ def test_path_is_normalized() -> None:
         assert (Address(uri) / "c").path == f"{path}/c"
 
 
-def test_write_makes_directories_and_a_file_readable_by_all(tmp_path: Path) -> None:
-    Address(str(tmp_path / "a/b/c")).write(b"x")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_write_makes_directories_and_a_file_with_the_permissions_of_the_umask(
+    tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        Address(str(tmp_path / "a/b/c")).write(b"x")
+    finally:
+        os.umask(before)
     assert (tmp_path / "a/b/c").read_bytes() == b"x"
-    assert stat.S_IMODE((tmp_path / "a/b/c").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "a/b/c").stat().st_mode) == mode
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode | mode >> 2 & 0o111
+
+
+def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
+    place = Address(str(tmp_path / "a"))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with patch("os.fsync", side_effect=full), pytest.raises(OSError, match="full") as caught:
+        place.write(b"x")
+    failure = cause_of(caught.value)
+    assert failure.reason == "BadOutput"
+    words = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
+    assert re.fullmatch(f"the disk of '{tmp_path}'{words}", failure.message)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
@@ -157,3 +181,23 @@ def test_temporary_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(seen) == 1
     assert seen[0].startswith(".")
     assert seen[0].endswith(".tmp")
+
+
+def test_linked_directories_of_partitions_are_not_followed(tmp_path: Path) -> None:
+    output, other = tmp_path / "out", tmp_path / "other"
+    for folder in (output / "class=cat", other / "day=1"):
+        folder.mkdir(parents=True)
+        (folder / "part-1.parquet").write_text("a")
+    (output / "class=dog").symlink_to(other)
+    (output / "class=cat" / "day=1").symlink_to(other / "day=1")
+    place = Address(str(output))
+    found = [place.below(info.path) for info in place.data_files()]
+    assert found == ["class=cat/part-1.parquet"]
+    assert place.inside("class=cat/part-2.parquet") == place / "class=cat/part-2.parquet"
+    for name in ("class=dog/x", "class=dog/day=1/x", "class=cat/day=1/x"):
+        with pytest.raises(BadOutput, match="leads out of the output by a symbolic link"):
+            place.inside(name)
+    (tmp_path / "link").symlink_to(output)
+    linked = Address(str(tmp_path / "link"))
+    assert [linked.below(info.path) for info in linked.data_files()] == found
+    assert linked.inside("x") == linked / "x", "the user's own link to the output is followed"

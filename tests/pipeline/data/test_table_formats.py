@@ -82,6 +82,12 @@ class TestDelta:
         assert table.metadata().partition_columns == ["kind", "day"]
         assert in_order(delta_rows(tmp_path)) == CLASSES.to_pylist()
 
+    def test_long_partition_value_is_kept_in_the_table(self, tmp_path: Path) -> None:
+        """Its directory has a part of it only."""
+        rows = rows_of(kind=["\u4e2d" * 60, None, "b"], id=[1, 2, 3])
+        run_job(tmp_path / "in", delta(tmp_path, partitionBy=["kind"]), [rows])
+        assert in_order(delta_rows(tmp_path)) == in_order(rows.to_pylist())
+
     def test_existing_table_keeps_its_partitions(self, tmp_path: Path) -> None:
         run_job(tmp_path / "in", delta(tmp_path, partitionBy=["kind"]), [CLASSES])
         added = rows_of(id=[3], kind=["dog"], day=[None])
@@ -286,5 +292,17 @@ def test_missing_library_error_has_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "_LIBRARIES", {"delta": "no_such_module"})
-    with pytest.raises(BadOutput, match=r"pip install 'batchinference\[formats\]'"):
+    with pytest.raises(BadOutput, match=r"pip install '\./jobs\[formats\]'"):
         open_job(tmp_path / "in", delta(tmp_path))
+
+
+def test_iceberg_table_that_names_a_class_is_refused(tmp_path: Path) -> None:
+    catalog = catalog_of(tmp_path)
+    catalog.create_namespace("ns")
+    name = "pyiceberg.table.locations.ObjectStoreLocationProvider"
+    catalog.create_table(
+        "ns.rows", rows_of(id=[1]).schema, properties={"write.py-location-provider.impl": name}
+    )
+    refused = r"the property 'write.py-location-provider.impl' of the table names a class"
+    with pytest.raises(BadOutput, match=refused):
+        run_job(tmp_path / "in", iceberg(tmp_path, mode="append"), [rows_of(id=[1])])

@@ -117,7 +117,7 @@ def test_missing_library_error_has_the_install_command(
     format_: str, fields: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(table_sources.LIBRARIES, format_, "not_installed")
-    with pytest.raises(BadInput, match=r"pip install 'batchinference\[formats\]'"):
+    with pytest.raises(BadInput, match=r"pip install '\./jobs\[formats\]'"):
         opened(format_, **fields)
 
 

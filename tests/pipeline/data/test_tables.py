@@ -26,6 +26,7 @@ from batchinference.pipeline.owner import is_complete
 from batchinference.pipeline.sample import first_rows
 from batchinference.pipeline.storage import Address
 from batchinference.pipeline.tables import Fence, reaching_table
+from batchinference.pipeline.tables.base import read_receipts, receipt
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 
 Row = dict[str, Any]
@@ -326,3 +327,19 @@ def test_type_conflict_names_the_column(target: Target) -> None:
     with pytest.raises(BadOutput, match="text"):
         target.run(numbered(0), conflicting)
     assert target.rows() == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"path": "../elsewhere/part-0.parquet"}, {"path": "s3:///secret"}, {"path": 3}, {}],
+    ids=str,
+)
+def test_receipt_of_a_file_outside_the_table_is_refused(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    """Whoever can write to the output could have the table read another file."""
+    ending, content = receipt(pa.schema([]), **fields)
+    place = Address(str(tmp_path / f"part{ending}"))
+    place.write(content)
+    with pytest.raises(BadOutput, match=r"part\.json' is damaged, so its rows cannot be committed"):
+        read_receipts([place], lambda entry: [entry["path"]])

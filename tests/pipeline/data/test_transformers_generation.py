@@ -64,8 +64,6 @@ def test_prompt_and_answer_must_fit_into_the_model(short_model: str, tiny: Tiny)
     reason = "512 tokens and sampling.max_new_tokens is 6, but the model has 512 positions"
     with pytest.raises(ValueError, match=reason):
         generated(short_model, ["a", "x" * 511])
-    with pytest.raises(ValueError, match="max_new_tokens is 88, but"):
-        generated(short_model, ["x" * 511], sampling={"max_length": 600})
     # positions that are computed, not learned, have no limit
     assert generated(tiny("text_model"), ["x" * 511])
 
@@ -187,6 +185,25 @@ def test_seeded_text_depends_on_the_prompt_only(tiny: Tiny, name: str) -> None:
     assert all(map(str.__ne__, whole, other))
 
 
+def test_length_of_the_model_does_not_count_padding(short_model: str) -> None:
+    """It comes with some models. With it, the text depends on the longest prompt of the batch."""
+    config = transformers.GenerationConfig.from_pretrained(short_model)
+    transformers.GenerationConfig(**{**config.to_diff_dict(), "max_length": 20}).save_pretrained(
+        short_model
+    )
+    texts = ["a", "x" * 15]
+    sampling = {"suppress_tokens": [config.eos_token_id]}
+    alone = [generated(short_model, [text], sampling=sampling)[0] for text in texts]
+    assert generated(short_model, texts, sampling=sampling) == alone
+
+
+def test_max_length_is_for_models_with_an_encoder(tiny: Tiny) -> None:
+    """It counts the new tokens there."""
+    source = tiny("encoder_decoder")
+    alone = [generated(source, [text], sampling={"max_length": 7})[0] for text in TEXTS]
+    assert generated(source, TEXTS, sampling={"max_length": 7}) == alone
+
+
 def test_seeded_sequences_of_a_row_differ(tiny: Tiny) -> None:
     sampling = {**DRAWN, "num_return_sequences": 3}
     found = generated(tiny("text_model"), TEXTS, sampling=sampling)
@@ -228,6 +245,8 @@ def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:
         ({"temprature": 5}, "no parameter 'temprature'; did you mean 'temperature'"),
         ({"max_new_tokens": -1}, "sampling: .*max_new_tokens"),
         (per_batch, "'seed' cannot be had with 'typical_p': set it to 1.0"),
+        ({"max_length": 20}, "'max_length' counts the prompt with its padding.*'max_new_tokens'"),
+        ({"min_length": 20}, "'min_length' counts the prompt with its padding.*'min_new_tokens'"),
     ):
         with pytest.raises(ModelLoad, match=reason):
             loaded("text-generation", tiny("text_model"), ["text"], sampling=sampling)

@@ -147,7 +147,7 @@ def test_sharded_model_is_distributed_and_others_are_moved(bert: str) -> None:
 @pytest.mark.usefixtures("counted_gpus")
 def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(ModelLoad, match=r"needs the package accelerate: pip install 'batchinf"):
+    with pytest.raises(ModelLoad, match=r"needs the package accelerate: pip install './jobs"):
         loaded("feature-extraction", bert, ["text"], Device("cuda", count=2))
 
 

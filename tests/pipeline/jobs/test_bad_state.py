@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.pipeline import rivals
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.crash_points import Place, local_place
@@ -162,7 +163,10 @@ class TestUnfinished:
         outputs.put(outputs.unfinished, file, damage)
         outputs.finished(outputs.job)
 
-    def test_owner_of_a_later_version_is_respected(self, outputs: Outputs) -> None:
+    def test_owner_of_a_later_version_is_respected(
+        self, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rivals, "PATIENCE_SECONDS", 0.2)  # its process is not known
         outputs.put(outputs.unfinished, "job.json", "a later version's")
         outputs.finished(outputs.job)
 

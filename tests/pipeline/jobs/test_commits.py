@@ -470,3 +470,21 @@ class TestSink:
 
     def test_sink_passes_rows_per_file_to_ray(self, commit: Commit) -> None:
         assert CommitSink(commit, 42).min_rows_per_write == 42
+
+
+def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    planted = tmp_path / "out" / "value=1"
+    planted.symlink_to(other)
+    commit = Commit(attempt, ParquetWriter("snappy"), Cut(partition_by=("value",)))
+    rows_to_put = rows.with_ids(pa.table({"text": ["a"], "value": [1]}), 0, 0)
+    with pytest.raises(BadOutput, match="value=1' leads out of the output by a symbolic link"):
+        commit.put(rows_to_put, 0)
+    assert list(other.iterdir()) == []
+    theirs = other / f"{attempt.layout.part_name(1, 0, 'ab')}.parquet"
+    theirs.write_text("not ours")
+    attempt.remove_all_but([])
+    assert theirs.exists()

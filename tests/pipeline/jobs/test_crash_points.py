@@ -234,6 +234,29 @@ def test_overwrite_removes_the_success_mark_before_the_rows(place: Place, old: P
     assert faults(check, [n for n in every_step(steps) if n <= begins]) == {}
 
 
+@on_disk_and_long_on_s3
+def test_overwrite_changes_nothing_before_all_steps_have_loaded(place: Place) -> None:
+    """A model that is named wrongly, or a constructor that raises, costs no rows."""
+    place.run(other_job(place, "old"))
+    before = files_of(place.directory / "old")
+    job = place.job("old", mode="overwrite")
+    job["spec"]["steps"].append({"name": "bad", "python": {"callable": f"{__name__}:Broken"}})
+    failed = place.run(job)
+    assert failed.report.reason == "ModelLoad"
+    assert "no such weights" in (failed.report.message or "")
+    assert failed.steps == [END]
+    assert files_of(place.directory / "old") == before
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise OSError("no such weights")
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 @on_disk
 def test_append_keeps_the_rows_of_earlier_jobs(place: Place, old: Path) -> None:
     before = frozenset(Seen(old).names())

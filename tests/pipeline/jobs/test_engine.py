@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batchinference.pipeline import engine
+from batchinference.pipeline.failures import Interrupted, JobFailure
 from batchinference.plan.writing import with_writers
 
 SCRIPT = """
 import os, signal, sys
 import ray
-from batchinference.pipeline.engine import embedded
+from batchinference.pipeline.engine import embedded, ray_files
 from batchinference.plan.writing import with_writers
 
 def mine(number, frame):
     pass
 
 signal.signal(signal.SIGTERM, mine)
-with embedded(cpus=1.5, directory=sys.argv[1], quiet=True):
+with ray_files() as files, embedded(1.5, sys.argv[1], files, quiet=True):
+    print("private", oct(os.stat(files.path).st_mode & 0o777) == "0o700")
+    print("session", os.path.isdir(files.logs))
     print("cpus", ray.cluster_resources()["CPU"] == with_writers(len(os.sched_getaffinity(0))))
     print("handler", signal.getsignal(signal.SIGTERM) is mine)
     print("module", ray.get(ray.remote(lambda: __import__("beside_the_file").VALUE).remote()))
@@ -33,6 +39,7 @@ try:
 except Exception as error:
     print("afterwards", "started" in str(error))
 print("up", ray.is_initialized())
+print("left", os.path.exists(files.path))
 """
 
 
@@ -53,15 +60,43 @@ def test_embedded_ray_has_cpus_for_write_tasks(
     monkeypatch.setenv("PYTHONPATH", "before")
     monkeypatch.syspath_prepend("unused")  # restores sys.path
     handler = signal.getsignal(signal.SIGTERM)
-    with engine.embedded(1.5, str(tmp_path), quiet=True) as found:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "shared by all runs")
+    files = engine.RayFiles(str(tmp_path / "ray"))
+    with engine.embedded(1.5, str(tmp_path), files, quiet=True) as found:
         assert found == {"CPU": 2.0}
+        assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
         assert signal.getsignal(signal.SIGTERM) is handler
         assert len(started) == 1
     cpus = with_writers(len(os.sched_getaffinity(0)))
-    assert started == [{"num_cpus": cpus, "include_dashboard": False, "log_to_driver": False}, {}]
+    settings = {"num_cpus": cpus, "include_dashboard": False, "log_to_driver": False}
+    assert started == [{**settings, "_temp_dir": f"{files.path}/r"}, {}]
+    assert os.environ["RAY_AUTH_TOKEN"] == "shared by all runs"
     assert engine.auto_init_hook.enable_auto_connect is False
     assert sys.path[0] == str(tmp_path)
     assert os.environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}before"
+
+
+@pytest.mark.parametrize("base", ["", "a" * 80])
+def test_files_of_ray_are_private_and_short_enough_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}{base}")
+    with engine.ray_files() as files:
+        assert stat.S_IMODE(Path(files.path).stat().st_mode) == 0o700
+        assert (
+            len(f"{files.of_ray}/session_2026-01-01_00-00-00_000000_4194304/sockets/raylet.1") < 104
+        )
+    assert not Path(files.path).exists()
+
+
+def test_logs_of_ray_stay_when_a_message_names_them() -> None:
+    with pytest.raises(JobFailure), engine.ray_files() as files:
+        raise JobFailure(f"Ray could not start. Its logs: {files.path}")
+    assert Path(files.path).exists()
+    Path(files.path).rmdir()
+    with pytest.raises(Interrupted), engine.ray_files() as files:
+        raise Interrupted("stopped by SIGINT")
+    assert not Path(files.path).exists()
 
 
 @pytest.mark.long("memory")
@@ -72,6 +107,9 @@ def test_embedded_ray_on_this_machine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert said == {
+        "private": "True",
+        "session": "True",
+        "left": "False",
         "cpus": "True",
         "handler": "True",
         "module": "7",

@@ -7,7 +7,13 @@ import pickle
 
 import pytest
 from ray.data.exceptions import SystemException
-from ray.exceptions import RayTaskError, WorkerCrashedError
+from ray.exceptions import (
+    ActorUnavailableError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from batchinference.pipeline.failures import (
     MAX_MESSAGE,
@@ -17,6 +23,7 @@ from batchinference.pipeline.failures import (
     StorageAway,
     cause_of,
 )
+from batchinference.spec.causes import Cause
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -83,11 +90,11 @@ def test_denied_storage_is_bad_input() -> None:
         (caused(RuntimeError("outer"), ValueError("inner")), "ValueError: inner"),
         (in_a_task(ValueError("in a task")), "ValueError: in a task"),
         (
-            caused(WorkerCrashedError(), SystemException()),
-            "WorkerCrashedError: The worker died unexpectedly",
+            RayActorError(error_msg="The actor died because of an error in its creation task: no"),
+            "RayActorError: The actor died because of an error in its creation task",
         ),
     ],
-    ids=["key", "lines", "silent", "cause", "task", "marked by Ray Data"],
+    ids=["key", "lines", "silent", "cause", "task", "constructor"],
 )
 def test_anything_else_becomes_a_failure_of_the_application(
     error: BaseException, words: str
@@ -97,6 +104,33 @@ def test_anything_else_becomes_a_failure_of_the_application(
     assert found.reason == "Application"
     assert found.message.startswith(words)
     assert "\n" not in found.message
+
+
+NO_STEP = "a process that reads, runs steps or writes died again and again"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [
+        (caused(WorkerCrashedError(), SystemException()), "WorkerCrashed", NO_STEP),
+        (in_a_task(WorkerCrashedError()), "WorkerCrashed", NO_STEP),
+        (RayActorError(error_msg="class_name: MapWorker(MapBatches(slow))"), "WorkerCrashed",
+         "a process of step 'slow' died again and again (RayActorError): it was killed because "
+         "memory ran out, or native code crashed"),
+        (ActorUnavailableError("Socket closed", None), "WorkerCrashed", NO_STEP),
+        (OutOfMemoryError("Task was killed due to the node running low on memory"), "OutOfMemory",
+         "memory ran out in a process that reads, runs steps or writes: give it more memory"),
+    ],
+    ids=["task", "within a task", "actor", "unavailable", "memory"],
+)  # fmt: skip
+def test_dead_process_is_no_error_of_a_step(error: BaseException, reason: str, words: str) -> None:
+    """Its words are short, and name the step where Ray does."""
+    found = cause_of(error)
+    assert found.reason == reason
+    assert found.message.startswith(words)
+    assert "batchSize" in found.message
+    assert len(found.message) < 400
+    assert reason in set(Cause)
 
 
 def test_circular_chain_of_causes_ends() -> None:

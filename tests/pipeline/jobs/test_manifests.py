@@ -15,26 +15,31 @@ from batchinference.pipeline.pieces import Counts, Piece, WrittenFile, counts_of
 from support.outputs.made import piece
 
 FILES = st.integers(0, 3) | st.integers(0, rows.MAX_FILES - 1)
-ROWS = st.integers(0, 40) | st.integers(0, (1 << rows.ROW_BITS) - 2)
+ROWS = st.integers(0, 40) | st.integers(0, (1 << rows.ROW_BITS) - 42)
 COUNTS = st.builds(Counts, *[st.integers(0, 10**12)] * 4)
 TEXT = st.text(max_size=9)
 PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
-FILE = st.builds(WrittenFile, TEXT, st.integers(0, 2**50), st.integers(0, 2**32 - 1))
+NAMES = st.from_regex(r"([a-z=]{1,9}/)?part-[0-9a-f]{8}\.parquet", fullmatch=True)
+FILE = st.builds(WrittenFile, NAMES, st.integers(0, 2**50), st.integers(0, 2**32 - 1))
+RANGES = st.builds(
+    lambda file, first, count: (file, first, first + count), FILES, ROWS, st.integers(1, 40)
+)
 PIECES = st.builds(
     Piece,
     counts=COUNTS,
-    ranges=st.lists(st.tuples(FILES, ROWS, ROWS), max_size=5),
+    ranges=st.lists(RANGES, max_size=5),
     shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, rows.WHOLE - 1)), max_size=5),
     data=st.lists(FILE, max_size=3),
     columns=PAIRS_OF_TEXT,
     errors=st.none() | FILE,
 )
+NOTES = st.dictionaries(st.text(), st.integers(0, 99) | st.floats(0, 1)).map(json.dumps)
 MANIFESTS = st.builds(
     Manifest,
     task=st.integers(0, 99_999_999),
     pieces=st.lists(PIECES, max_size=3),
     ends=st.lists(st.tuples(FILES, ROWS), max_size=5),
-    notes=PAIRS_OF_TEXT,
+    notes=st.lists(st.tuples(st.text(), NOTES), max_size=3),
 )
 
 

@@ -329,6 +329,60 @@ def test_damaged_job_json_is_rejected(tmp_path: Path, mode: str, content: bytes)
     assert files_below(tmp_path) == before
 
 
+WRONG_FIELDS = {
+    "work": ["00000", "", "A" * 64, "../" * 20, 3],
+    "attempt": [-1, "1", 1.0, True, 10**9],
+    "run": ["", "../../x", "0" * 31, 7],
+    "begun": ["yes", 1],
+    "job": [None, 3, "x" * 9000],
+    "errors": [None, ["/"]],
+    "series": ["../x", "0" * 64],
+}
+
+
+@pytest.mark.parametrize("field", WRONG_FIELDS)
+def test_job_json_with_a_wrong_field_is_rejected(tmp_path: Path, field: str) -> None:
+    layout = layout_of(tmp_path / "out")
+    a_run(layout, complete=True)
+    stored = json.loads(layout.job.read())
+    for value in WRONG_FIELDS[field]:
+        if (field, value) == ("work", ""):  # of a claim, whose rows nothing tells
+            continue
+        layout.job.write(json.dumps(stored | {field: value}).encode())
+        before = files_below(tmp_path)
+        with pytest.raises(BadOutput, match=r"job\.json' is damaged"):
+            open_output(layout, "overwrite")
+        assert files_below(tmp_path) == before, value
+
+
+@pytest.mark.parametrize("place", ["table", "out/../table", "out/deep/../../table"])
+@pytest.mark.parametrize("state", ["_batchinference", "_batchinference/append-1"])
+def test_overwrite_deletes_no_file_of_another_directory(
+    tmp_path: Path, place: str, state: str
+) -> None:
+    """Somebody has written to the state where bad rows go."""
+    layout, work = layout_of(tmp_path / "out"), "0" * 64
+    a_run(layout, complete=True)
+    table = tmp_path / "table" / (layout_of(tmp_path, work).part_name(1, 0, "0") + ".parquet")
+    table.parent.mkdir()
+    table.write_bytes(b"another table")
+    stored = json.loads(layout.job.read()) | {"work": work, "errors": f"{tmp_path}/{place}"}
+    (layout.output / state / "job.json").write(json.dumps(stored).encode())
+    opened(layout, "overwrite")
+    assert table.read_bytes() == b"another table"
+
+
+@pytest.mark.parametrize("place", ["out/_bad", "errors"])
+def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place: str) -> None:
+    """They are below the output, or where this job puts its own."""
+    errors = tmp_path / place
+    earlier = layout_of(tmp_path / "out", THEIRS, errors)
+    a_run(earlier, complete=True)
+    assert data_files(errors)
+    opened(layout_of(tmp_path / "out", OURS, errors), "overwrite")
+    assert not data_files(errors)
+
+
 @MODES
 def test_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
     (tmp_path / "out").write_text("a file")

@@ -75,6 +75,15 @@ def test_job_that_is_done_is_at_100_percent_of_its_rows(
     assert (progress.estimated, progress.eta, meter.counts) == (None, "0s", last)
 
 
+def test_speed_of_a_finished_job_is_that_of_its_time_of_running() -> None:
+    """The summary shows both beside each other."""
+    meter = Meter(RowCount(400, estimated=False), before=100)
+    meter.read(Counts(read=399), 1.0)
+    meter.finish(Counts(read=400), seconds=20.0)
+    assert meter.progress is not None
+    assert meter.progress.rows_per_second == 15.0
+
+
 def test_unknown_total_has_no_percent_and_eta() -> None:
     progress = shown_at(None, (0, 0), (100, 10))
     assert progress == Progress(rows=100, rowsPerSecond=10.0)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline import rivals
+from batchinference.pipeline import processes, rivals
 from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import owner_of
-from batchinference.pipeline.rivals import beating, identity_of
+from batchinference.pipeline.owner import Owner, owner_of
+from batchinference.pipeline.rivals import beating, check_alone, identity_of
 from batchinference.pipeline.storage import Address
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.held import Gate
 from support.jobs.on_ray import Run, job_document, run_job, write_lines
+from support.outputs.made import layout_of
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -30,20 +35,21 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
-    """Return a job as its driver reads it on a cluster."""
+    """Return a job as its driver reads it on a cluster, or without a uid a file on a machine."""
     if not (directory / "in").exists():
         write_lines(directory / "in", {"a.txt": ["one", "hold"]})
     document = job_document("reviews", directory / "in", directory / "out", **spec)
-    document["metadata"] |= {"namespace": "team", "uid": uid}
+    if uid:
+        document["metadata"] |= {"namespace": "team", "uid": uid}
     return document
 
 
 class HeldJob:
     """A job on the session's Ray, in a thread of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, uid: str = "first", **spec: object) -> None:
         self.gate = Gate(directory, "Holding")
-        self.document = resource(directory, "first", steps=self.gate.steps)
+        self.document = resource(directory, uid, steps=self.gate.steps, **spec)
         self.runs: list[Run] = []
         self.layout = Layout.of(parse(self.document).spec)
         running = threading.Event()
@@ -105,9 +111,42 @@ def test_attempts_of_one_resource_do_not_wait_for_each_other(
     assert run_job(resource(tmp_path, "first")).report.state == JobState.SUCCEEDED
 
 
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: str) -> None:
+    """As by a cron job that takes longer than its interval."""
+    held = HeldJob(tmp_path, "", write={"mode": mode})
+    try:
+        with patch.object(rivals, "this_process", lambda: "another process"):
+            run = run_job(held.document)
+        assert run.report.reason == "BadOutput"
+        assert f"is being written by {identity_of(parse(held.document))}" in str(run.report.message)
+    finally:
+        first = held.end()
+    assert first.report.state == JobState.SUCCEEDED
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == ["hold", "one"]
+
+
+@pytest.mark.parametrize(
+    ("process", "waits"),
+    [("MACHINE-1-0", False), ("elsewhere-1-0", True), ("", True)],
+    ids=["on this machine", "elsewhere", "unknown"],
+)
+def test_dead_run_of_the_same_file_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, waits: bool
+) -> None:
+    """On this machine at once, elsewhere when its heartbeat is missing."""
+    layout, clock = layout_of(tmp_path / "out"), itertools.count()
+    waited: list[float] = []
+    time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
+    monkeypatch.setattr(rivals, "time", time)
+    machine = processes.this_process().partition("-")[0]
+    dead = Owner.new(layout, 1, job="reviews on laptop")
+    check_alone(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
+    assert bool(waited) == waits
+
+
 def test_job_without_a_uid_is_identified_by_name_and_machine(tmp_path: Path) -> None:
-    document = resource(tmp_path, "x")
-    del document["metadata"]["uid"]
+    document = resource(tmp_path, "")
     assert identity_of(parse(document)).startswith("reviews on ")
 
 

@@ -14,14 +14,16 @@ from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.manifest import Manifest
 from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
 from batchinference.pipeline.rows import WHOLE
+from batchinference.pipeline.sealed import sealed, unsealed
 from batchinference.pipeline.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.storage import Address
+from support.documents.minimal import Document
 from support.outputs.made import OURS, THEIRS, piece
 
-DATA = WrittenFile("part-0.parquet", 17, 99)
+DATA = WrittenFile("part-aaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
 FULL = Snapshot(
     OURS,
-    "digest",
+    "0" * 64,
     [
         Piece(Counts(3, 4, 1, 1), [(0, 0, 3)], [], [DATA], [("text", "string")], DATA),
         piece(shares=[(1, 2, WHOLE // 2)]),
@@ -91,6 +93,64 @@ def test_snapshot_with_a_changed_number_is_refused(place: Address, digit: int) -
             place.write(changed)
             with pytest.raises(BadOutput, match=r"damaged|was written by version"):
                 Snapshot.read(place, OURS)
+
+
+WRONG_FILES = [
+    *({"name": f"{start}part-aaaaaaaa-1"} for start in ("../", "/", "x/../../", "x\\")),
+    *({"name": name} for name in ("", "part-bbbbbbbb-1", "notes.txt", 3)),
+    *({"bytes": size} for size in (-1, "17", True, 1.5)),
+    *({"crc32": value} for value in (-1, 1 << 32, None)),
+    {"more": 1},
+]  # fmt: skip
+WRONG_PIECES = [
+    *({"ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
+    {"shares": [[0, 0, WHOLE + 1]]}, {"shares": 3}, {"columns": [["a"]]}, {"columns": [[1, "a"]]},
+    {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaa-1"}, {"more": 1},
+]  # fmt: skip
+
+
+def test_wrong_fields_of_a_piece_are_refused(place: Address) -> None:
+    """The checksum fits: anybody can make one."""
+    stored = unsealed(json.loads(place.read()))
+    (first, second) = stored["pieces"]
+    pieces = [first | wrong for wrong in WRONG_PIECES]
+    pieces += [first | {"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES]
+    for wrong in pieces:
+        place.write(sealed(stored | {"pieces": [wrong, second]}))
+        with pytest.raises(BadOutput, match="damaged"):
+            Snapshot.read(place, OURS)
+        manifest = {"task": 0, "pieces": [wrong], "ends": [], "notes": []}
+        assert not is_manifest_of(OURS, sealed(manifest)), wrong
+
+
+def is_manifest_of(work: str, content: bytes) -> bool:
+    try:
+        return Manifest.parse(content).is_of(work)
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"attempt": -1}, {"attempt": "1"}, {"ends": [[0]]}, {"ends": [[0, -1]]}, {"input": "../x"}],
+    ids=str,
+)
+def test_wrong_fields_of_a_snapshot_are_refused(place: Address, wrong: Document) -> None:
+    place.write(sealed(unsealed(json.loads(place.read())) | wrong))
+    with pytest.raises(BadOutput, match="damaged"):
+        Snapshot.read(place, OURS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"task": -1}, {"task": "1"}, {"ends": [[0, "3"]]}, {"notes": [["step", "{"]]},
+     {"notes": [["step", '{"batch_size": "large"}']]}, {"notes": [["step", "[]"]]}, {"more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:
+    right = {"task": 0, "pieces": [], "ends": [], "notes": [["step", '{"batch_size": 8}']]}
+    assert is_manifest_of(OURS, sealed(right))
+    assert not is_manifest_of(OURS, sealed(right | wrong))
 
 
 def test_snapshot_of_other_work_is_refused(place: Address) -> None:

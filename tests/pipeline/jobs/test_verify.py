@@ -14,7 +14,9 @@ from batchinference.pipeline.owner import Owner
 from batchinference.pipeline.readers import reader_for
 from batchinference.pipeline.readers.fetch import Fetcher
 from batchinference.pipeline.rows import SKIPPED
+from batchinference.pipeline.storage import Address
 from batchinference.pipeline.verify import counting, input_rows, work_proof
+from batchinference.pipeline.verify.works import trusted_places
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.inputs.formats import CASES, write_images
@@ -174,6 +176,8 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
 ) -> None:
     write = of_table(TABLES[name], tmp_path)
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
+    (shown,) = trusted_places(Address(str(tmp_path / "out")))
+    assert f"sqlite:///{tmp_path}" in shown
     monkeypatch.setattr(work_proof, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found) == (0, {})

@@ -57,7 +57,10 @@ def test_endpoint_of_an_output_gets_no_credentials_unless_trusted(
     refused = invoke(output)
     assert refused.exit_code == 2
     assert f"'{output}' names the endpoint {s3.endpoint} for its input" in refused.stderr
-    assert verified(output, "--trust-output").exit_code == 0
+    trusted = invoke(output, "--trust-output")
+    assert trusted.exit_code == 0
+    place = f'connecting to the endpoint of its input "{s3.endpoint}"'
+    assert f"verify: '{output}' is trusted: {place}\n" in trusted.stderr
 
 
 def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.llm import Nodes, Tries
-from batchinference.pipeline.llm.processor import processor_of
+from batchinference.pipeline.llm.images import GuardedImages
+from batchinference.pipeline.llm.processor import IMAGES, processor_of
 from batchinference.plan.stages import Stage, stages_of
 from support.documents.minimal import Document
 from support.documents.parsed import steps_of
@@ -76,6 +77,8 @@ def test_model_has_the_stages_that_its_task_needs(
     built = processor(step)
     assert built.list_stage_names() == stages
     assert len(stage_of(step).beside) == len(stages) - 1, "the plan has CPUs for each"
+    if IMAGES in stages:
+        assert issubclass(built.get_stage_by_name(IMAGES).fn, GuardedImages)
 
 
 def test_engine_on_one_gpu(folder: str) -> None:

@@ -211,15 +211,15 @@ class TestAdditions:
         assert run_without_ray(other_job).state == JobState.SUCCEEDED
 
     def test_lose_their_errors_when_overwritten(self, place: Place) -> None:
-        fields = {
-            "steps": [{"name": "own", "python": {"callable": f"{__name__}:few"}}],
-            "errors": {"maxRows": 10, "path": str(place.directory / "bad")},
-        }
+        """The job that overwrites them has the same place for errors."""
+        errors = {"maxRows": 10, "path": str(place.directory / "bad")}
+        step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
+        fields: dict[str, Any] = {"steps": [step], "errors": errors}
         run_without_ray(place.job(**fields))
         place.add(c="c1 bad")
         run_without_ray(place.job(write={"mode": "append"}, **fields))
         assert [row["row"] for row in rows_of(place.directory / "bad")] == [1]
-        run_without_ray(place.job(source="other", write={"mode": "overwrite"}))
+        run_without_ray(place.job(source="other", write={"mode": "overwrite"}, errors=errors))
         assert list((place.directory / "bad").rglob("*.parquet")) == []
 
 

@@ -29,6 +29,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 
+from batchinference.pipeline import rivals
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.storage import Address
 from batchinference.spec.report import Report
@@ -215,6 +216,7 @@ def _run_in_child(
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a machine forgets what a process has written
+    rivals.PATIENCE_SECONDS = 0.2  # a process that is stopped writes no heartbeat
     steps = _Steps(Address(given["spec"]["write"]["path"]).path, stops, log)
     steps.count()
     if task is None:

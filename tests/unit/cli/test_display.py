@@ -6,13 +6,16 @@ import io
 import os
 import re
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 
-from batchinference.cli.display import Display
+from batchinference.cli.display import Display, short
+from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts, Progress
+from support.documents.minimal import document
 
 STAMP = "2026-01-02T03:04:05Z"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -127,6 +130,20 @@ def test_summary_of_a_failed_job_shows_its_reason() -> None:
     assert lines[:3] == ["job     mine", "result  failed", "        ModelLoad: there is no model"]
 
 
+def test_summary_of_an_interrupted_job_says_how_to_resume() -> None:
+    stopped = report(
+        JobState.FAILED,
+        reason="Interrupted",
+        message="stopped by SIGINT",
+        progress=Progress(rows=113, total=600, percent=18, rowsPerSecond=9.5),
+    )
+    assert summary(stopped)[1:4] == [
+        "result  interrupted; 113 of 600 rows are saved. Run the same command to resume.",
+        "        Interrupted: stopped by SIGINT",
+        "output  s3://out/result/",
+    ]
+
+
 def test_summary_without_counts_has_no_figures() -> None:
     lines = summary(report(JobState.FAILED, message="first\nsecond"))
     assert [line.split()[0] for line in lines] == ["job", "result", "first", "second", "output"]
@@ -137,6 +154,21 @@ def test_summary_shows_a_message_unchanged() -> None:
     message = "in [/tmp/x]: the columns are [image, text] :warning: " + "and more " * 30
     lines = summary(report(JobState.FAILED, message=message), width=40)
     assert lines[2] == "        " + message
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    bad = "\x1b]0;title\x07 \x1b[2J old\r new \u202egpj \x9b31m"
+    shown = "]0;title [2J old new gpj 31m"
+    failed = report(JobState.FAILED, message=bad).model_copy(update={"output": bad, "name": bad})
+    text = "\n".join(summary(failed))
+    assert text.count(shown) == 3
+    assert CONTROL.search(text) is None
+    assert short(bad) == shown
+    assert short([bad, 0.5]) == "[" + shown[:20] + ", 0.5000]"
+    console = Console(file=io.StringIO(), width=80)
+    with patch("batchinference.pipeline.sample.first_rows", lambda *_: [{f"name{bad}": bad}]):
+        Display(console).show_sample(parse(document("mine")), 1)
+    assert printed(console).splitlines()[1] == f"  name{shown}: {shown}"
 
 
 def test_summary_shows_an_address_unchanged() -> None:

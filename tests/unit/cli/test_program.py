@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
+from typer.testing import CliRunner
 
 from batchinference import __version__
+from batchinference.cli import exits, run
 from batchinference.cli.main import app
+from batchinference.spec.report import JobState, last_word_in
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step
 from support.jobs.command import PROGRAM
+from support.operator.objects import report
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -74,6 +78,18 @@ def test_invalid_job_is_refused_before_ray_starts(invoke: Invoke, write_job: Wri
     result = invoke("run", write_job(wrong))
     assert result.exit_code == 2
     assert result.stderr.startswith("job.yaml: spec.steps[0]: step 'keep' reads column 'txt'")
+
+
+def test_a_replaced_config_map_is_refused(
+    invoke: Invoke, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head of a RayJob has the digest of the file that the operator rendered."""
+    monkeypatch.setenv("BATCHINFERENCE_JOB_SHA256", "0" * 64)
+    monkeypatch.setattr("batchinference.rendering.objects.JOB_PATH", "job.yaml")
+    result = invoke("run", write_job(document()))
+    assert result.exit_code == 2
+    assert "the RayJob was created for 000" in result.stderr
+    assert "its ConfigMap was replaced" in result.stderr
 
 
 @pytest.fixture
@@ -139,3 +155,29 @@ def test_rendered_job_can_be_piped_into_plan(invoke: Invoke, job_file: Path) -> 
     again = invoke("plan", "-", stdin=config_map["data"]["job.yaml"])
     assert again.exit_code == 0
     assert again.stdout == invoke("plan", str(job_file)).stdout
+
+
+@pytest.mark.parametrize("on_a_cluster", [True, False])
+def test_driver_that_fails_ends_its_log_with_the_cause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    on_a_cluster: bool,
+) -> None:
+    """KubeRay keeps the end of the log when the report is lost with the head."""
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
+    failed = report(JobState.FAILED, reason="StorageAway", message="s3://lake is away")
+    monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
+    monkeypatch.setattr(run, "_run", lambda *_: failed)
+    options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)
+    assert run.run_file(str(tmp_path / "job.yaml"), options) == 1
+    *_, last = ["", *capsys.readouterr().err.splitlines()]
+    found = last_word_in(last)
+    assert found == (("StorageAway", "s3://lake is away") if on_a_cluster else None)
+
+
+def test_run_refuses_ray_client() -> None:
+    done = CliRunner().invoke(app, ["run", "job.yaml", "--address", "ray://head:10001"])
+    assert done.exit_code == exits.BAD_INPUT
+    assert "--address ray://head:10001: Ray Client cannot run a job" in done.stderr
+    assert "--address auto" in done.stderr

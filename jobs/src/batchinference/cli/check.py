@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from batchinference import __version__
 from batchinference.cli import exits
 from batchinference.cli.files import read_text
+from batchinference.cli.printing import echo
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import CPU_GROUP, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
@@ -36,7 +35,7 @@ from batchinference.spec.profiles import GPU
 def complain(file: str, error: SpecError) -> None:
     """Print what is wrong with a file, one line a fault."""
     for problem in error.problems:
-        typer.echo(f"{file}: {problem}", err=True)
+        echo(f"{file}: {problem}", err=True)
 
 
 def validate_files(files: list[str]) -> int:
@@ -65,7 +64,7 @@ def _validate_document(where: str, document: dict[str, Any]) -> bool:
     except SpecError as error:
         complain(where, error)
         return False
-    typer.echo(f"{where}: {job.metadata.name} is valid")
+    echo(f"{where}: {job.metadata.name} is valid")
     return True
 
 
@@ -105,7 +104,7 @@ def _print_plan(job: BatchInference) -> None:
         *(_stage_row(stage, plan.group_of(stage)) for stage in plan.stages),
         ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "-", CPU_GROUP),
     ])  # fmt: skip
-    typer.echo("")
+    echo("")
     cpus, memory = head_size(spec.cluster)
     _print_table([
         ("GROUP", "CPU", "DEVICES", "MEMORY", "MIN", "MAX"),
@@ -113,7 +112,7 @@ def _print_plan(job: BatchInference) -> None:
         *(_group_row(group) for group in plan.groups),
     ])  # fmt: skip
     for problem in check_cluster(spec, plan.groups):
-        typer.echo(f"a cluster would refuse this job: {problem}", err=True)
+        echo(f"a cluster would refuse this job: {problem}", err=True)
 
 
 def _stage_row(stage: Stage, group: str) -> tuple[str, ...]:
@@ -153,7 +152,7 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
 
 
 def _print_objects(job: BatchInference) -> None:

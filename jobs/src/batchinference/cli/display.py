@@ -18,6 +18,7 @@ from rich.progress import (
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
+from batchinference.text import in_one_line, without_controls
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH = 60
@@ -57,8 +58,10 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line as it is: what stands in brackets or is long is not rich's to change."""
-        self._console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        """Print a line as it is: rich changes no brackets and wraps nothing. Control characters of
+        data and messages do not reach the terminal."""
+        shown = without_controls(text)
+        self._console.print(shown, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def show(self, report: Report) -> None:
         if self._console.is_terminal:
@@ -86,9 +89,9 @@ class Display:
             parts = [f"{report.name}: {report.state.value}", *_progress(report)]
             self.say(", ".join(part for part in parts if part))
 
-    def summarize(self, report: Report) -> None:
-        """A table of how it went."""
-        lines = _summary(report)
+    def summarize(self, report: Report, *, resumes: bool = True) -> None:
+        """A table of how it went. `resumes` is whether the next run keeps the rows of this one."""
+        lines = _summary(report, resumes=resumes)
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
             self.say(name.ljust(width) + value.replace("\n", "\n" + " " * width))
@@ -100,7 +103,7 @@ class Display:
         for number, row in enumerate(first_rows(job.spec.write, rows)):
             self.say(f"row {number}:")
             for name, value in row.items():
-                self.say(f"  {name}: {short(value)}")
+                self.say(f"  {in_one_line(name)}: {short(value)}")
 
 
 def _progress(report: Report) -> list[str]:
@@ -111,8 +114,8 @@ def _progress(report: Report) -> list[str]:
     return [f"{progress.rows} rows", percent, _speed(report)]
 
 
-def _summary(report: Report) -> list[tuple[str, str]]:
-    lines = [("job", report.name), ("result", report.state.value)]
+def _summary(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
+    lines = [("job", report.name), ("result", _result(report, resumes=resumes))]
     if report.message:
         reason = f"{report.reason}: " if report.reason else ""
         lines.append(("", reason + report.message))
@@ -122,7 +125,7 @@ def _summary(report: Report) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.skipped} filtered out" if counts.skipped else ""
         lines.append(("rows", shown))
-    if speed := _speed(report):
+    if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
         lines.append(("speed", speed))
     if report.seconds:
         spent = ", ".join(f"{state} {value:.1f} s" for state, value in report.seconds.items())
@@ -133,6 +136,14 @@ def _summary(report: Report) -> list[tuple[str, str]]:
     return lines
 
 
+def _result(report: Report, *, resumes: bool) -> str:
+    progress = report.progress
+    if report.reason != "Interrupted" or progress is None or not resumes:
+        return report.state.value
+    total = f" of {progress.total}" if progress.total is not None else ""
+    return f"interrupted; {progress.rows}{total} rows are saved. Run the same command to resume."
+
+
 def _speed(report: Report) -> str:
     rate = report.progress.rows_per_second if report.progress else None
     return f"{rate:.1f} rows/s" if rate else ""
@@ -141,8 +152,8 @@ def _speed(report: Report) -> str:
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
     """A value in one line of about so many characters."""
     if isinstance(value, list):
-        head = ", ".join(f"{item:.4f}" if isinstance(item, float) else str(item)[:20]
-                         for item in value[:4])  # fmt: skip
+        items = (f"{item:.4f}" if isinstance(item, float) else str(item) for item in value[:4])
+        head = ", ".join(in_one_line(item)[:20] for item in items)
         return f"[{head}, ...] ({len(value)} values)" if len(value) > 4 else f"[{head}]"
-    text = str(value)
+    text = in_one_line(str(value))
     return text if len(text) <= width else text[:width] + "..."

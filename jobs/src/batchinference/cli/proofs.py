@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import typer
-
+from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Finding, Spot
 from batchinference.pipeline.verify.proof import Proof, Result, WorkProof
 
@@ -21,7 +20,7 @@ Line = tuple[str, str]
 def show(proof: Proof) -> None:
     """Print it."""
     for name, text in _lines(proof):
-        typer.echo(f"{name.ljust(WIDTH)}{text}".rstrip())
+        echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 
 
 def _lines(proof: Proof) -> Iterator[Line]:

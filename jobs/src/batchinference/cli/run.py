@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from batchinference.cli import exits
 from batchinference.cli.check import complain
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
+from batchinference.cli.printing import echo
 from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
+from batchinference.rendering.objects import check_mounted_file
+from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.profiles import GPU
-from batchinference.spec.report import REPORT_FILE, JobState, Report
+from batchinference.spec.report import REPORT_FILE, JobState, Report, last_word
 
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
@@ -31,8 +33,21 @@ class RunOptions:
 
 def run_file(file: str, options: RunOptions) -> int:
     """Run the job of a file; the exit code tells how it went."""
+    directory = directory_of(file)
+    if (options.address or "").startswith("ray://"):
+        echo(
+            f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "
+            "of the cluster with --address auto, or give the HOST:PORT of the cluster's GCS",
+            err=True,
+        )
+        return exits.BAD_INPUT
+    if problems := shadowing([str(directory)]):
+        echo("\n".join(f"{file}: {problem}" for problem in problems), err=True)
+        return exits.BAD_INPUT
     try:
-        job = parse_one(read_text(file))
+        text = read_text(file)
+        check_mounted_file(file, text, os.environ)
+        job = with_absolute_paths(parse_one(text), directory)
         if options.address is None:
             plan = plan_for_machine(job.spec)
         else:
@@ -44,16 +59,22 @@ def run_file(file: str, options: RunOptions) -> int:
         return exits.BAD_INPUT
     from batchinference.pipeline.failures import JobFailure
 
-    directory = directory_of(file)
-    job = with_absolute_paths(job, directory)
     try:
         if options.retry_errors:
             job = _with_retry(job)
         report = _run(job, plan, directory, options)
     except JobFailure as failure:  # without Ray there is no run to report on
-        typer.echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return exit_code(failure.reason)
-    return exits.SUCCESS if report.state == JobState.SUCCEEDED else exit_code(report.reason)
+        echo(f"{job.metadata.name}: {failure.message}", err=True)
+        return _failed(failure.reason, failure.message, options)
+    if report.state == JobState.SUCCEEDED:
+        return exits.SUCCESS
+    return _failed(report.reason, report.message, options)
+
+
+def _failed(reason: str | None, message: str | None, options: RunOptions) -> int:
+    if options.report_directory is not None:  # it is the driver of a cluster
+        echo(last_word(reason, message), err=True)
+    return exit_code(reason)
 
 
 def _with_retry(job: BatchInference) -> BatchInference:
@@ -74,19 +95,21 @@ def _with_retry(job: BatchInference) -> BatchInference:
 
 def pipeline_is_installed() -> bool:
     """Whether jobs can be run here; where not, what to install is said."""
+    import batchinference.pipeline  # noqa: F401 - before Ray reads its environment variables
+
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
         from batchinference.pipeline.libraries import PIPELINE_EXTRA, missing
 
-        typer.echo(f"{missing('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
+        echo(f"{missing('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
         return False
     return True
 
 
 def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
     from batchinference.cli.display import Display
-    from batchinference.pipeline.engine import connected, embedded
+    from batchinference.pipeline.engine import connected, embedded, ray_files
     from batchinference.pipeline.job import JobRun
     from batchinference.pipeline.nodes import check_nodes
     from batchinference.pipeline.supervise import stop_on_signals
@@ -100,12 +123,19 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
                 report = JobRun(job, plan, publish, stop).run()
         else:
             display.say(f"{job.metadata.name}: starting Ray on this machine")
-            with embedded(cpus_needed(plan), str(directory), quiet=not options.verbose) as found:
-                plan = plan_for_machine(job.spec, int(found.get(GPU, 0)), found, found["memory"])
-                for note in plan.notes:
-                    display.say(note)
-                report = JobRun(job, plan, publish, stop).run()
-    display.summarize(report)
+            with ray_files() as files:
+                cpus, quiet = cpus_needed(plan), not options.verbose
+                with embedded(cpus, str(directory), files, quiet=quiet) as found:
+                    gpus, memory = int(found.get(GPU, 0)), found["memory"]
+                    plan = plan_for_machine(job.spec, gpus, found, memory)
+                    for note in plan.notes:
+                        display.say(note)
+                    report = JobRun(job, plan, publish, stop).run()
+                ended = exits.SUCCESS if report.reason is None else exit_code(report.reason)
+                files.kept = ended == exits.JOB_FAILED
+            if files.kept:
+                display.say(f"Ray's logs of this run: {files.logs}")
+    display.summarize(report, resumes=not job.spec.why_not_retried)
     if report.state == JobState.SUCCEEDED and options.sample:
         display.show_sample(job, options.sample)
     return report

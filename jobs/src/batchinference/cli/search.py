@@ -6,16 +6,17 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import typer
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
+from batchinference.cli.printing import echo
 from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.expression import columns_of, parse_expression
 from batchinference.spec.nearest import MAX_FOUND
 from batchinference.spec.uris import Uri
+from batchinference.text import escaped_controls, in_one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +57,7 @@ class Hit:
 def search_output(output: str, options: SearchOptions) -> int:
     """Print the rows of an output that are nearest to the query; the exit code."""
     if problem := _problem(output, options):
-        typer.echo(problem, err=True)
+        echo(problem, err=True)
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
@@ -65,7 +66,7 @@ def search_output(output: str, options: SearchOptions) -> int:
     try:
         hits = _search(output, options)
     except JobFailure as failure:
-        typer.echo(f"search: {failure.message}", err=True)
+        echo(f"search: {failure.message}", err=True)
         return exit_code(failure.reason)
     _print_json(hits) if options.as_json else _print_table(hits)
     return exits.SUCCESS
@@ -101,7 +102,7 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
     choice = _choice(index, options.where)
     found = search(index, _embedded(index, options), options.count, choice)
     if found.passed_over:
-        typer.echo(f"search: {found.passed_over} row(s) have no embedding", err=True)
+        echo(f"search: {found.passed_over} row(s) have no embedding", err=True)
     similarities, rows = found.of(0)
     shown = [field.name for field in index.schema if not is_for_machines(field.type)]
     columns = index.take(rows, shown).to_pylist() if shown else [{}] * len(rows)
@@ -127,6 +128,7 @@ def _with_model(index: Index, options: SearchOptions) -> Index:
     Raises BadInput if only the output names the model: loading it may run code of whoever wrote
     the output, and send credentials to an endpoint of theirs."""
     from batchinference.pipeline.failures import BadInput
+    from batchinference.pipeline.search.query import named_model
 
     if options.job is not None:
         try:
@@ -140,6 +142,7 @@ def _with_model(index: Index, options: SearchOptions) -> Index:
             "model can run code and receive credentials. Pass --model JOB.yaml with the job that "
             "wrote the output, or --trust-output if you trust everyone who can write to it"
         )
+    echo(f"search: '{index.output.uri}' is trusted: loading {named_model(index)}", err=True)
     return index
 
 
@@ -162,7 +165,7 @@ def _print_json(hits: list[Hit]) -> None:
     from batchinference.pipeline.writers.json import to_json
 
     for hit in hits:
-        typer.echo(to_json(vars(hit)))
+        echo(escaped_controls(to_json(vars(hit))))
 
 
 def _print_table(hits: list[Hit]) -> None:
@@ -174,7 +177,12 @@ def _print_table(hits: list[Hit]) -> None:
     from batchinference.cli.display import short
 
     names = list(hits[0].columns) if hits else []
-    table = Table(*("RANK", "SIMILARITY", "ROW"), *map(escape, names), box=None, pad_edge=False)
+    table = Table(
+        *("RANK", "SIMILARITY", "ROW"),
+        *(escape(in_one_line(name)) for name in names),
+        box=None,
+        pad_edge=False,
+    )
     for hit in hits:
         own = (str(hit.rank), f"{hit.similarity:.4f}", str(hit.row))
         table.add_row(*own, *(Text(short(hit.columns[name], SHOWN_WIDTH)) for name in names))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import typer
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
+from batchinference.cli.printing import echo
 from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec.uris import Uri
 
@@ -23,7 +23,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
     try:
         TypeAdapter(Uri).validate_python(output)
     except ValidationError as error:
-        typer.echo(f"verify: '{output}': {error.errors()[0]['msg']}", err=True)
+        echo(f"verify: '{output}': {error.errors()[0]['msg']}", err=True)
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
@@ -33,12 +33,12 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
     try:
         proof = _proof(output, quick=quick, trusted=trusted)
     except JobFailure as failure:
-        typer.echo(f"verify: {failure.message}", err=True)
+        echo(f"verify: {failure.message}", err=True)
         return exit_code(failure.reason)
     except OSError as error:
-        typer.echo(f"verify: '{output}' cannot be read: {shown(str(error))}", err=True)
+        echo(f"verify: '{output}' cannot be read: {shown(str(error))}", err=True)
         return exits.JOB_FAILED
-    typer.echo(json.dumps(proof.as_json())) if as_json else show(proof)
+    echo(json.dumps(proof.as_json())) if as_json else show(proof)
     return _EXITS[proof.result.value]
 
 
@@ -47,6 +47,9 @@ def _proof(output: str, *, quick: bool, trusted: bool) -> Proof:
 
     from batchinference.pipeline.storage import Address
     from batchinference.pipeline.verify.verify import verify
+    from batchinference.pipeline.verify.works import trusted_places
 
+    for place in trusted_places(Address(output)) if trusted else ():
+        echo(f"verify: '{output}' is trusted: connecting to {place}", err=True)
     with Console(stderr=True).status(f"reading {output} and its input"):
         return verify(Address(output), quick=quick, trusted=trusted)

@@ -1,1 +1,8 @@
 """The pipeline: what a plan becomes on Ray Data."""
+
+import os
+import sys
+
+from batchinference.pipeline.autoload import without_autoload
+
+without_autoload(os.environ, sys.modules)

@@ -76,7 +76,8 @@ class Attempt:
         """All of its commits, one a task. One that is damaged counts as not made."""
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
             found = pool.map(lambda commit: _parsed(self.place / commit[0]), self._commits())
-            return [manifest for manifest in found if manifest is not None]
+            key = self.layout.key
+            return [one for one in found if one is not None and one.is_of(key)]
 
     def _commits(self) -> list[tuple[str, Counts]]:
         """The name and the counts of one manifest a task; of a task that was tried again always

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,7 @@ from batchinference.pipeline.prepare import Prepared
 from batchinference.pipeline.process_memory import MemoryWatch
 from batchinference.pipeline.snapshot import Snapshot
 from batchinference.pipeline.source import RowSource
-from batchinference.pipeline.stage import ErrorHandling, StageRunner
+from batchinference.pipeline.stage import ErrorHandling, StageRunner, load_steps
 from batchinference.pipeline.table_sink import sink_for
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
@@ -105,6 +106,50 @@ class Execution:
         return dataset
 
 
+class Loading:
+    """Loads each step once, as its replicas will, and keeps nothing. Engines of vLLM are left out:
+    they take minutes to start."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._under_way: Any = None
+        self._given_up = threading.Event()
+
+    def run(self) -> None:
+        """Raises what is wrong with a step."""
+        for stage in self._plan.stages:
+            if stage.steps and not stage.is_llm and not self._given_up.is_set():
+                task: Any = ray.remote(**self._arguments(stage))(_load)
+                self._under_way = task.remote(stage)
+                ray.get(self._under_way)
+
+    def drain(self) -> None:
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Make `run`, in another thread, raise soon."""
+        self._given_up.set()
+        if self._under_way is not None:
+            ray.cancel(self._under_way, force=True)
+
+    def _arguments(self, stage: Stage) -> dict[str, Any]:
+        """Those of a replica. The process ends with its task, so that it gives the device back."""
+        selector = _selector(self._plan, self._plan.group_of(stage)) if self._plan.groups else None
+        wanted = {
+            "num_gpus": stage.gpus,
+            "resources": dict(stage.custom),
+            "accelerator_type": stage.accelerator,
+            "memory": _memory(stage, self._plan),
+            "label_selector": selector,
+        }
+        given = {name: value for name, value in wanted.items() if value}
+        return {"num_cpus": _cpus(stage, self._plan), "max_calls": 1, **given}
+
+
+def _load(stage: Stage) -> None:
+    load_steps(stage)
+
+
 def _run(rewrite: Rewrite) -> Piece:
     return rewrite()
 
@@ -113,6 +158,8 @@ def configure() -> None:
     """Settings of Ray Data for this process."""
     # of a job so small that it has fewer write tasks than may run
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
+    # Ray prints it on the terminal of the user, who does not pass the argument
+    warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True

@@ -4,36 +4,92 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray._private import auto_init_hook
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from batchinference.pipeline.failures import Interrupted, JobFailure, cause_of
 from batchinference.plan.writing import with_writers
 
 Resources = dict[str, float]
+_BASE = 28
+"""Characters that the path before Ray's directory may have: paths of sockets have 104 at most."""
+
+
+@dataclass
+class RayFiles:
+    """The directory of a Ray of this program: its sockets, its logs, and what it spills."""
+
+    path: str
+    kept: bool = False
+    """Whether the directory stays when Ray has ended, because a message names it."""
+
+    @property
+    def logs(self) -> str:
+        return f"{self.of_ray}/session_latest/logs"
+
+    @property
+    def of_ray(self) -> str:
+        """Within the private directory, because Ray opens its own to all users."""
+        return f"{self.path}/r"
 
 
 @contextmanager
-def embedded(cpus: float, directory: str, *, quiet: bool) -> Iterator[Resources]:
+def ray_files() -> Iterator[RayFiles]:
+    """A directory that only this user can read. Ray's own place is open to all users."""
+    base = tempfile.gettempdir()
+    files = RayFiles(tempfile.mkdtemp(prefix="ray-", dir=base if len(base) < _BASE else "/tmp"))  # noqa: S108
+    try:
+        yield files
+    except JobFailure as failure:
+        files.kept = not isinstance(failure, Interrupted)
+        raise
+    finally:
+        if not files.kept:
+            shutil.rmtree(files.path, ignore_errors=True)
+
+
+@contextmanager
+def own_token() -> Iterator[None]:
+    """A random token for the Ray of this program, in place of one in a file open to all users."""
+    before = os.environ.get("RAY_AUTH_TOKEN")
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    AuthenticationTokenLoader.instance().reset_cache()
+    try:
+        yield
+    finally:
+        del os.environ["RAY_AUTH_TOKEN"]
+        if before is not None:
+            os.environ["RAY_AUTH_TOKEN"] = before
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
     """Ray on this machine, with at least so many logical CPUs, and at least all that there are with
     those of write tasks beside them. Yields the resources that it found, by Ray's names of them:
     CPU, GPU, NPU, memory in bytes.
 
-    Modules in `directory` can be imported by its workers. `quiet` keeps what Ray prints in a file.
+    Modules in `directory` can be imported by its workers. `files` is where Ray puts its own.
+    `quiet` keeps what Ray prints in a file.
     Raises JobFailure when Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
-    with _stderr_to_file() if quiet else nullcontext():
+    with own_token(), _stderr_to_file() if quiet else nullcontext():
         _init(
+            _temp_dir=files.of_ray,
             num_cpus=max(with_writers(_cpus()), math.ceil(cpus)),
             include_dashboard=False,
             log_to_driver=not quiet,
@@ -75,7 +131,8 @@ def _init(**arguments: Any) -> None:
     except SystemExit:  # what Ray makes of a SIGTERM
         raise Interrupted("stopped by SIGTERM") from None
     except Exception as error:
-        raise JobFailure(f"Ray is not up: {cause_of(error).message}") from error
+        logs = f" Its logs: {arguments['_temp_dir']}" if "_temp_dir" in arguments else ""
+        raise JobFailure(f"Ray could not start: {cause_of(error).message}{logs}") from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import re
 
-from batchinference.pipeline.retries import is_passing
+from batchinference.credentials import without_credentials
+from batchinference.pipeline.retries import NO_SPACE, is_passing
+from batchinference.text import without_controls
 
 MAX_MESSAGE = 4000
 """Characters of an error: libraries put whole rows and answers into theirs."""
-_SECRETS = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+")
-"""Credentials in the addresses that libraries put into their errors: user and password, and the
-signature of an Azure storage account."""
+_DEATHS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
+_STEP_OF_ACTOR = re.compile(r"MapBatches\(([\w-]+)\)")
+_MORE_MEMORY = (
+    "give it more memory (resources.memory of the step, cluster.workers.memory) or fewer rows at a "
+    "time (batchSize)"
+)
 
 
 def without_secrets(text: str) -> str:
     """A text that a person or a log may see."""
-    return _SECRETS.sub("***", text)
+    return without_credentials(without_controls(text))
 
 
 def shown(text: str, most: int = MAX_MESSAGE) -> str:
     """A text of any length and origin, as reports and the errors dataset have it: its beginning
     and its end, without secrets."""
+    text = without_secrets(text)  # first: a part of a secret does not have its form
     if len(text) > most:
         half = (most - 40) // 2
         text = f"{text[:half]} ... {len(text) - 2 * half} characters ... {text[-half:]}"
-    return without_secrets(text)
+    return text
 
 
 class JobFailure(Exception):
@@ -84,6 +90,18 @@ class StorageAway(JobFailure):
     reason = "StorageAway"
 
 
+class OutOfMemory(JobFailure):
+    """Ray ended a process because its node ran short of memory."""
+
+    reason = "OutOfMemory"
+
+
+class WorkerCrashed(JobFailure):
+    """A process died more often than Ray starts it again. That is no error that a step raised."""
+
+    reason = "WorkerCrashed"
+
+
 def cause_of(error: BaseException) -> JobFailure:
     """The failure behind an exception; anything unknown becomes an Application failure.
 
@@ -103,7 +121,29 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
     for link in chain:
         if isinstance(link, JobFailure):
             return link
-    return JobFailure(_in_one_line(chain[-1]))
+    if (death := next(filter(None, map(_death_in, chain)), None)) is not None:
+        return death
+    last = chain[-1]
+    if isinstance(last, OSError) and last.errno in NO_SPACE:
+        return BadOutput(last.strerror or str(last))
+    return JobFailure(_in_one_line(last))
+
+
+def _death_in(error: BaseException) -> JobFailure | None:
+    """What an error says of a dead process; None where it says nothing of that. Ray has a page of
+    text, which names several possible causes whatever the real one was."""
+    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
+    text = str(error)
+    if "creation task" in text or not kinds & _DEATHS:
+        return None
+    found = _STEP_OF_ACTOR.search(text)
+    whose = f"of step '{found[1]}'" if found else "that reads, runs steps or writes"
+    if "OutOfMemoryError" in kinds:
+        return OutOfMemory(f"memory ran out in a process {whose}: {_MORE_MEMORY}")
+    return WorkerCrashed(
+        f"a process {whose} died again and again ({type(error).__name__}): it was killed because "
+        f"memory ran out, or native code crashed. Against the first, {_MORE_MEMORY}"
+    )
 
 
 def _chain(error: BaseException) -> list[BaseException]:

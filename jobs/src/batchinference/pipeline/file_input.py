@@ -22,7 +22,7 @@ from batchinference.pipeline.readers.base import DivisibleReader, Reader
 from batchinference.pipeline.readers.chunks import first, size_of
 from batchinference.pipeline.readers.whole_file import WholeFileReader
 from batchinference.pipeline.retries import persistently
-from batchinference.pipeline.sizing import SAMPLED_FILES, RowCount, count_rows, sample
+from batchinference.pipeline.sizing import SAMPLED_FILES, RowCount, count_rows, rows_in, sample
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import FileOptions, ReadFiles
 
@@ -164,7 +164,7 @@ def _rows_up_to(most: int, file: InputFile, rows: FileRows) -> int:
 
 def _counted(reader: Reader, file: InputFile, root: Address) -> int:
     address = root.at(file.path)
-    return persistently(lambda: reader.rows_in(address, file.size)) or 0
+    return persistently(lambda: rows_in(reader, address, file.size)) or 0
 
 
 def parts_of(

@@ -10,6 +10,7 @@ import pyarrow as pa
 from batchinference.pipeline import rows
 from batchinference.pipeline.failures import JobFailure
 from batchinference.pipeline.inputs import InputFile
+from batchinference.pipeline.isolation import is_about_the_file
 from batchinference.pipeline.job_input import check_names
 from batchinference.pipeline.path_columns import PathColumns
 from batchinference.pipeline.readers.base import BadRow, Chunk, DivisibleReader, Reader
@@ -64,6 +65,11 @@ class FileRows:
                     yield BadRow(error)
                     return
                 _bear(patience, error, self.root.at(file.path))
+            except Exception as error:
+                if not is_about_the_file(error):
+                    raise
+                yield BadRow(error)
+                return
 
     def _rows_from(self, row: int, file: InputFile) -> Iterator[Chunk]:
         address = self.root.at(file.path)

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
+from pydantic import TypeAdapter
+
 from batchinference.pipeline.attempt import FETCH_THREADS, Attempt
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.pieces import Piece, WrittenFile
@@ -37,10 +39,12 @@ class Retyped:
     def read(cls, place: Address) -> Retyped | None:
         """None for a record that is damaged."""
         try:
-            raw = loaded(place.read())
-            return cls(WrittenFile(**raw["file"]), [tuple(column) for column in raw["columns"]])
-        except (ValueError, KeyError, TypeError):
+            return _RETYPED.validate_python(loaded(place.read()))
+        except (ValueError, FileNotFoundError):
             return None
+
+
+_RETYPED = TypeAdapter(Retyped)
 
 
 def retyped_by(attempt: Attempt) -> dict[str, Retyped]:

@@ -81,3 +81,11 @@ def is_about_the_row(error: BaseException) -> bool:
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_DEVICE):
         return False
     return not isinstance(error, JobFailure)
+
+
+def is_about_the_file(error: BaseException) -> bool:
+    """Whether an error of reading or decoding may be blamed on one file: as `is_about_the_row`, and
+    what memory runs out by, because files claim to hold more than there is."""
+    if isinstance(error, ImportError):
+        return False  # no file lacks a library
+    return isinstance(error, MemoryError) or is_about_the_row(error)

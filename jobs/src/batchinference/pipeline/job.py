@@ -12,7 +12,7 @@ from functools import partial
 from batchinference import __version__
 from batchinference.pipeline.additions import Target, targets_of
 from batchinference.pipeline.coverage import in_words
-from batchinference.pipeline.dataset import Execution
+from batchinference.pipeline.dataset import Execution, Loading
 from batchinference.pipeline.engine import spilled_bytes
 from batchinference.pipeline.failures import BadOutput, Incomplete, JobFailure, cause_of
 from batchinference.pipeline.kept_report import kept_report
@@ -60,6 +60,7 @@ class JobRun:
     _state: JobState = field(default=JobState.PREPARING, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _ran_before: float = field(default=0.0, init=False)
     _started_at: str = field(default_factory=now, init=False)
     _meter: Meter = field(default_factory=Meter, init=False)
     _pass: Pass | None = field(default=None, init=False)
@@ -81,15 +82,21 @@ class JobRun:
         self.stop.check()
         self._enter(JobState.PREPARING)
         self._pass, self._told, self._meter = None, None, Meter()
-        prepared = prepare(self.job.spec, target, identity_of(self.job))
+        prepared = prepare(self.job.spec, target, identity_of(self.job), self._load)
         if isinstance(prepared, NothingToDo):
             return self._nothing_to_do(prepared)
         self._meter = Meter(prepared.count, prepared.start.counts.read)
+        self._ran_before = self._seconds.get(JobState.RUNNING, 0.0)
         self._enter(JobState.RUNNING)
         going = self._begin(prepared)
         with beating(lambda: (self._pass or going).prepared.attempt.pulse):
             self._done.append(self._finish(*self._passes(going)))
         return self._done[-1]
+
+    def _load(self) -> None:
+        """Load all steps once. Raises what is wrong with one, or Interrupted."""
+        supervise(Loading(self.plan), lambda: None, self.stop)
+        self.stop.check()  # loading that was cut short proves nothing
 
     def _begin(self, prepared: Prepared) -> Pass:
         self._pass = Pass(prepared, Execution(self.job.spec, self.plan, prepared))
@@ -151,7 +158,7 @@ class JobRun:
         # rows that became several may lie in several tasks, none of which can count them
         rows = end.rows(len(prepared.input), prepared.input.rows_each)
         counts = replace(end.counts, read=rows)
-        self._meter.finish(counts, time.monotonic())
+        self._meter.finish(counts, self._seconds[JobState.RUNNING] - self._ran_before)
         self._tell(self._report())
         attempt.remove_all_but(pieces)
         exact = RowCount(rows, estimated=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
@@ -82,10 +83,10 @@ def open_input(read: Read, earlier: Before | Known | None = None) -> JobInput:
 
 def check_names(names: list[str], place: str) -> None:
     """Raise BadInput where columns cannot be told apart, or are named as the product's own."""
-    for name in names:
+    for name, times in Counter(names).items():
         if name.startswith(OWN_PREFIX):
             raise BadInput(
                 f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
             )
-        if names.count(name) > 1:
+        if times > 1:
             raise BadInput(f"{place} has two columns '{name}'")

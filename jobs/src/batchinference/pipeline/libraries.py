@@ -6,10 +6,10 @@ import importlib.util
 
 from batchinference.pipeline.failures import JobFailure
 
-PIPELINE_EXTRA = "batchinference[pipeline]"
-FORMATS_EXTRA = "batchinference[formats]"
-RUNTIMES_EXTRA = "batchinference[runtimes]"
-VISION_EXTRA = "batchinference[vision]"
+PIPELINE_EXTRA = "./jobs[pipeline]"
+FORMATS_EXTRA = "./jobs[formats]"
+RUNTIMES_EXTRA = "./jobs[runtimes]"
+VISION_EXTRA = "./jobs[vision]"
 
 
 def need(what: str, module: str, package: str, failure: type[JobFailure]) -> None:
@@ -19,6 +19,8 @@ def need(what: str, module: str, package: str, failure: type[JobFailure]) -> Non
 
 
 def missing(what: str, module: str, package: str) -> str:
-    """That something needs a module, and what pip has to install for it."""
+    """That something needs a module, and what pip has to install for it. This program is on no
+    registry of packages, so its extras are installed from its repository."""
     library = module.replace("_", "-")
-    return f"{what} needs the package {library}: pip install '{package}', or an image that has it"
+    where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
+    return f"{what} needs the package {library}: pip install '{package}'{where}, or use the image"

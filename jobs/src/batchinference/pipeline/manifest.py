@@ -9,25 +9,41 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import AfterValidator, ConfigDict, TypeAdapter
 
 from batchinference.pipeline import rows
-from batchinference.pipeline.pieces import Counts, Piece, Range, counts_of
-from batchinference.pipeline.sealed import check_seal, loaded, sealed
+from batchinference.pipeline.pieces import Counts, End, Piece, Range, counts_of
+from batchinference.pipeline.sealed import check_seal, loaded, sealed, unsealed
+from batchinference.pipeline.state import STRICT, Natural, all_of_work
 
 _NAME = re.compile(r"^(\d{8,})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{8}\.json$")
+_NUMBERS = TypeAdapter(dict[str, float])
+
+
+def _of_numbers(note: str) -> str:
+    _NUMBERS.validate_json(note)
+    return note
+
+
+Note = Annotated[str, AfterValidator(_of_numbers)]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    task: int
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    task: Natural
     pieces: list[Piece]
-    ends: list[tuple[int, int]]
+    ends: list[End]
     """File and rows in it, for each file whose end the task has seen."""
-    notes: list[tuple[str, str]]
+    notes: list[tuple[str, Note]]
     """Step and what there is to know of it, as JSON."""
+
+    def is_of(self, key: str) -> bool:
+        """Whether the files that it names are those of this work."""
+        return all_of_work((file.name for piece in self.pieces for file in piece.files), key)
 
     def new_name(self) -> str:
         """A name that no other has."""
@@ -46,15 +62,12 @@ class Manifest:
         try:
             raw = loaded(content)
             check_seal(raw)
-            return cls._of_json(raw)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no manifest: {error}") from error
+        return _MANIFEST.validate_python(unsealed(raw))
 
-    @classmethod
-    def _of_json(cls, raw: dict[str, Any]) -> Manifest:
-        pieces = [Piece.of_json(piece) for piece in raw["pieces"]]
-        pairs = {key: [tuple(entry) for entry in raw[key]] for key in ("ends", "notes")}
-        return cls(raw["task"], pieces, **pairs)
+
+_MANIFEST = TypeAdapter(Manifest)
 
 
 def counts_of_name(name: str) -> tuple[int, Counts] | None:

@@ -38,6 +38,13 @@ class Standing:
         """How many there were."""
         return self.owner.attempt if self.owner else 0
 
+    @property
+    def replaces(self) -> bool:
+        """Whether `clear` removes the files of a complete output. A table is replaced in one
+        commit at the end."""
+        owner = self.owner
+        return not self.layout.is_table and owner is not None and owner.is_complete(self.layout)
+
     def before(self) -> Snapshot | None:
         """What counts of the output; None when it is begun anew.
 
@@ -91,10 +98,17 @@ class Standing:
         self.layout.success.delete()
         for added in self.layout.appended() if self.write.mode == "overwrite" else ():
             if (other := owner_of(added)) is not None:
-                _remove_files(added, other)
+                self._remove_files(added, other)
             added.state.delete_directory()
         if self.owner is not None:
-            _remove_files(self.layout, self.owner)
+            self._remove_files(self.layout, self.owner)
+
+    def _remove_files(self, layout: Layout, owner: Owner) -> None:
+        """Remove the data and error files of a work, as far as they are the output's."""
+        errors = owner.errors_in(layout.output, self.layout.errors)
+        for place in (errors, layout.data) if owner.key else ():
+            if place is not None:
+                remove_parts(place, owner.key)
 
     def open(self, start: Snapshot, job: str = "") -> Attempt:
         """The next attempt. What `start` does not name does not count.
@@ -267,8 +281,3 @@ def _foreign(write: Write, layout: Layout) -> BadOutput:
         f"write.path '{layout.output.uri}' holds files that are no output of a BatchInference: "
         f"{way_out}"
     )
-
-
-def _remove_files(layout: Layout, owner: Owner) -> None:
-    for place in (owner.errors_in(layout), layout.data):
-        remove_parts(place, owner.key)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from batchinference import __version__
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.processes import this_process
 from batchinference.pipeline.sealed import loaded
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.state import Digest, RunId
+from batchinference.pipeline.storage import Address, is_inside
+
+_Line = Annotated[str, Field(strict=True, max_length=8192)]
+_Attempt = Annotated[int, Field(strict=True, ge=0, lt=10**8)]
+_Flag = Annotated[bool, Field(strict=True)]
+_Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 
 
 @dataclass(frozen=True)
@@ -19,22 +29,25 @@ class Owner:
     are counted from 1 again when somebody has removed the state of an output. `begun` is false
     where a run has only claimed the output, and of earlier ones nothing counts any more. `job` is
     its identity among others that want the output, and `errors` where its bad rows go. `series` is
-    what all attempts have that would put the same rows into a table, until one of them has."""
+    what all attempts have that would put the same rows into a table, until one of them has.
+    `process` is the one that runs it."""
 
-    key: str
-    attempt: int
-    run: str
-    begun: bool = True
-    job: str = ""
-    errors: str = ""
-    series: str = ""
+    key: Digest
+    attempt: _Attempt
+    run: RunId
+    begun: _Flag = True
+    job: _Line = ""
+    errors: _Line = ""
+    series: _Series = ""
+    process: _Line = ""
 
     @classmethod
     def new(
         cls, layout: Layout, attempt: int, *, begun: bool = True, job: str = "", series: str = ""
     ) -> Owner:
         run = uuid.uuid4().hex
-        return cls(layout.key, attempt, run, begun, job, layout.errors.uri, series)
+        errors = layout.errors.uri
+        return cls(layout.key, attempt, run, begun, job, errors, series, this_process())
 
     @property
     def mark(self) -> str:
@@ -52,16 +65,9 @@ class Owner:
 
     def write(self, layout: Layout) -> None:
         """Make the output this run's."""
-        stored = {
-            "work": self.key,
-            "attempt": self.attempt,
-            "run": self.run,
-            "begun": self.begun,
-            "job": self.job,
-            "errors": self.errors,
-            "series": self.series,
-        }
-        layout.job.write((json.dumps({**stored, "version": __version__}, indent=2) + "\n").encode())
+        own = asdict(self)
+        stored = {"work": own.pop("key"), **own, "version": __version__}
+        layout.job.write((json.dumps(stored, indent=2) + "\n").encode())
 
     def complete(self, layout: Layout) -> None:
         """Put the mark of completeness."""
@@ -75,9 +81,20 @@ class Owner:
         except FileNotFoundError:
             return False
 
-    def errors_in(self, layout: Layout) -> Address:
-        """Where its bad rows are, in the output of this layout."""
-        return Address(self.errors, layout.output.storage)
+    def errors_in(self, output: Address, own: Address) -> Address | None:
+        """Where its bad rows are, if a job may delete them whose own go to `own`.
+
+        Whoever can write to the output can write this field. So only that place counts, and what
+        is below the output."""
+        errors = Address(self.errors, output.storage)
+        if errors.path == own.path and errors.in_store_of(own):
+            return own
+        inside = output.holds(errors) and is_inside(output.below(errors.path))
+        return errors if inside else None
+
+
+_OWNER = TypeAdapter(Owner)
+_STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 
 def owner_of(layout: Layout) -> Owner | None:
@@ -86,10 +103,10 @@ def owner_of(layout: Layout) -> Owner | None:
         return None
     try:
         stored = loaded(layout.job.read())
-        run, begun = str(stored["run"]), bool(stored["begun"])
-        job, errors, series = (str(stored[name]) for name in ("job", "errors", "series"))
-        return Owner(str(stored["work"]), int(stored["attempt"]), run, begun, job, errors, series)
-    except (ValueError, KeyError, TypeError):
+        fields = {name: stored[name] for name in _STORED}
+        process = stored.get("process", "")  # which earlier versions do not write
+        return _OWNER.validate_python({"key": stored["work"], **fields, "process": process})
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
             f"'{layout.job.uri}' is damaged, so whose output this is cannot be told: choose "
             "another write.path, or remove this one"

@@ -12,16 +12,30 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
-from typing import Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, Field
 
 from batchinference.pipeline import rows
+from batchinference.pipeline.state import STRICT, Checksum, FileName, Natural
 
-_TUPLES = ("ranges", "shares", "columns")
-Range = tuple[int, int, int]
+_File = Annotated[int, Field(strict=True, ge=0, lt=rows.MAX_FILES)]
+_Row = Annotated[int, Field(strict=True, ge=0, le=rows.ROW_MASK + 1)]
+
+
+def _not_empty(found: tuple[int, int, int]) -> tuple[int, int, int]:
+    if found[1] >= found[2]:
+        raise ValueError("a range of rows ends before it begins")
+    return found
+
+
+Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_not_empty)]
 """File, first row, row after the last: of the input."""
 Content: TypeAlias = bytes | memoryview
-Share = tuple[int, int, int]
+Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=rows.WHOLE)]]
 """File, row, and which part of it (see `rows`)."""
+End = tuple[_File, _Row]
+"""File and rows in it, of a file whose end was seen."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +43,11 @@ class Counts:
     """Rows of the input, and what became of them: a row may have become several, or a part of
     those may be elsewhere, in which case it is not counted yet."""
 
-    read: int = 0
-    written: int = 0
-    failed: int = 0
-    skipped: int = 0
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    read: Natural = 0
+    written: Natural = 0
+    failed: Natural = 0
+    skipped: Natural = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -48,9 +63,10 @@ class WrittenFile:
     """A file that a task has put: its path below the output or the errors, its size in bytes, and
     the checksum (CRC-32) of these."""
 
-    name: str
-    bytes: int
-    crc32: int
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: FileName
+    bytes: Natural
+    crc32: Checksum
 
     @classmethod
     def of(cls, name: str, content: Content) -> WrittenFile:
@@ -59,6 +75,7 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class Piece:
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     counts: Counts
     ranges: list[Range]
     """Whole rows."""
@@ -79,15 +96,6 @@ class Piece:
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
         return {**vars(self), **files, "counts": asdict(self.counts)}
-
-    @classmethod
-    def of_json(cls, raw: dict[str, Any]) -> Piece:
-        tuples = {key: [tuple(entry) for entry in raw[key]] for key in _TUPLES}
-        files = {
-            "data": [WrittenFile(**file) for file in raw["data"]],
-            "errors": WrittenFile(**raw["errors"]) if raw["errors"] else None,
-        }
-        return cls(**{**raw, **files, **tuples, "counts": Counts(**raw["counts"])})
 
 
 def total(counts: Iterable[Counts]) -> Counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -84,21 +84,26 @@ class NothingToDo:
     since: str = ""
 
 
-def prepare(spec: BatchInferenceSpec, target: Target, job: str = "") -> Prepared | NothingToDo:
+def prepare(
+    spec: BatchInferenceSpec, target: Target, job: str = "", load: Callable[[], None] | None = None
+) -> Prepared | NothingToDo:
     """Check the steps, freeze the input and open the output, unless that is complete. `job` is by
-    what this one is told from others that want the output.
+    what this one is told from others that want the output. `load` is called before a complete
+    output is removed, and raises if the steps cannot be loaded.
 
     Raises JobFailure that says what is missing.
     """
     for step in spec.steps:
         check_step(step)
     try:
-        return _prepare(spec, target, job)
+        return _prepare(spec, target, job, load)
     except NothingNew:
         return NothingToDo(target.complete[0], "there are no new files in its input")
 
 
-def _prepare(spec: BatchInferenceSpec, target: Target, job: str) -> Prepared | NothingToDo:
+def _prepare(
+    spec: BatchInferenceSpec, target: Target, job: str, load: Callable[[], None] | None
+) -> Prepared | NothingToDo:
     layout = target.layout
     standing = look(spec.write, layout, resume=spec.resume, retry=spec.errors.retry, job=job)
     with usable(spec.write):
@@ -119,6 +124,8 @@ def _prepare(spec: BatchInferenceSpec, target: Target, job: str) -> Prepared | N
         start = None
     count = given.count(start.ends if start else NOTHING)
     sizing = sizing_of(given, spec.read, count)
+    if start is None and load is not None and _replaces(spec, standing):
+        load()
     with usable(spec.write):
         if start is None:
             standing = standing.clear(job)
@@ -127,6 +134,11 @@ def _prepare(spec: BatchInferenceSpec, target: Target, job: str) -> Prepared | N
             gaps = start.gaps(len(given), given.rows_each)
         layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
         return Prepared(given, count, sizing, standing.open(start, job), start, gaps)
+
+
+def _replaces(spec: BatchInferenceSpec, standing: Standing) -> bool:
+    with usable(spec.write):
+        return standing.replaces
 
 
 def _before(spec: BatchInferenceSpec, layout: Layout, start: Snapshot | None) -> Before | None:

@@ -41,11 +41,12 @@ class Meter:
             eta=duration((total - rows) / rate) if rate and total is not None else None,
         )
 
-    def finish(self, counts: Counts, now: float) -> None:
-        """The last reading, of a job that is done."""
-        self.read(counts, now)
+    def finish(self, counts: Counts, seconds: float) -> None:
+        """The last reading, of a job that is done: its speed is that of all its seconds of running,
+        in which models load as well."""
         self.counts = counts
-        rate = self._rate(now)
+        done = counts.read - self.before
+        rate = done / seconds if seconds > 0 and done > 0 else None
         self.progress = Progress(
             rows=counts.read,
             total=counts.read,

@@ -151,12 +151,14 @@ def data_uri(value: Any) -> str:
     image file as they are. An address stays what it is."""
     from PIL import Image
 
+    from batchinference.pipeline.open_image import open_image
+
     if isinstance(value, str):
         if not value.startswith(("http://", "https://", "data:")):
             raise ValueError("expected an image, got a text that is no address")
         return value
     if isinstance(value, bytes):
-        with Image.open(io.BytesIO(value)) as image:
+        with open_image(value) as image:
             return _encoded(value, image.get_format_mimetype() or "application/octet-stream")
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim not in (2, 3):
         raise TypeError(f"expected an image, got {type(value).__name__}")

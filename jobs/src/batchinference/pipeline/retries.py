@@ -24,6 +24,7 @@ _PASSING = re.compile(
     r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
     r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
 )
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _PASSING_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
 
 

@@ -1,7 +1,7 @@
-"""Several jobs that want one output: who comes later is refused while the first one lives.
+"""Several runs that want one output: the later one is refused while the first one lives.
 
-A run says again and again that it goes on. Clocks are not compared: who finds another's unfinished
-output waits whether that is said once more.
+A run writes a heartbeat. Clocks are not compared: a run that finds the unfinished output of another
+one waits for a further heartbeat, and takes over if there is none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.processes import is_dead, this_process
 from batchinference.pipeline.storage import Address
 from batchinference.spec.job import BatchInference
 
@@ -26,7 +27,7 @@ PATIENCE_SECONDS = 25.0
 
 def identity_of(job: BatchInference) -> str:
     """By what a job is told from others that write to the same place: all attempts at it have the
-    same, and so have a job on a machine and the one that is run there after it."""
+    same, and so have all runs of a file on one machine."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:
@@ -76,8 +77,8 @@ def pulse_of(layout: Layout, owner: Owner) -> Address:
 
 
 def check_alone(layout: Layout, owner: Owner | None, identity: str) -> None:
-    """Raise BadOutput when another job is writing there."""
-    if owner is None or owner.job == identity or owner.is_complete(layout):
+    """Raise BadOutput when another run is writing there, of this job or of another one."""
+    if owner is None or owner.is_complete(layout) or _is_over(owner, identity):
         return
     place, deadline = pulse_of(layout, owner), time.monotonic() + PATIENCE_SECONDS
     before = _read(place)
@@ -88,6 +89,14 @@ def check_alone(layout: Layout, owner: Owner | None, identity: str) -> None:
                 f"write.path '{layout.output.uri}' is being written by {owner.job}: choose another "
                 "path, or wait until that has ended"
             )
+
+
+def _is_over(owner: Owner, identity: str) -> bool:
+    """Whether a run is known to have ended, so that nobody waits for its heartbeat.
+
+    The operator starts an attempt only when it has stopped the one before."""
+    own = owner.job == identity and (is_resource(identity) or owner.process == this_process())
+    return own or is_dead(owner.process)
 
 
 def _read(place: Address) -> bytes:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.csv as pac
-from PIL import Image
 
 from batchinference.pipeline.arrow_files import read_table
+from batchinference.pipeline.open_image import open_image
 from batchinference.pipeline.storage import Address, base_name
 from batchinference.pipeline.tables import table_for
 from batchinference.spec.write import (
@@ -58,7 +58,7 @@ def _rows(part: Address, write: Write) -> Iterator[Row]:
         case WriteWebdataset():
             yield from _rows_of_members(content)
         case WriteImages():
-            with Image.open(io.BytesIO(content)) as image:
+            with open_image(content) as image:
                 size = f"{image.width} x {image.height}, {image.mode}"
             yield {"file": part.uri, "image": size}
         case _:

@@ -22,11 +22,15 @@ def sealed(state: dict[str, Any]) -> bytes:
     return json.dumps({**state, SEAL: _checksum(state)}).encode()
 
 
+def unsealed(stored: dict[str, Any]) -> dict[str, Any]:
+    """The state without its checksum."""
+    return {name: value for name, value in stored.items() if name != SEAL}
+
+
 def check_seal(stored: dict[str, Any]) -> None:
     """Raise ValueError unless what was read is what was stored."""
-    state = {name: value for name, value in stored.items() if name != SEAL}
     try:
-        there = _checksum(state)
+        there = _checksum(unsealed(stored))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if stored.get(SEAL) != there:

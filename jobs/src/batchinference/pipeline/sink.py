@@ -79,7 +79,7 @@ class Commit:
             layout = self.attempt.layout
             for piece in manifest.pieces:
                 for file in piece.data:
-                    (layout.data / file.name).delete()
+                    layout.data.inside(file.name).delete()
                 if piece.errors:
                     (layout.errors / piece.errors.name).delete()
             raise
@@ -120,7 +120,7 @@ class Commit:
 
 
 def _put(place: Address, name: str, content: bytes | memoryview) -> WrittenFile:
-    (place / name).write(content)
+    place.inside(name).write(content)
     return WrittenFile.of(name, content)
 
 

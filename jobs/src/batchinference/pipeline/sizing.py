@@ -10,8 +10,10 @@ from typing import Protocol
 
 from batchinference.pipeline.inputs import FrozenInput, InputFile
 from batchinference.pipeline.readers.base import Reader
+from batchinference.pipeline.readers.inspection import blamed
 from batchinference.pipeline.readers.whole_file import WholeFileReader
-from batchinference.spec.read import ImageOptions, Read, ReadImages, ReadManifest, ReadVideo
+from batchinference.pipeline.storage import Address
+from batchinference.spec.read import PictureOptions, Read, ReadImages, ReadManifest, ReadVideo
 
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
@@ -93,7 +95,7 @@ def row_bytes(size: int, rows: int, read: Read) -> int:
     return max(64, INFLATION.get(read.format, 4) * size // max(1, rows))
 
 
-def _picture_bytes(options: ImageOptions) -> int:
+def _picture_bytes(options: PictureOptions) -> int:
     return math.prod(options.size or USUAL_PICTURE) * len(options.mode)
 
 
@@ -106,7 +108,7 @@ def count_rows(frozen: FrozenInput, reader: Reader, ends: Mapping[int, int]) -> 
     known = sum(ends.values())
     chosen = files if reader.rows_exact and len(files) <= COUNTED_FILES else sample(files)
     with ThreadPoolExecutor(COUNT_THREADS) as pool:
-        counts = list(pool.map(lambda f: reader.rows_in(frozen.address(f), f.size), chosen))
+        counts = list(pool.map(lambda f: rows_in(reader, frozen.address(f), f.size), chosen))
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
@@ -114,6 +116,15 @@ def count_rows(frozen: FrozenInput, reader: Reader, ends: Mapping[int, int]) -> 
         return RowCount(known + rows, estimated=bool(files) and not reader.rows_exact)
     size, sampled = (sum(file.size for file in some) for some in (files, chosen))
     return RowCount(known + round(rows * size / max(1, sampled)), estimated=True)
+
+
+def rows_in(reader: Reader, file: Address, size: int) -> int | None:
+    """Rows of a file, as far as that is known; one of a file that is damaged."""
+    try:
+        return reader.rows_in(file, size)
+    except Exception as error:  # noqa: BLE001 - see blamed
+        blamed(error)
+        return 1  # it becomes a bad row when it is read
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from batchinference import __version__
 from batchinference.pipeline.coverage import Gaps, Held, taken
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.manifest import Manifest
-from batchinference.pipeline.pieces import Counts, Piece, counts_of
+from batchinference.pipeline.pieces import Counts, End, Piece, counts_of
 from batchinference.pipeline.sealed import check_seal, loaded, sealed
+from batchinference.pipeline.state import STRICT, Digest, Natural, Work, all_of_work
 from batchinference.pipeline.storage import Address
 
 FORMAT = 1
@@ -27,13 +31,14 @@ _WAY_OUT = (
 class Snapshot:
     """The pieces that count, and the rows of files whose end was seen."""
 
-    work: str
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    work: Work
     """The key of the work whose rows these are."""
-    input: str
+    input: Digest
     """The digest of the list of files that the rows' numbers stand for."""
     pieces: list[Piece] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
-    attempt: int = 0
+    attempt: Natural = 0
     """The attempt that began or ended with it."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
@@ -82,14 +87,19 @@ class Snapshot:
             if raw["format"] > FORMAT:
                 raise _later(place, raw["version"])
             check_seal(raw)
-            pieces = [Piece.of_json(piece) for piece in raw["pieces"]]
-            ends = dict(raw["ends"])
-            read = cls(raw["work"], raw["input"], pieces, ends, raw["attempt"])
+            ends = dict(_ENDS.validate_python(raw["ends"]))
+            fields = {name: raw[name] for name in ("work", "input", "pieces", "attempt")}
+            read = _SNAPSHOT.validate_python({**fields, "ends": ends})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged(place) from None
-        if read.work != work:
+        names = (file.name for piece in read.pieces for file in piece.files)
+        if read.work != work or not all_of_work(names, work):
             raise damaged(place)
         return read
+
+
+_SNAPSHOT = TypeAdapter(Snapshot)
+_ENDS = TypeAdapter(list[End])
 
 
 def damaged(place: Address) -> BadOutput:

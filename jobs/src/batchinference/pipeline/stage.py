@@ -53,13 +53,19 @@ class ErrorHandling:
         return rows.failed_row(row_id, step, error, shown("".join(lines)), share)
 
 
+def load_steps(stage: Stage) -> list[Transform]:
+    """Load what the steps of a stage need: models and own code. Raises ModelLoad."""
+    custom, kinds = dict(stage.custom), dict(stage.kinds)
+    device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
+    return [load_step(step, device) for step in stage.steps]
+
+
 class StageRunner:
     """Runs the steps of a stage over a table. Made once in each actor or worker process."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
-        custom, kinds = dict(stage.custom), dict(stage.kinds)
-        device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
+        pairs = zip(stage.steps, load_steps(stage), strict=True)
+        self._steps = [StepRunner(step, transform, errors) for step, transform in pairs]
 
     def __call__(self, table: pa.Table) -> pa.Table:
         for step in self._steps:

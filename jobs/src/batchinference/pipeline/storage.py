@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.retries import persistently
+from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.retries import NO_SPACE, persistently
 from batchinference.pipeline.stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path, scheme_of
@@ -89,7 +91,7 @@ class Address:
     def _read(self, limit: int | None) -> bytes:
         # a file's size is known, so that this is one request where a stream makes many
         with self.filesystem.open_input_file(self.path) as file:
-            return bytes(file.read(limit))
+            return bytes(file.read(limit if limit is None else min(limit, file.size())))
 
     def write(self, content: bytes | memoryview) -> None:
         """Put the whole file, replacing what was there."""
@@ -110,7 +112,7 @@ class Address:
 
     def data_files(self) -> list[pafs.FileInfo]:
         """The files of a data set below this directory: those in it, and in the directories of
-        its partitions (`class=cat`)."""
+        its partitions (`class=cat`), but not behind symbolic links."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = []
         for info in persistently(lambda: self.filesystem.get_file_info(selector)):
@@ -118,7 +120,31 @@ class Address:
                 found.append(info)
             elif "=" in base_name(info.path):
                 found += self.at(info.path).files(recursive=True)
-        return found
+        folders = {os.path.dirname(info.path) for info in found}
+        linked = {folder for folder in folders if self._is_linked(folder)}
+        return [info for info in found if os.path.dirname(info.path) not in linked]
+
+    def inside(self, name: str) -> Address:
+        """Return the address of a file in this directory or in those of its partitions.
+
+        Raises BadOutput if one of these is a symbolic link: whoever else can write here could have
+        files elsewhere written."""
+        place = self / name
+        folder = os.path.dirname(place.path)
+        if self._is_linked(folder):
+            raise BadOutput(
+                f"'{self.at(folder).uri}' leads out of the output by a symbolic link. Remove the "
+                "link"
+            )
+        return place
+
+    def _is_linked(self, folder: str) -> bool:
+        """Return whether a directory below this one is reached by a symbolic link."""
+        if not self.local:
+            return False
+        parts = self.below(folder).split("/") if folder != self.path else []
+        steps = accumulate(parts, os.path.join, initial=self.path)
+        return any(map(os.path.islink, islice(steps, 1, None)))
 
     def visible_files(self, but: Address | None = None) -> list[pafs.FileInfo]:
         """The files that readers of data sets take for rows, however deep they lie: no part of
@@ -171,18 +197,28 @@ def delete_all(files: Iterable[Address]) -> None:
 
 def _write_local(path: Path, content: bytes | memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}-", path.parent)
+    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:  # with the permissions that the umask leaves
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private; the output is for others
         os.rename(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise _full(path.parent, error.errno) from None
         raise
     _sync_directory(path.parent)
+
+
+def _full(directory: Path, number: int | None) -> OSError:
+    free = shutil.disk_usage(directory).free >> 20
+    return OSError(
+        number,
+        f"the disk of '{directory}' is full: {free} MB are free. Free some space, then run the "
+        "same job again to resume",
+    )
 
 
 def _sync_directory(path: Path) -> None:
@@ -195,6 +231,12 @@ def _sync_directory(path: Path) -> None:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(("_", ".")) and "=" not in name
+
+
+def is_inside(relative: str) -> bool:
+    """Return whether a relative path stays below its folder, and no other path means the same."""
+    parts = relative.split("/")
+    return "\\" not in relative and not any(part in ("", ".", "..") for part in parts)
 
 
 def base_name(path: str) -> str:

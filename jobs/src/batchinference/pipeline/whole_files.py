@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ READ_STEP = "read"
 FETCH_THREADS = 8
 """Files that one task fetches at a time, while it decodes those before: on the one CPU it has."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
-"""Files that make one table, and the bytes of them that are enough."""
+"""Files that make one table, and the bytes of them that are enough, stored or decoded."""
 Content: TypeAlias = bytes | BadRow
 
 
@@ -37,12 +37,13 @@ def whole_files(
     """
     with ThreadPoolExecutor(FETCH_THREADS) as pool:
         begun = (
-            (group, [pool.submit(_fetched, root.at(file.path)) for file in group])
+            (group, [pool.submit(_fetched, reader, root.at(file.path)) for file in group])
             for group in _groups(files)
         )
         for group, fetching in one_ahead(begun):
-            decoded = [_decoded(reader, content.result()) for content in fetching]
-            yield _table(root, reader, path_columns, list(zip(group, decoded, strict=True)))
+            fetched = (_decoded(reader, content.result()) for content in fetching)
+            for decoded in _parts(zip(group, fetched, strict=True)):
+                yield _table(root, reader, path_columns, decoded)
 
 
 def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
@@ -56,12 +57,32 @@ def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
         yield group
 
 
-def _fetched(file: Address) -> Content:
+def _parts(decoded: Iterable[tuple[InputFile, Any]]) -> Iterator[list[tuple[InputFile, Any]]]:
+    """The files of a group, fewer at a time where they are much larger than in storage."""
+    part, size = [], 0
+    for file, one in decoded:
+        part.append((file, one))
+        size += _bytes_of(one)
+        if size >= GROUP_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _bytes_of(decoded: Any) -> int:
+    values = decoded if isinstance(decoded, tuple) else (decoded,)
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+
+
+def _fetched(reader: WholeFileReader, file: Address) -> Content:
     try:
-        return file.read()
+        return reader.fetch(file)
     except OSError as error:
         if is_trouble(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error
+        return BadRow(error)
+    except MemoryError as error:
         return BadRow(error)
 
 

@@ -40,6 +40,7 @@ class Endpoint:
             headers=keys.headers,
             timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
+            cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=True,
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-from batchinference.pipeline.runtimes.sources import is_inside, is_path, resolve, resolve_place
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.runtimes.sources import is_path, resolve, resolve_place
+from batchinference.pipeline.storage import Address, is_inside
 from batchinference.spec.models import VllmModel
 from batchinference.spec.uris import is_local
 
@@ -49,9 +50,11 @@ class Adapters:
         self._model = model
         self._found: dict[str, str | NoAdapter] = {}
 
-    def folder(self, name: str) -> str:
-        """Where an adapter is on this machine. Raises NoAdapter, and whatever keeps it from being
-        fetched."""
+    def folder(self, name: Any) -> str:
+        """Return where an adapter is on this machine. Raises NoAdapter, and whatever keeps it from
+        being fetched."""
+        if not isinstance(name, str):
+            raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
         if name not in self._found:
             try:
                 self._found[name] = self._fetch(name)
@@ -63,7 +66,9 @@ class Adapters:
         return found
 
     def _fetch(self, name: str) -> str:
-        below = self._model.lora_path
+        below, listed = self._model.lora_path, self._model.lora_adapters
+        if name not in listed and (listed or below is None):
+            raise NoAdapter(f"the adapter '{name}' is not in 'loraAdapters'")
         if below is None:
             return _of_hub(name)
         if not is_inside(name):
@@ -75,8 +80,6 @@ class Adapters:
 
 
 def _of_hub(name: str) -> str:
-    if is_path(name) or not is_local(name):
-        raise NoAdapter(f"'{name}' is no id of the Hub, and there is no 'loraPath'")
     try:
         folder = Path(snapshot_download(name))
     except (HFValidationError, RepositoryNotFoundError) as error:

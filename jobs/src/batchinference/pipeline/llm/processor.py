@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.pipeline.llm.carried import RESULT, ROW, opened
 from batchinference.pipeline.llm.files import files_beside
+from batchinference.pipeline.llm.images import GuardedImages
 from batchinference.pipeline.llm.requests import parameters_of, result_of
 from batchinference.pipeline.llm.stages import GuardedEngine, GuardedStage, guarded, load_failure
 from batchinference.plan import Stage
@@ -20,6 +21,7 @@ from batchinference.plan.stages import BESIDE_CPUS, TASK_CPUS
 from batchinference.spec.models import VllmModel
 
 ENGINE = "vLLMEngineStage"
+IMAGES = "PrepareMultimodalStage"
 NO_GPUS = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
 Selector = dict[str, str] | None
 
@@ -123,7 +125,8 @@ def processor_of(stage: Stage, model: VllmModel, nodes: Nodes, tries: Tries) -> 
 
 def _guarded(kind: Any, name: str, stage: Stage, model: VllmModel) -> Any:
     if name != ENGINE:
-        return guarded(kind, GuardedStage, stage.name, model, "")
+        guard = GuardedImages if name == IMAGES else GuardedStage
+        return guarded(kind, guard, stage.name, model, "")
     return guarded(kind, GuardedEngine, stage.name, model, "" if stage.gpus else NO_GPUS)
 
 

@@ -100,7 +100,7 @@ class GuardedEngine(GuardedStage):
         for made in await self._run(ready):
             yield made
 
-    async def _model_of(self, adapter: str | None) -> Any:
+    async def _model_of(self, adapter: Any) -> Any:
         """What Ray takes for an adapter: a folder; for none, what it takes for the model."""
         if adapter is None:
             return self.model

@@ -1,8 +1,8 @@
-"""Which addresses of a manifest are fetched.
+"""Which addresses in the input are fetched.
 
-Whoever writes a manifest chooses its addresses, but they are fetched with the job's network and
-credentials. By default they may lead to the public internet, and to the manifest's own bucket or
-directory. `allow` names other prefixes.
+Whoever writes the input chooses its addresses, but they are fetched with the job's network and
+credentials. By default they may lead to the public internet. Addresses of a manifest may also lead
+to its own bucket or directory. `allow` names other prefixes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
 from urllib.parse import unquote
 
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Url, parse_url
 
+from batchinference.pipeline.readers.deadline import TimedAdapter, TimedHttp, TimedHttps, pools_of
 from batchinference.pipeline.storage import Address
 
 _PORTS = {"http": 80, "https": 443}
@@ -37,11 +34,11 @@ class Forbidden(Exception):
     """An address that is not fetched."""
 
     def __init__(self, uri: str, reason: str) -> None:
-        super().__init__(f"{uri} is not fetched: {reason}. Add its prefix to read.options.allow")
+        super().__init__(f"{uri} is not fetched: {reason}")
 
 
 class Allowed:
-    """The prefixes of `read.options.allow`."""
+    """The prefixes of an option `allow`."""
 
     def __init__(self, prefixes: Sequence[str] = ()) -> None:
         self._prefixes = list(prefixes)
@@ -120,7 +117,7 @@ def check_public(host: str, port: int | None) -> None:
         raise Forbidden(host, PRIVATE)
 
 
-class _PublicHttp(HTTPConnection):
+class _PublicHttp(TimedHttp):
     """Checks a host before it connects, and the other end once more: a name server may answer
     differently the second time."""
 
@@ -133,21 +130,11 @@ class _PublicHttp(HTTPConnection):
         return connected
 
 
-class _PublicHttps(_PublicHttp, HTTPSConnection):
+class _PublicHttps(_PublicHttp, TimedHttps):
     """The same under TLS."""
 
 
-class _HttpPool(HTTPConnectionPool):
-    ConnectionCls = _PublicHttp
-
-
-class _HttpsPool(HTTPSConnectionPool):
-    ConnectionCls = _PublicHttps
-
-
-class PublicAdapter(HTTPAdapter):
+class PublicAdapter(TimedAdapter):
     """Connects requests to the public internet only."""
 
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+    pools = pools_of(_PublicHttp, _PublicHttps)

@@ -14,6 +14,11 @@ CHUNK_ROWS = 16384
 """Rows of a table that a reader yields, where it can choose."""
 
 
+MAX_COLUMNS = 10_000
+"""Columns of a text format. Each costs memory and time in every chunk, and a header is quickly
+made."""
+
+
 @dataclass(frozen=True)
 class BadRow:
     """A row that cannot be decoded, or some that follow each other, of which nothing but their

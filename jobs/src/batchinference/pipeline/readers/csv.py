@@ -19,15 +19,15 @@ import pyarrow.csv as pac
 from batchinference.pipeline.readers import latin1
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after, size_of
-from batchinference.pipeline.readers.csv_end import MARK, Marked, without_mark
+from batchinference.pipeline.readers.csv_end import MARK, Marked, check_columns, without_mark
 from batchinference.pipeline.readers.csv_ragged import InOrder
+from batchinference.pipeline.readers.inspection import inspected
 from batchinference.pipeline.readers.lines import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.readers.schemas import agreed_types
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import CsvOptions
 
 BLOCK_BYTES = 1 << 20
-MAX_BLOCK_BYTES = 1 << 30
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
 """What stands for a missing value where no text is expected."""
 
@@ -39,14 +39,17 @@ class CsvReader:
     def __init__(self, options: CsvOptions) -> None:
         self._delimiter = options.delimiter
         self._names = options.column_names
+        self._most = max(options.row_bytes, BLOCK_BYTES)
         self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Address]) -> None:
-        schemas = (schema for sample in samples for schema in self._infer(sample_of(sample)))
+        found = inspected(samples, lambda sample: list(self._infer(sample_of(sample))))
+        schemas = (schema for _, inferred in found for schema in inferred)
         agreed = agreed_types(schemas, lambda *_: pa.string())
         self._types = {name: _text_if_unknown(kind) for name, kind in agreed.items()}
 
     def _infer(self, sample: bytes) -> Iterator[pa.Schema]:
+        check_columns(sample, self._delimiter)
         plain = _Way(len(sample) + 1, ())
         for way in (plain, plain.bytewise()):
             reading, parsing = self._reading(way), self._parsing(deque())
@@ -83,7 +86,9 @@ class CsvReader:
         parsing = self._parsing(rejected)
         with file.filesystem.open_input_stream(file.path) as source:
             try:
-                reader = pac.open_csv(Marked(source), self._reading(way), parsing, types)
+                reader = pac.open_csv(
+                    Marked(source, self._delimiter), self._reading(way), parsing, types
+                )
                 if reader.schema.names == [MARK]:
                     return  # nothing but blank lines
                 if new := set(reader.schema.names) - set(way.columns):
@@ -94,10 +99,21 @@ class CsvReader:
                         yield from self._cast(chunk, way)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 if "Empty CSV file" not in str(error):
-                    yield from _otherwise(way, error)
+                    yield from self._otherwise(way, error)
             yield from rows.rest()
             if lost:
                 yield lost
+
+    def _otherwise(self, way: _Way, error: ValueError) -> Iterator[Chunk]:
+        """Read a file that the parser gave up in another way, where there is one."""
+        if "straddling object" not in str(error):
+            if not way.by_bytes:
+                raise _ReadAgain(way.bytewise()) from error
+        elif way.block < self._most:
+            raise _ReadAgain(replace(way, block=min(16 * way.block, self._most))) from error
+        else:
+            error = ValueError(f"a row has more bytes than max_row_bytes ({self._most})")
+        yield BadRow(error)  # the rest of the file counts as one row
 
     def _reading(self, way: _Way) -> pac.ReadOptions:
         encoding = latin1.ENCODING if way.by_bytes else "utf8"
@@ -181,16 +197,6 @@ class _ReadAgain(Exception):
     def __init__(self, way: _Way) -> None:
         super().__init__(way)
         self.way = way
-
-
-def _otherwise(way: _Way, error: ValueError) -> Iterator[Chunk]:
-    """Read a file that the parser gave up in another way, where there is one."""
-    if "straddling object" not in str(error):
-        if not way.by_bytes:
-            raise _ReadAgain(way.bytewise()) from error
-    elif way.block < MAX_BLOCK_BYTES:
-        raise _ReadAgain(replace(way, block=min(16 * way.block, MAX_BLOCK_BYTES))) from error
-    yield BadRow(error)  # the rest of the file counts as one row
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -7,12 +7,14 @@ own behind the file tells: it is a line of its own, unless a quote was open.
 from __future__ import annotations
 
 import codecs
+import re
 
 import pyarrow as pa
 
-from batchinference.pipeline.readers.base import BadRow
+from batchinference.pipeline.readers.base import MAX_COLUMNS, BadRow
 
 MARK = "\x1e\x1f\x1e"
+_QUOTED = re.compile(rb'"[^"]*(?:"|$)')
 _END = f"\n{MARK}\n".encode()
 
 
@@ -22,8 +24,9 @@ class Marked:
 
     closed = False
 
-    def __init__(self, source: pa.NativeFile) -> None:
+    def __init__(self, source: pa.NativeFile, delimiter: str) -> None:
         self._source = source
+        self._delimiter = delimiter
         self._first = True
         self._ended = False
 
@@ -32,6 +35,7 @@ class Marked:
         if self._first:
             self._first = False
             content = content.removeprefix(codecs.BOM_UTF8) or bytes(self._source.read(size))
+            check_columns(content, self._delimiter)
         if content or self._ended:
             return content
         self._ended = True
@@ -39,6 +43,16 @@ class Marked:
 
     def close(self) -> None:
         """Whoever opened the stream closes it."""
+
+
+def check_columns(beginning: bytes, delimiter: str) -> None:
+    """Raise ArrowInvalid where the first line has too many fields: the parser would take memory
+    for all of them, until the process ends."""
+    if beginning.count(delimiter.encode()) < MAX_COLUMNS:
+        return
+    line = re.split(rb"[\r\n]", _QUOTED.sub(b"", beginning).lstrip(b"\r\n"), maxsplit=1)[0]
+    if (fields := 1 + line.count(delimiter.encode())) > MAX_COLUMNS:
+        raise pa.ArrowInvalid(f"the first line has {fields} fields, more than {MAX_COLUMNS}")
 
 
 def without_mark(table: pa.Table) -> tuple[pa.Table, BadRow | None]:

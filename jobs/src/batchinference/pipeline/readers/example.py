@@ -15,6 +15,8 @@ from google.protobuf import (  # type: ignore[import-untyped]
 )
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from batchinference.pipeline.readers.base import MAX_COLUMNS
+
 Values: TypeAlias = Sequence[bytes] | Sequence[float] | Sequence[int]
 _SCHEMA = """
 name: "example.proto" package: "tensorflow" syntax: "proto3"
@@ -43,6 +45,8 @@ message_type { name: "Example"
           type: TYPE_MESSAGE type_name: ".tensorflow.Features" } }
 """
 """tensorflow/core/example/{example,feature}.proto."""
+VALUE_BYTES = 8
+"""Of a number in memory; in a record one byte may stand for it."""
 _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 
 
@@ -90,8 +94,9 @@ class Column:
         return feature.values[0] if feature.values else None
 
 
-def features_of(record: bytes) -> dict[str, Feature]:
-    """The features of a serialized Example that have a kind. Raises ValueError where it is none."""
+def features_of(record: bytes, most: int) -> dict[str, Feature]:
+    """The features of a serialized Example that have a kind. Raises ValueError where it is none, or
+    its values take more than `most` bytes."""
     try:
         example = Example.FromString(record)
     except DecodeError as error:
@@ -101,7 +106,12 @@ def features_of(record: bytes) -> dict[str, Feature]:
     for name in sorted(values):
         feature = values[name]
         if kind := feature.WhichOneof("kind"):
-            features[name] = Feature(kind, list(getattr(feature, kind).value))
+            found = getattr(feature, kind).value
+            most -= len(found) * VALUE_BYTES
+            if most < 0:
+                raise ValueError(f"feature '{name}' has {len(found)} values, which take more bytes "
+                                 "than max_row_bytes")  # fmt: skip
+            features[name] = Feature(kind, list(found))
     return features
 
 
@@ -109,6 +119,8 @@ def columns_of(records: Iterable[Mapping[str, Feature]], lists: Sequence[str]) -
     """Columns for these records: lists where one has several values, and where told so."""
     columns: dict[str, Column] = {}
     for features in records:
+        if len(columns.keys() | features.keys()) > MAX_COLUMNS:
+            continue  # it becomes a bad row when it is read
         for name, feature in features.items():
             known = columns.get(name, Column(feature.kind, name in lists))
             columns[name] = Column(known.kind, known.is_list or len(feature.values) > 1)

@@ -6,23 +6,33 @@ cannot answer now, is away: it is asked again a few times.
 
 from __future__ import annotations
 
+import gzip
+import math
 import posixpath
 import time
+import zlib
 from functools import cached_property
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 import requests.utils
-from requests.adapters import HTTPAdapter
 from requests.exceptions import ChunkedEncodingError
-from tenacity import Retrying
+from tenacity import Retrying, stop_before_delay
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as TimeoutError_
 from urllib3.util import parse_url
 
-from batchinference.pipeline.http_retries import TryAgain, asked_wait, is_passing, policy
-from batchinference.pipeline.readers.allowed import Allowed, PublicAdapter, check_public
+from batchinference.pipeline.http_retries import (
+    LONGEST_PAUSE,
+    TryAgain,
+    asked_wait,
+    is_passing,
+    policy,
+)
+from batchinference.pipeline.readers.allowed import Allowed, Forbidden, PublicAdapter, check_public
+from batchinference.pipeline.readers.deadline import TimedAdapter, until
 from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.uris import SCHEMES, scheme_of
 
@@ -31,12 +41,13 @@ ATTEMPTS = 5
 TIMEOUTS = (10.0, 60.0)
 """Seconds until a connection stands, and between two pieces of an answer."""
 MAX_SECONDS = 300.0
-"""How long one answer may take as a whole."""
+"""How long one answer may take as a whole, with headers and redirects."""
 MAX_REDIRECTS = 5
 TRANSIENT = (
     *(requests.ConnectionError, requests.Timeout, ChunkedEncodingError),
     *(ProtocolError, TimeoutError_),  # in the middle of an answer
 )
+NO_GZIP = (gzip.BadGzipFile, zlib.error)
 CHUNK_BYTES = 1 << 16
 
 
@@ -51,17 +62,24 @@ class Away(TryAgain):
 class Fetcher:
     """Fetches over http(s):// and from storage. It may be used by several threads."""
 
-    def __init__(self, allowed: Allowed, max_bytes: int) -> None:
-        self._allowed = allowed
-        self._max_bytes = max_bytes
+    def __init__(
+        self,
+        allowed: Allowed,
+        max_bytes: int,
+        allow_field: str = "read.options.allow",
+        limit: str = "read.options.max_bytes",
+    ) -> None:
+        """`allow_field` and `limit` are what messages call the prefixes and `max_bytes`."""
+        self._allowed, self._max_bytes = allowed, max_bytes
+        self._allow_field, self._limit = allow_field, limit
 
-    def __reduce__(self) -> tuple[type[Fetcher], tuple[Allowed, int]]:
+    def __reduce__(self) -> tuple[type[Fetcher], tuple[Any, ...]]:
         # without the connections, which stay in their process
-        return Fetcher, (self._allowed, self._max_bytes)
+        return Fetcher, (self._allowed, self._max_bytes, self._allow_field, self._limit)
 
     @cached_property
     def _anywhere(self) -> requests.Session:
-        return _session(HTTPAdapter)
+        return _session(TimedAdapter)
 
     @cached_property
     def _public(self) -> requests.Session:
@@ -72,25 +90,47 @@ class Fetcher:
 
         Raises Gone, Forbidden, or Away when trying again did not help.
         """
-        if scheme_of(uri) not in ("http", "https"):
+        if scheme_of(uri) in ("http", "https"):
+            return self.fetch_url(uri)
+        try:
             return self._from_storage(uri, beside)
-        return Retrying(**policy(ATTEMPTS))(self._get, uri)
+        except Forbidden as error:
+            raise self._with_fix(error) from None
+
+    def fetch_url(self, url: str) -> bytes:
+        """Return the bytes behind an http(s) URL. Raises as `fetch` does."""
+        tries = policy(ATTEMPTS)
+        tries["stop"] |= stop_before_delay(LONGEST_PAUSE)
+        try:
+            return Retrying(**tries)(self._get, url)
+        except Forbidden as error:
+            raise self._with_fix(error) from None
+
+    def _with_fix(self, error: Forbidden) -> Forbidden:
+        error.args = (f"{error}. Add its prefix to {self._allow_field}",)
+        return error
 
     def _get(self, url: str) -> bytes:
+        deadline = time.monotonic() + MAX_SECONDS
         try:
-            return self._follow(url)
+            with until(deadline):
+                return self._follow(url)
         except TRANSIENT as error:
-            raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
-        except (requests.RequestException, HTTPError, ValueError) as error:
+            if time.monotonic() < deadline:
+                raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
+            slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
+            raise Away(slow, math.inf) from None  # not asked again: it would take as long
+        except EOFError:
+            raise Away(f"{shown(url)} breaks off within its gzip stream") from None
+        except (*(requests.RequestException, HTTPError, ValueError), *NO_GZIP) as error:
             raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
 
     def _follow(self, url: str) -> bytes:
         """Fetch from where redirects lead; each is checked as the first address is."""
-        deadline = time.monotonic() + MAX_SECONDS
         for _ in range(1 + MAX_REDIRECTS):
             with self._answer(url) as answer:
                 if not answer.is_redirect:
-                    return self._content(url, answer, deadline)
+                    return self._content(url, answer)
                 url = urljoin(url, answer.headers["location"])
             if scheme_of(url) not in ("http", "https"):
                 raise Gone(f"{shown(url)}: redirects lead to http:// and https:// only")
@@ -116,23 +156,21 @@ class Fetcher:
             allow_redirects=False,
         )
 
-    def _content(self, url: str, answer: requests.Response, deadline: float) -> bytes:
+    def _content(self, url: str, answer: requests.Response) -> bytes:
         told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
         if is_passing(answer.status_code):
             raise Away(told, asked_wait(answer.headers) or 0.0)
         if answer.status_code != HTTPStatus.OK:
             raise Gone(told)
-        content = bytearray()
-        while piece := answer.raw.read1(CHUNK_BYTES, decode_content=True):
+        content, stream = bytearray(), _decoded(url, answer)
+        while piece := stream.read(CHUNK_BYTES):
             content += piece
             self._check_size(url, len(content))
-            if time.monotonic() > deadline:
-                raise Away(f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s")
         return bytes(content)
 
     def _check_size(self, uri: str, size: int) -> None:
         if size > self._max_bytes:
-            limit = f"read.options.max_bytes ({self._max_bytes})"
+            limit = f"{self._limit} ({self._max_bytes})"
             raise Gone(f"{shown(uri)} has more bytes than {limit}")
 
     def _from_storage(self, uri: str, beside: Address) -> bytes:
@@ -152,11 +190,21 @@ class Fetcher:
         return content
 
 
+def _decoded(url: str, answer: requests.Response) -> Any:
+    """Return the content as a file. urllib3 would take a gzip stream that breaks off for whole."""
+    encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding == "identity":
+        return answer.raw
+    if encoding in ("gzip", "x-gzip"):
+        return gzip.GzipFile(fileobj=answer.raw)
+    raise Gone(f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known")
+
+
 def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _session(adapter: type[HTTPAdapter]) -> requests.Session:
+def _session(adapter: type[TimedAdapter]) -> requests.Session:
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, adapter(pool_connections=THREADS, pool_maxsize=THREADS))

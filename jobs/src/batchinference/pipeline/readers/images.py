@@ -15,10 +15,11 @@ class ImageReader(WholeFileReader):
     extensions = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
     def __init__(self, options: ImageOptions) -> None:
+        super().__init__(options)
         self._options = options
 
     def decode(self, content: bytes) -> np.ndarray:
-        return pixels.decode(content, self._options.mode, self._options.size)
+        return pixels.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
         return [pixels.to_arrow(decoded, self._options.size)]

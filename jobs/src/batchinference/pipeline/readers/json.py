@@ -16,6 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from batchinference.pipeline.readers.base import BadRow, Chunk
+from batchinference.pipeline.readers.fields import (
+    MAX_FIELDS,
+    Fields,
+    check_names,
+    joined,
+    pieces,
+)
+from batchinference.pipeline.readers.inspection import inspected
 from batchinference.pipeline.readers.lines import (
     estimated_rows,
     line_chunks,
@@ -23,8 +31,9 @@ from batchinference.pipeline.readers.lines import (
     sample_of,
     whole,
 )
+from batchinference.pipeline.readers.nesting import check_depth
 from batchinference.pipeline.readers.schemas import agreed_types
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address
 from batchinference.spec.read import JsonOptions
 
 NO_SCHEMA = pa.schema([])
@@ -40,28 +49,33 @@ class JsonReader:
     rows_exact = False
 
     def __init__(self, options: JsonOptions) -> None:
-        self._lines = options.lines
+        self._lines, self._most = options.lines, options.row_bytes
         self._schema = NO_SCHEMA
 
     def prepare(self, samples: list[Address]) -> None:
-        self._schema = agreed_schema(part for file in samples for part in self._sample(file))
+        parts = inspected(samples, self._sample)
+        self._schema = agreed_schema(part for _, found in parts for part in found)
 
-    def _sample(self, file: Address) -> Iterator[Chunk]:
-        try:
-            yield from sample_rows(sample_of(file) if self._lines else _as_lines(file))
-        except (ValueError, RecursionError):
-            return  # a bad file becomes a bad row when it is read
-        except OSError as error:
-            if is_trouble(error):
-                raise
+    def _sample(self, file: Address) -> list[Chunk]:
+        return few_fields(sample_rows(sample_of(file) if self._lines else self._as_lines(file)))
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        try:
-            chunks = line_chunks(file) if self._lines else iter([_as_lines(file)])
-            for chunk in chunks:
-                yield from rows_of(chunk, self._schema)
-        except (ValueError, RecursionError) as error:  # an array that is no JSON
-            yield BadRow(error)
+        fields = Fields(self._schema)
+        chunks = line_chunks(file, self._most) if self._lines else [self._as_lines(file)]
+        for chunk in chunks:
+            rows = [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._schema)
+            for part in rows:
+                if isinstance(part, pa.Table):
+                    fields.add(part.schema)
+                yield part
+
+    def _as_lines(self, file: Address) -> bytes:
+        """A file that is one array of objects (or one object) as JSON Lines."""
+        content = whole(file, self._most)
+        check_depth(content)
+        value = json.loads(content)
+        rows = value if isinstance(value, list) else [value]
+        return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
     def rows_in(self, file: Address, size: int) -> int | None:
         return estimated_rows(file, size) if self._lines else None
@@ -70,11 +84,22 @@ class JsonReader:
         return self._schema.names or None
 
 
+def few_fields(parts: Iterable[Chunk]) -> list[Chunk]:
+    """The rows of a sample. Raises TooManyFields."""
+    fields, found = Fields(NO_SCHEMA), list[Chunk]()
+    for part in parts:
+        if isinstance(part, pa.Table):
+            fields.add(part.schema)
+        found.append(part)
+    return found
+
+
 def agreed_schema(parts: Iterable[Chunk]) -> pa.Schema:
     """The columns of some rows, but for those of which only nulls are known."""
     schemas = (_schema(part) for part in parts if isinstance(part, pa.Table))
     types = agreed_types(schemas, _text_or_first)
-    return pa.schema([item for item in types.items() if not _has_null(item[1])])
+    known = [item for item in types.items() if not _has_null(item[1])]
+    return pa.schema(known[:MAX_FIELDS])  # the others are columns where they are found
 
 
 def sample_rows(sample: bytes) -> Iterator[Chunk]:
@@ -88,9 +113,9 @@ def sample_rows(sample: bytes) -> Iterator[Chunk]:
 def _within_int64(line: bytes) -> bytes:
     try:
         row = json.loads(line, parse_int=lambda digits: min(max(int(digits), _LEAST), _MOST))
+        return json.dumps(row).encode()
     except (ValueError, RecursionError):
         return line
-    return json.dumps(row).encode()
 
 
 def _schema(part: pa.Table) -> pa.Schema:
@@ -105,7 +130,11 @@ def _schema(part: pa.Table) -> pa.Schema:
 
 
 def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
-    """The rows of a chunk. One that cannot be parsed is halved until the bad line stands alone."""
+    """The rows of a chunk. What cannot be parsed is halved until the bad line stands alone."""
+    yield from joined(part for piece in pieces(chunk) for part in _rows_of(piece, schema))
+
+
+def _rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
     if not chunk.strip():
         return
     try:
@@ -117,11 +146,14 @@ def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
             yield BadRow(ValueError(f"{error} ({ARRAY})") if array else error)
             return
         half = len(lines) // 2
-        yield from rows_of(b"".join(lines[:half]), schema)
-        yield from rows_of(b"".join(lines[half:]), schema)
+        yield from _rows_of(b"".join(lines[:half]), schema)
+        yield from _rows_of(b"".join(lines[half:]), schema)
 
 
 def parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
+    """The rows of some lines. Raises ValueError for what is no JSON, or nested too deep."""
+    check_depth(chunk)
+    check_names(chunk)
     chunk.decode()  # pyarrow would let pass what is no UTF-8
     if _NULL_FIRST.match(chunk):
         chunk = chunk.replace(b"null", b"{}", 1)
@@ -129,13 +161,6 @@ def parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
     # one block, because a record must not straddle two
     reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
     return paj.read_json(io.BytesIO(chunk), reading, options)
-
-
-def _as_lines(file: Address) -> bytes:
-    """A file that is one array of objects (or one object) as JSON Lines."""
-    value = json.loads(whole(file))
-    rows = value if isinstance(value, list) else [value]
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def _text_or_first(known: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from batchinference.pipeline.readers.base import BadRow
 from batchinference.pipeline.storage import Address, is_trouble
 
 CHUNK_BYTES = 4 << 20
@@ -21,27 +22,69 @@ def packed_or_not(*endings: str) -> tuple[str, ...]:
     return (*endings, *(f"{ending}.gz" for ending in endings))
 
 
-def line_chunks(file: Address) -> Iterator[bytes]:
-    """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark."""
-    with file.filesystem.open_input_stream(file.path) as stream:
-        rest = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
-        while rest:
-            end = rest.rfind(b"\n") + 1
-            if end:
-                yield rest[:end]
-                rest = rest[end:]
-            more = bytes(stream.read(CHUNK_BYTES))
-            if not more:
-                break
-            rest += more
+def line_chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
+    """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark. A line
+    of more than `most` bytes is a bad row."""
+    for chunk in _chunks(file, most):
+        if isinstance(chunk, BadRow) or len(chunk) <= most:
+            yield chunk
+        else:
+            yield from _without_long_lines(chunk, most)
+
+
+def _chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
+    rest, skipping = b"", False
+    for piece in _pieces(file):
+        begin = piece.find(b"\n") + 1 if skipping else 0  # behind a line that is too long
+        if skipping and not begin:
+            continue
+        end = piece.rfind(b"\n") + 1
+        if begin < end:
+            yield rest + piece[begin:end]
+            rest = b""
+        rest += piece[max(begin, end) :]
+        skipping = len(rest) > most
+        if skipping:
+            yield BadRow(_too_long(most))
+            rest = b""
     if rest:
         yield rest
 
 
-def whole(file: Address) -> bytes:
-    """A file that cannot be cut into lines."""
+def _pieces(file: Address) -> Iterator[bytes]:
     with file.filesystem.open_input_stream(file.path) as stream:
-        return bytes(stream.read())
+        piece = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
+        while piece:
+            yield piece
+            piece = bytes(stream.read(CHUNK_BYTES))
+
+
+def _without_long_lines(chunk: bytes, most: int) -> Iterator[bytes | BadRow]:
+    good: list[bytes] = []
+    for line in chunk.removesuffix(b"\n").split(b"\n"):
+        if len(line) <= most:
+            good.append(line + b"\n")
+            continue
+        if good:
+            yield b"".join(good)
+        yield BadRow(_too_long(most))
+        good = []
+    if good:
+        yield b"".join(good)
+
+
+def _too_long(most: int) -> ValueError:
+    return ValueError(f"the line has more bytes than max_row_bytes ({most})")
+
+
+def whole(file: Address, most: int) -> bytes:
+    """A file that cannot be cut into lines. Raises ValueError if it has more than `most` bytes."""
+    content = bytearray()
+    for piece in _pieces(file):
+        content += piece
+        if len(content) > most:
+            raise ValueError(f"the file has more bytes than max_row_bytes ({most})")
+    return bytes(content)
 
 
 def sample_of(file: Address) -> bytes:

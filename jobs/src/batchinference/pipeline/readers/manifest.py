@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.ahead import one_ahead
 from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.isolation import is_about_the_row
+from batchinference.pipeline.isolation import is_about_the_file
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.allowed import Allowed
 from batchinference.pipeline.readers.base import BadRow, Chunk
@@ -22,8 +26,43 @@ from batchinference.pipeline.storage import Address
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 PIECE_ROWS = 32
-"""Rows whose bytes are in memory as one table."""
+"""The most rows of a table."""
+TABLE_BYTES = 64 << 20
+"""About as many bytes are put into a table."""
+_DECODING = threading.Lock()
+"""A large picture takes much memory while it is decoded, and a task has one CPU."""
+HELD_ROWS = 64
+HELD_BYTES = 1 << 30
+"""Rows that a task fetches or holds at the same time, and the bytes that these may have."""
 _WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a piece, or a piece that is bad."""
+
+    piece: Any
+    row: int = 0
+    fetched: Future[Any] | None = None
+
+    @property
+    def value(self) -> Any:
+        return self.fetched.result() if self.fetched else None
+
+    @property
+    def error(self) -> BadRow | None:
+        if isinstance(self.piece, BadRow):
+            return self.piece
+        return BadRow(self.value) if isinstance(self.value, Exception) else None
+
+    def held(self, most: int) -> int:
+        """Return the bytes of the value, or `most` if it is still being fetched."""
+        if self.fetched is None:
+            return 0
+        if not self.fetched.done() or self.fetched.exception() is not None:
+            return most
+        value = self.fetched.result()
+        return value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
 
 
 class ManifestReader:
@@ -64,20 +103,37 @@ class ManifestReader:
             chunks = first(stop - start, chunks)
         pool = ThreadPoolExecutor(THREADS)
         try:
-            begun = ((piece, self._begin(pool, piece, file)) for piece in _pieces(chunks))
-            for piece, futures in one_ahead(begun):
-                yield from self._filled(piece, futures)
+            yield from self._filled(self._in_turn(self._begun(pool, chunks, file)))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _begin(self, pool: ThreadPoolExecutor, piece: Chunk, file: Address) -> list[Future[Any]]:
-        """Start fetching for the rows of a piece."""
-        if isinstance(piece, BadRow):
-            return []
-        if self._options.column not in piece.column_names:
-            raise BadInput(f"{file.uri} has no column '{self._options.column}'")
-        uris = piece.column(self._options.column).to_pylist()
-        return [pool.submit(self._value, uri, file) for uri in uris]
+    def _begun(
+        self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Address
+    ) -> Iterator[_Row]:
+        """Yield each row when fetching for it has begun."""
+        for piece in _pieces(chunks):
+            if isinstance(piece, BadRow):
+                yield _Row(piece)
+                continue
+            if self._options.column not in piece.column_names:
+                raise BadInput(f"{file.uri} has no column '{self._options.column}'")
+            for row, uri in enumerate(piece.column(self._options.column).to_pylist()):
+                yield _Row(piece, row, pool.submit(self._value, uri, file))
+
+    def _in_turn(self, begun: Iterator[_Row]) -> Iterator[_Row]:
+        """Yield the rows in their order, with as many begun as HELD_BYTES has room for if each
+        address has the most bytes that it may."""
+        waiting: deque[_Row] = deque()
+        most = self._options.max_bytes
+        while True:
+            while len(waiting) < HELD_ROWS and (
+                not waiting or sum(row.held(most) for row in waiting) + most <= HELD_BYTES
+            ):
+                if (row := next(begun, None)) is None:
+                    yield from waiting
+                    return
+                waiting.append(row)
+            yield waiting.popleft()
 
     def _value(self, uri: Any, file: Address) -> Any:
         """What an address becomes, or the error of its row. Raises JobFailure."""
@@ -90,32 +146,36 @@ class ManifestReader:
                 raise JobFailure(f"{error} ({_WAY_OUT})") from error
             return error
         except Exception as error:
-            if not is_about_the_row(error):
+            if not is_about_the_file(error):
                 raise
             return error  # whatever a decoder raises, the row is bad
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
-            return pixels.decode(content, self._options.mode, self._options.size)
+            with _DECODING:
+                return pixels.decode(content, self._options)
         return content.decode() if self._options.decode == "text" else content
 
-    def _filled(self, piece: Chunk, futures: list[Future[Any]]) -> Iterator[Chunk]:
-        """The rows of a piece with what was fetched for them."""
-        if isinstance(piece, BadRow):
-            yield piece
-            return
-        start, values = 0, [future.result() for future in futures]
-        for row, value in enumerate(values):
-            if isinstance(value, Exception):
-                yield self._with_column(piece.slice(start, row - start), values[start:row])
-                yield BadRow(value)
-                start = row + 1
-        yield self._with_column(piece.slice(start), values[start:])
+    def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
+        """The rows with what was fetched for them."""
+        ready: list[_Row] = []
+        for row in rows:
+            full = sum(one.held(0) for one in ready) >= TABLE_BYTES
+            if ready and (full or row.piece is not ready[0].piece or row.error is not None):
+                yield self._with_column(ready)
+                ready = []
+            if row.error is not None:
+                yield row.error
+            else:
+                ready.append(row)
+        if ready:
+            yield self._with_column(ready)
 
-    def _with_column(self, rows: pa.Table, values: list[Any]) -> pa.Table:
-        if not values:
-            return pa.table({})
-        return rows.append_column(self._options.decode, self._to_arrow(values))
+    def _with_column(self, ready: list[_Row]) -> pa.Table:
+        """Return neighbouring rows of a piece with their values."""
+        rows = ready[0].piece.slice(ready[0].row, len(ready))
+        values = self._to_arrow([row.value for row in ready])
+        return rows.append_column(self._options.decode, values)
 
     def _to_arrow(self, values: list[Any]) -> pa.Array:
         if self._options.decode == "image":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
+from batchinference.pipeline.readers.base import CHUNK_ROWS, MAX_COLUMNS, BadRow, Chunk
+from batchinference.pipeline.readers.inspection import inspected
 from batchinference.pipeline.readers.schemas import shared_types, with_types
 from batchinference.pipeline.readers.streams import BUFFER_BYTES, opened
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address
 from batchinference.spec.read import NumpyOptions
 
 COLUMN = "data"
@@ -25,9 +27,15 @@ COLUMN = "data"
 CHUNK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
 """What is fetched at a time where only headers are wanted."""
+MAX_EMPTY_ROWS = 1 << 24
+"""Rows without elements, which take no bytes in a file: their number can be claimed for nothing."""
 MAX_BYTES = 1 << 46
 """What no array has, so that a header which tells more is a damaged one."""
+MAX_HEADER_BYTES = 1 << 16
+"""NumPy refuses longer headers, but reads them first."""
 _ZIP = b"PK"
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""What NumPy writes. Of others, zipfile unpacks a few bytes to GiB at once."""
 _DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
 
 
@@ -38,26 +46,35 @@ class NumpyReader:
     def __init__(self, options: NumpyOptions) -> None:
         self._types: dict[str, pa.DataType] = {}
         self._columns: list[str] = []
+        self._most = options.row_bytes
 
     def prepare(self, samples: list[Address]) -> None:
-        headers = {sample.uri: _headers(sample) for sample in samples}
+        headers = {sample.uri: found for sample, found in inspected(samples, self._headers)}
         self._columns = list(dict.fromkeys(name for found in headers.values() for name in found))
         self._types = shared_types({uri: _elements(found) for uri, found in headers.items()})
 
     def read(self, file: Address) -> Iterator[Chunk]:
         try:
-            with _arrays(file, BUFFER_BYTES) as arrays:
-                _check(arrays)
+            with _arrays(file, BUFFER_BYTES, self._most) as arrays:
+                _check(arrays, self._most)
                 with_types(_elements(arrays).empty_table(), self._types)
                 yield from _tables(arrays, self._types)
         except _DAMAGE as error:
             yield BadRow(error)  # the rest of the file counts as one row
 
     def rows_in(self, file: Address, size: int) -> int:
-        return next((array.rows for array in _headers(file).values()), 1)
+        try:
+            return next((array.rows for array in self._headers(file).values()), 1)
+        except _DAMAGE:
+            return 1  # a damaged file is a bad row
 
     def columns(self) -> list[str] | None:
         return self._columns or None
+
+    def _headers(self, file: Address) -> dict[str, _Array]:
+        """The arrays of a file, of which only the headers are there."""
+        with _arrays(file, HEADER_BYTES, self._most) as arrays:
+            return arrays
 
 
 @dataclass(frozen=True)
@@ -70,15 +87,26 @@ class _Array:
     dtype: np.dtype[Any]
 
     @classmethod
-    def open(cls, source: IO[bytes]) -> _Array:
+    def open(cls, source: IO[bytes], most: int) -> _Array:
+        """Read the header of an array. Raises ValueError."""
         version = npy.read_magic(source)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        array = cls(source, *read(source))
+        array = cls(source, *read(_header(source, 2 if version == (1, 0) else 4)))
         if array.dtype.kind not in "biufSUmM":
             raise ValueError(f"arrays of {array.dtype} cannot be read")
-        if any(length < 0 for length in array.shape) or array.rows * array.row_bytes > MAX_BYTES:
-            raise ValueError(f"the header tells a shape that no array has: {array.shape}")
+        array.check(most)
         return array
+
+    def check(self, most: int) -> None:
+        """Raise ValueError for a shape that no array has, or for too large rows."""
+        size = self.dtype.itemsize * math.prod(self.shape)
+        no_shape = any(length < 0 for length in self.shape) or size > MAX_BYTES
+        if no_shape or (size == 0 and self.rows > MAX_EMPTY_ROWS):
+            raise ValueError(f"the header tells a shape that no array has: {self.shape}")
+        at_once = size if self.fortran else self.row_bytes
+        if at_once > most:
+            what = "an array in Fortran order" if self.fortran else "a row"
+            raise ValueError(f"{what} has {at_once} bytes, more than max_row_bytes ({most})")
 
     @property
     def rows(self) -> int:
@@ -107,30 +135,32 @@ class _Array:
 
 
 @contextmanager
-def _arrays(file: Address, buffer_bytes: int) -> Iterator[dict[str, _Array]]:
+def _arrays(file: Address, buffer_bytes: int, most: int) -> Iterator[dict[str, _Array]]:
     """The arrays of a file by the names of their columns."""
     with ExitStack() as stack:
         source = stack.enter_context(opened(file, buffer_bytes))
         if not source.peek(len(_ZIP)).startswith(_ZIP):
-            yield {COLUMN: _Array.open(source)}
+            yield {COLUMN: _Array.open(source, most)}
             return
         archive = stack.enter_context(zipfile.ZipFile(source))
-        members = [name for name in archive.namelist() if name.endswith(".npy")]
-        sources = {name: stack.enter_context(archive.open(name)) for name in members}
-        yield {name.removesuffix(".npy"): _Array.open(sources[name]) for name in members}
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        if len(members) > MAX_COLUMNS:
+            raise ValueError(f"the file has {len(members)} arrays, more than {MAX_COLUMNS}")
+        if unusual := [info for info in members if info.compress_type not in _PACKINGS]:
+            raise ValueError(f"'{unusual[0].filename}' is not packed as NumPy packs arrays")
+        sources = {info.filename: stack.enter_context(archive.open(info)) for info in members}
+        yield {
+            name.removesuffix(".npy"): _Array.open(member, most) for name, member in sources.items()
+        }
 
 
-def _headers(file: Address) -> dict[str, _Array]:
-    """The arrays of a file, of which only the headers are there; none of a damaged one."""
-    try:
-        with _arrays(file, HEADER_BYTES) as arrays:
-            return arrays
-    except _DAMAGE:
-        return {}  # it becomes a bad row when it is read
-    except OSError as error:
-        if is_trouble(error):
-            raise
-        return {}
+def _header(source: IO[bytes], length_bytes: int) -> IO[bytes]:
+    """The header of an array with its length before it. Raises ValueError for a long one."""
+    length = source.read(length_bytes)
+    size = int.from_bytes(length, "little")
+    if size > MAX_HEADER_BYTES:
+        raise ValueError(f"its header claims to have {size} bytes")
+    return io.BytesIO(length + source.read(size))
 
 
 def _elements(arrays: dict[str, _Array]) -> pa.Schema:
@@ -139,7 +169,9 @@ def _elements(arrays: dict[str, _Array]) -> pa.Schema:
     return pa.schema([(name, to_column(np.empty(0, native[name])).type) for name in native])
 
 
-def _check(arrays: dict[str, _Array]) -> None:
+def _check(arrays: dict[str, _Array], most: int) -> None:
+    if sum(array.row_bytes for array in arrays.values()) > most:
+        raise ValueError(f"the arrays of a row have more bytes than max_row_bytes ({most})")
     lengths = {name: array.rows for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {rows}" for name, rows in lengths.items())

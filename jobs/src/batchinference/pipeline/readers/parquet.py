@@ -13,14 +13,15 @@ from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after as after_rows
 from batchinference.pipeline.readers.chunks import first as first_rows
+from batchinference.pipeline.readers.inspection import blamed
 from batchinference.pipeline.readers.schemas import shared_types, with_types
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address
 from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
 """The end of a file, in which its footer fits more often than not."""
-_DAMAGE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError)
-"""What pyarrow raises for files that are damaged, and OSError for storage that is away too."""
+MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
+"""Rows of a file. Rows that are all the same take hardly any bytes."""
 
 
 class ParquetReader:
@@ -57,8 +58,8 @@ class ParquetReader:
         with file.filesystem.open_input_file(file.path) as source:
             try:
                 opened = pq.ParquetFile(source, metadata=self._metadata(source), pre_buffer=True)
-            except _DAMAGE as error:
-                yield BadRow(_blamed(error))
+            except Exception as error:  # noqa: BLE001 - see blamed
+                yield BadRow(blamed(error))
                 return
             for group, (first, after) in enumerate(pairwise(_edges(opened.metadata))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
@@ -74,8 +75,10 @@ class ParquetReader:
                 table = with_types(self._wanted_of(pa.table(batch)), self._types)
                 rows -= batch.num_rows
                 yield table
-        except (*_DAMAGE, TypeError) as error:
-            yield BadRow(_blamed(error), rows)
+        except Exception as error:  # noqa: BLE001 - see blamed
+            own = blamed(error)
+            for start in range(0, rows, CHUNK_ROWS):
+                yield BadRow(own, min(CHUNK_ROWS, rows - start))
 
     def _wanted_of(self, table: pa.Table) -> pa.Table:
         """The wanted columns. A dotted name reads the field of a struct besides, which was not
@@ -101,11 +104,8 @@ class ParquetReader:
         try:
             with file.filesystem.open_input_file(file.path) as source:
                 return self._metadata(source)
-        except pa.ArrowInvalid:
-            return None
-        except OSError as error:
-            if is_trouble(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - see blamed
+            blamed(error)
             return None
 
     def _metadata(self, source: pa.NativeFile) -> pq.FileMetaData:
@@ -121,11 +121,14 @@ def _edges(footer: pq.FileMetaData) -> list[int]:
     return list(accumulate(sizes, initial=0))
 
 
-def _blamed(error: Exception) -> Exception:
-    """An error that is the file's own. Raises one of storage."""
-    if isinstance(error, OSError) and is_trouble(error):
-        raise error
-    return error
+def _check_rows(footer: pq.FileMetaData, size: int) -> None:
+    """Raise ArrowInvalid for numbers of rows that a file of so many bytes cannot have: each row of
+    a damaged row group becomes a bad row."""
+    groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
+        raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")
+    if footer.num_rows > MOST_ROWS + MOST_ROWS_A_BYTE * size:
+        raise pa.ArrowInvalid(f"its footer claims {footer.num_rows} rows in {size} bytes")
 
 
 def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
@@ -136,4 +139,6 @@ def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
     length = int.from_bytes(end[-8:-4], "little") + 8
     if len(end) < length <= size:
         end = source.read_at(length, size - length)
-    return parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
+    footer = parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
+    _check_rows(footer, size)
+    return footer

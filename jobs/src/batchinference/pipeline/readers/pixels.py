@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pyarrow as pa
 from PIL import Image
@@ -11,16 +9,20 @@ from PIL.ExifTags import Base
 from PIL.ImageOps import exif_transpose
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
+from batchinference.pipeline.open_image import open_image
+from batchinference.spec.read import PictureOptions
+
 _ORIENTATION = Base.Orientation.value
 
 
-def decode(content: bytes, mode: str, size: list[int] | None) -> np.ndarray:
-    """Height x width x channels, uint8; without channels in mode L. `size` is height and width.
+def decode(content: bytes, options: PictureOptions) -> np.ndarray:
+    """Height x width x channels, uint8; without channels in mode L.
 
-    The way up is that of a camera which tells it. Raises ValueError for more than 16 bits a
-    channel, of which nothing says what is black and what is white.
+    The way up is that of a camera which tells it. Raises ValueError for too many pixels, and
+    for more than 16 bits a channel, of which nothing says what is black and what is white.
     """
-    with Image.open(io.BytesIO(content)) as image:
+    mode, size = options.mode, options.size
+    with open_image(content, options.max_pixels) as image:
         if size is not None:
             # lets the JPEG decoder skip detail that the resize would throw away
             image.draft(mode, (2 * max(size), 2 * max(size)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import itertools
-from collections.abc import Iterator
+import lzma
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
@@ -15,7 +17,7 @@ BUFFER_BYTES = 4 << 20
 """What is fetched at a time: each fetch is a request where the file is on an object store."""
 SAMPLE_BYTES = 4 << 20
 """How much of a file is looked at to guess its rows."""
-_GZIP = b"\x1f\x8b"
+_GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ"
 Record = TypeVar("Record")
 
 
@@ -32,6 +34,15 @@ def unpacked(source: io.BufferedReader) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=source)) if packed else source
 
 
+def archive_in(source: io.BufferedReader) -> BinaryIO:
+    """An archive, whether it is compressed with gzip, bzip2 or xz, or not. tarfile would unpack
+    10 KB at once, which may become GiB."""
+    beginning = source.peek(len(_XZ))
+    if beginning.startswith(_BZIP2):
+        return cast(BinaryIO, bz2.BZ2File(source))
+    return cast(BinaryIO, lzma.LZMAFile(source)) if beginning.startswith(_XZ) else unpacked(source)
+
+
 def up_to_damage(
     records: Iterator[Record], damage: tuple[type[Exception], ...]
 ) -> Iterator[Record | Exception]:
@@ -46,11 +57,15 @@ def up_to_damage(
         yield error
 
 
-def beginning(records: Iterator[Record], source: BinaryIO, most: int) -> Iterator[Record]:
-    """The first records of a file: at most so many, and none far into it."""
+def beginning(
+    records: Iterator[Record], source: BinaryIO, most: int, size_of: Callable[[Record], int]
+) -> Iterator[Record]:
+    """The first records of a file: at most so many, none far into it, and few large ones."""
+    size = 0
     for record in itertools.islice(records, most):
         yield record
-        if source.tell() >= SAMPLE_BYTES:
+        size += size_of(record)
+        if source.tell() >= SAMPLE_BYTES or size >= SAMPLE_BYTES:
             return
 
 

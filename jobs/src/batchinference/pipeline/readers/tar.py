@@ -8,6 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from batchinference.pipeline.readers.base import MAX_COLUMNS
+
+MAX_HEADER_BYTES = 1 << 20
+"""Of a header that holds a name or attributes. tarfile reads them whole."""
+_HEADERS = {
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+}
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 
 
@@ -21,10 +29,10 @@ class Sample:
     """Of all members, also of those that are passed over."""
     repeated: str | None = None
     """A member that is there twice."""
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.members.values()))
+    too_large: str | None = None
+    """What the sample has too many bytes by, so that the members are not there."""
+    size: int = 0
+    """Bytes of the members."""
 
 
 class _TarInfo(tarfile.TarInfo):
@@ -40,14 +48,20 @@ class _TarInfo(tarfile.TarInfo):
         ) as error:
             raise tarfile.ReadError(f"a header is damaged: {error}") from error
 
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header has {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
-def samples_of(source: BinaryIO, suffixes: list[str] | None) -> Iterator[Sample]:
-    """The samples of an archive, whether compressed or not, with members of these suffixes.
+
+def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
+    """The samples of an unpacked archive, with members of these suffixes. Of a sample, no more than
+    `most` bytes are read.
 
     Raises tarfile.TarError, or what unpacking raises, where the archive is damaged.
     """
     sample: Sample | None = None
-    with tarfile.open(fileobj=source, mode="r|*", tarinfo=_TarInfo) as archive:
+    with tarfile.open(fileobj=source, mode="r|", tarinfo=_TarInfo) as archive:
         for member in archive:
             # tarfile would keep all of them
             archive.members = []  # type: ignore[attr-defined]
@@ -61,14 +75,22 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None) -> Iterator[Sample]
                 sample = Sample(key)
             sample.suffixes.add(suffix)
             if suffixes is None or suffix in suffixes:
-                _add(sample, suffix, archive, member)
+                _add(sample, suffix, archive, member, most)
     if sample is not None:
         yield sample
 
 
-def _add(sample: Sample, suffix: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-    content = archive.extractfile(member)
+def _add(
+    sample: Sample, suffix: str, archive: tarfile.TarFile, member: tarfile.TarInfo, most: int
+) -> None:
     if suffix in sample.members:
         sample.repeated = suffix
-    elif content is not None:
+        return
+    if sample.size + member.size > most or len(sample.members) >= MAX_COLUMNS:
+        sample.too_large = suffix
+        sample.members.clear()
+        sample.size = 0
+    content = archive.extractfile(member)
+    if content is not None and sample.too_large is None:
         sample.members[suffix] = content.read()
+        sample.size += len(sample.members[suffix])

@@ -19,6 +19,7 @@ class TextReader:
 
     def __init__(self, options: TextOptions) -> None:
         self._encoding = options.encoding
+        self._most = options.row_bytes
         self._drop_empty = options.drop_empty_lines
         try:
             self._by_line = "\n".encode(options.encoding) == b"\n"
@@ -30,8 +31,11 @@ class TextReader:
         """Nothing to learn."""
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        chunks = line_chunks(file) if self._by_line else iter([whole(file)])
-        for chunk in chunks:
+        most = self._most
+        for chunk in line_chunks(file, most) if self._by_line else [whole(file, most)]:
+            if isinstance(chunk, BadRow):
+                yield chunk
+                continue
             try:
                 yield self._table(self._lines(chunk.decode(self._encoding)))
             except UnicodeDecodeError as error:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from batchinference.pipeline.open_video import open_video
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.streams import BUFFER_BYTES, up_to_damage
@@ -21,6 +22,8 @@ from batchinference.pipeline.storage import Address, is_trouble
 from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
+SLACK, SMALL_PIXELS = 2, 1 << 16
+"""FFmpeg counts the pixels of whole blocks, which are more than those of the picture."""
 _ROUNDING = 1e-6
 """Of a tick: 0.29 * 100 is less than 29."""
 Picture: TypeAlias = av.VideoFrame | Exception
@@ -36,13 +39,14 @@ class VideoReader:
     def __init__(self, options: VideoOptions) -> None:
         self._fps = options.fps
         self._size = options.size
+        self._most = options.max_pixels
         self._timestamps = options.include_timestamps
 
     def prepare(self, samples: list[Address]) -> None:
         """Nothing to learn: every film stands alone."""
 
     def read(self, file: Address) -> Iterator[Chunk]:
-        pictures = up_to_damage(_pictures(file), (av.FFmpegError,))
+        pictures = up_to_damage(_pictures(file, self._most), (av.FFmpegError,))
         yield from self._tables(self._chosen(pictures))
 
     def _chosen(self, pictures: Iterator[Picture]) -> Iterator[tuple[int, Picture]]:
@@ -90,7 +94,7 @@ class VideoReader:
 
     def rows_in(self, file: Address, size: int) -> int | None:
         try:
-            with _opened(file) as (container, stream):
+            with _opened(file, self._most) as (container, stream):
                 return _rows(container, stream, self._fps)
         except av.FFmpegError:
             return 1
@@ -111,25 +115,31 @@ class _Row:
 
 
 @contextmanager
-def _opened(file: Address) -> Iterator[tuple[InputContainer, VideoStream]]:
+def _opened(file: Address, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """A film and its first stream of pictures. Raises FFmpegError where there is none."""
     with (
         file.filesystem.open_input_file(file.path) as source,
-        av.open(source, buffer_size=BUFFER_BYTES) as container,
+        open_video(source, buffer_size=BUFFER_BYTES) as container,
     ):
         if not container.streams.video:
             raise av.InvalidDataError(0, "the file has no pictures")
         stream = container.streams.video[0]
         # Ray runs as many tasks as there are CPUs, so that each has one
         stream.codec_context.thread_count = 1
+        if stream.width * stream.height > max_pixels:
+            size = f"{stream.width} x {stream.height} pixels are more than"
+            raise av.InvalidDataError(0, f"{size} max_pixels ({max_pixels})")
+        # frames that turn out much larger are refused before they are allocated
+        most = SLACK * max(max_pixels, SMALL_PIXELS)
+        stream.codec_context.options = {"max_pixels": str(most)}
         yield container, stream
 
 
-def _pictures(file: Address) -> Iterator[Picture]:
+def _pictures(file: Address, max_pixels: int) -> Iterator[Picture]:
     """All pictures as they are shown, with an error in the place of each that cannot be decoded.
     Raises FFmpegError where there is no film, or no more of it."""
     lost: list[tuple[int, Exception]] = []  # with their places, because packets come in any order
-    with _opened(file) as (container, stream):
+    with _opened(file, max_pixels) as (container, stream):
         for packet in container.demux(stream):
             try:
                 frames = packet.decode()

@@ -16,7 +16,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from batchinference.pipeline.failures import ModelLoad
 from batchinference.pipeline.retries import persistently
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_inside
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path
 
@@ -141,12 +141,6 @@ def _download(source: Address, paths: list[str], target: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         persistently(functools.partial(_copy, source, path, file))
     partial.rename(target)
-
-
-def is_inside(relative: str) -> bool:
-    """Return whether a relative path stays below its folder, and no other path means the same."""
-    parts = relative.split("/")
-    return "\\" not in relative and not any(part in ("", ".", "..") for part in parts)
 
 
 def _copy(source: Address, path: str, file: Path) -> None:

@@ -5,7 +5,9 @@ It goes through the reader's options and the model of the job, and through no ot
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +24,20 @@ from batchinference.spec.steps import Step
 
 _TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
 _KEPT = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
+_LOADED = {
+    *("runtime", "source", "revision", "storage", "trust_source", "arch", "weights"),
+    *("factory", "factory_args", "url", "name", "api_key_env", "headers_from", "lora_path"),
+}
+"""Fields of models that say what is loaded, from where, and where requests and keys go."""
 QUERY = "query"
 """The column that takes the query's text or image."""
+
+
+def named_model(index: Index) -> str:
+    """Return what is loaded and from where to embed a query, as JSON in ASCII."""
+    model = _step_of(index).model
+    how: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_defaults": True}
+    return json.dumps(model.model_dump(**how, include=_LOADED) if model else {})
 
 
 def of_text(index: Index, text: str) -> np.ndarray:

@@ -13,7 +13,7 @@ import base64
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow_files import schema_of
 from batchinference.pipeline.failures import BadOutput
 from batchinference.pipeline.sealed import loaded
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, is_inside
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
 READ_THREADS = 16
@@ -102,12 +102,31 @@ def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
     return ".json", json.dumps({"schema": stored, **fields}).encode()
 
 
-def read_receipts(addresses: list[Address]) -> list[Receipt]:
+def read_receipts(
+    addresses: list[Address], paths: Callable[[Receipt], Iterable[str]]
+) -> list[Receipt]:
+    """Read receipts. `paths` are those that one names, relative to the table.
+
+    Raises BadOutput for a receipt that is damaged, or names a file outside the table: whoever can
+    write to the output could have it read another file."""
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        found = [loaded(content) for content in pool.map(Address.read, addresses)]
-    for entry in found:
+        return list(pool.map(lambda address: _read_receipt(address, paths), addresses))
+
+
+def _read_receipt(address: Address, paths: Callable[[Receipt], Iterable[str]]) -> Receipt:
+    content = address.read()
+    try:
+        entry: Receipt = loaded(content)
         entry["schema"] = schema_of(base64.b64decode(entry["schema"]))
-    return found
+        damaged = not all(map(is_inside, paths(entry)))
+    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):
+        damaged = True
+    if damaged:
+        raise BadOutput(
+            f"'{address.uri}' is damaged, so its rows cannot be committed: run the job again with "
+            "resume: false"
+        )
+    return entry
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:

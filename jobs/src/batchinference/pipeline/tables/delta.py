@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -31,7 +30,7 @@ from batchinference.pipeline.tables.base import (
 )
 from batchinference.pipeline.tables.stores import location, storage_options
 from batchinference.pipeline.writers.base import plain
-from batchinference.pipeline.writers.cut import NULL_DIRECTORY, Cut
+from batchinference.pipeline.writers.cut import Cut, partitions, value_text
 from batchinference.pipeline.writers.parquet import ParquetWriter
 from batchinference.spec.write import WriteDelta
 
@@ -55,11 +54,13 @@ class DeltaLakeTable:
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         table = aligned(common_types(plain(table)), self._expected)
         _check_types(expected_schema(table))
-        for directory, rows in Cut(partition_by=tuple(self._partition_by)).pieces(table):
-            values = _values(directory)
+        cut = Cut(partition_by=tuple(self._partition_by))
+        for directory, whole in partitions(cut.chosen(table), cut.partition_by):
+            values = _values(whole, self._partition_by)
+            rows = whole.drop_columns(self._partition_by)
             ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
             name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
-            (self._address / name).write(content)
+            self._address.inside(name).write(content)
             action = {"path": name, "size": len(content), "rows": rows.num_rows}
             yield receipt(expected_schema(table), **action, partitions=values)
 
@@ -72,7 +73,7 @@ class DeltaLakeTable:
         return 0 if table is None else _commits(table, mark)
 
     def commit(self, receipts: list[Address], fence: Fence) -> None:
-        found, table = read_receipts(receipts), self._table()
+        found, table = read_receipts(receipts, lambda entry: [entry["path"]]), self._table()
         # a commit made meanwhile that has one of these as well is a conflict
         made = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
         done = CommitProperties(app_transactions=made)
@@ -173,17 +174,19 @@ def _application(mark: str) -> str:
     return f"batchinference-{mark}"
 
 
-def _values(directory: str) -> dict[str, str | None]:
-    """The values of the partition columns, as a directory names them. Raises BadOutput for an empty
-    one, which Delta's protocol takes for null."""
-    values = {}
-    for name, value in (part.split("=", 1) for part in directory.split("/") if part):
-        if not value:
+def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
+    """The values of the partition columns, which all rows share; a directory may have a part of a
+    long one only. Raises BadOutput for an empty one, which Delta's protocol takes for null."""
+    values: dict[str, str | None] = {}
+    for name in names:
+        value = rows.column(name)[0].as_py()
+        text = None if value is None else value_text(value)
+        if text == "":
             raise BadOutput(
-                f"write.partitionBy: column '{unquote(name)}' has an empty text, which Delta reads "
+                f"write.partitionBy: column '{name}' has an empty text, which Delta reads "
                 "as null: give such rows another text in a step, or partition by other columns"
             )
-        values[unquote(name)] = None if value == NULL_DIRECTORY else unquote(value)
+        values[name] = text
     return values
 
 

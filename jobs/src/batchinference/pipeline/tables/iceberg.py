@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -40,7 +41,10 @@ from batchinference.pipeline.tables.stores import iceberg_properties
 from batchinference.pipeline.writers.base import plain
 from batchinference.pipeline.writers.cut import partitions
 from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.spec.databases import names_class
 from batchinference.spec.write import WriteIceberg
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class IcebergTable:
@@ -73,21 +77,21 @@ class IcebergTable:
         table = aligned(common_types(plain(table)), self._expected)
         for _, rows in partitions(table, self._partition_by):
             ((ending, content),) = ParquetWriter("zstd").files(without_nulls(rows))
-            path = f"{place.rstrip('/')}/data/{uuid.uuid4()}{ending}"
-            with io.new_output(path).create() as file:
+            name = f"data/{uuid.uuid4()}{ending}"
+            with io.new_output(f"{place.rstrip('/')}/{name}").create() as file:
                 file.write(bytes(content))
-            yield receipt(expected_schema(table), path=path)
+            yield receipt(expected_schema(table), name=name)
 
     def holds_rows(self) -> bool:
         table = self._table(self._catalog())
-        return table is not None and table.scan(limit=1).to_arrow().num_rows > 0
+        return table is not None and checked(table.scan(limit=1).to_arrow()).num_rows > 0
 
     def commits(self, mark: str) -> int:
         table = self._table(self._catalog())
         return 0 if table is None else _commits(table, mark)
 
     def commit(self, receipts: list[Address], fence: Fence) -> None:
-        found = read_receipts(receipts)
+        found = read_receipts(receipts, lambda entry: [entry["name"]])
         fence.put(
             lambda: self._commit(found, fence), (CommitFailedException, TableAlreadyExistsError)
         )
@@ -101,7 +105,7 @@ class IcebergTable:
             schema = unified([entry["schema"] for entry in found])
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 _partition(creation, self._partition_by)
-                creation.add_files([entry["path"] for entry in found], fence.marks)
+                creation.add_files(_files(creation, found), fence.marks)
                 fence.check()
 
     def _put(self, table: ExistingTable, found: list[Receipt], fence: Fence) -> None:
@@ -114,7 +118,7 @@ class IcebergTable:
                 transaction.delete(AlwaysTrue(), {} if found else fence.marks)
             if found:
                 _widen(transaction, table, [entry["schema"] for entry in found])
-                transaction.add_files([entry["path"] for entry in found], fence.marks)
+                transaction.add_files(_files(transaction, found), fence.marks)
             fence.check()
 
     def first_rows(self, count: int) -> list[Row]:
@@ -129,7 +133,9 @@ class IcebergTable:
         reached = iceberg_properties(
             place if "://" in place else self._write.path, self._write.storage
         )
-        return load_catalog(self._write.catalog.name, **reached | own)
+        catalog = load_catalog(self._write.catalog.name, **reached | own)
+        _refuse_classes_of_tables(catalog)
+        return catalog
 
     def _table(self, catalog: Catalog) -> ExistingTable | None:
         try:
@@ -153,6 +159,30 @@ class IcebergTable:
                 f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
             )
         self._partition_by = existing
+
+
+def _files(transaction: Transaction, found: list[Receipt]) -> list[str]:
+    """The files of receipts, which name them relative to the table."""
+    place = transaction.table_metadata.location.rstrip("/")
+    return [f"{place}/{entry['name']}" for entry in found]
+
+
+def _refuse_classes_of_tables(catalog: Catalog) -> None:
+    """Make a catalog refuse tables whose properties name a class to import: whoever can write to a
+    table sets its properties."""
+    load = catalog._load_file_io
+
+    def guarded(properties: Mapping[str, str] = NOTHING, location: str | None = None) -> FileIO:
+        for name, value in properties.items():
+            if names_class(name) and catalog.properties.get(name) != value:
+                raise BadOutput(
+                    f"write.table: the property '{name}' of the table names a class to import, "
+                    "which could run any code. Remove it, or set the same property in pyiceberg's "
+                    "own configuration"
+                )
+        return load(dict(properties), location)
+
+    catalog._load_file_io = guarded  # type: ignore[method-assign]
 
 
 def _commits(table: ExistingTable, mark: str) -> int:

@@ -68,7 +68,7 @@ class LanceTable:
         return 0 if dataset is None else _commits(dataset, mark)
 
     def commit(self, receipts: list[Address], fence: Fence) -> None:
-        found = read_receipts(receipts)
+        found = read_receipts(receipts, _paths)
         fence.put(lambda: self._commit(found, fence), (CommitConflictError,))
 
     def _commit(self, found: list[Receipt], fence: Fence) -> None:
@@ -114,6 +114,10 @@ class LanceTable:
             return None
         options = storage_options(self._address)
         return lance.dataset(location(self._address), storage_options=options)
+
+
+def _paths(entry: Receipt) -> list[str]:
+    return [file["path"] for fragment in entry["fragments"] for file in fragment["files"]]
 
 
 def _commits(dataset: lance.LanceDataset, mark: str) -> int:

@@ -96,4 +96,4 @@ def _records(source: BinaryIO) -> int:
 
 
 def _samples(source: BinaryIO) -> int:
-    return sum(1 for _ in samples_of(source, []))
+    return sum(1 for _ in samples_of(source, [], 0))

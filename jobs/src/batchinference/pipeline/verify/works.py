@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.failures import BadInput, BadOutput
 from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.output import Standing
 from batchinference.pipeline.owner import Owner, owner_of
@@ -15,7 +16,7 @@ from batchinference.pipeline.storage import Address
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.write import WriteTable
+from batchinference.spec.write import WriteIceberg, WriteSql, WriteTable
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,19 @@ class Work:
             )
         return read.storage
 
+    def trusted_places(self) -> Iterator[str]:
+        """Yield the places that only this output names, and that verify connects to if it is
+        trusted. In ASCII."""
+        read, write = self.spec.read, self.spec.write
+        storage = read.storage if isinstance(read, ReadFiles) else FROM_ENVIRONMENT
+        if storage.endpoint and not storage.anonymous and storage != write.storage:
+            yield f"the endpoint of its input {json.dumps(storage.endpoint)}"
+        if isinstance(write, WriteIceberg):
+            yield f"the Iceberg catalog {write.catalog.model_dump_json(ensure_ascii=True)}"
+        if isinstance(write, WriteSql):
+            address = f"in the variable {write.url_env}" if write.url_env else json.dumps(write.url)
+            yield f"the database {address}"
+
     def committed(self) -> Snapshot:
         """What counts of the output. Raises BadOutput when that cannot be told."""
         if self.finished:
@@ -83,6 +97,19 @@ def _places(output: Address) -> Iterator[Layout]:
     for layout in (whole, *sorted(whole.appended(), key=lambda one: one.state.path)):
         if layout.job.exists():
             yield layout
+
+
+def trusted_places(output: Address) -> Iterator[str]:
+    """Yield the places that only an output names, those of all jobs that have written to it.
+
+    Raises BadInput when there is none. State that is damaged names none."""
+    for layout in places_at(output):
+        try:
+            work = work_at(layout, trusted=True)
+        except BadOutput:
+            continue
+        if work is not None:
+            yield from work.trusted_places()
 
 
 def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -13,6 +15,11 @@ from batchinference.pipeline.failures import JobFailure
 from batchinference.spec.write import Write, WritePartitioned, WriteSized, WriteTable
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+MAX_VALUE = 200
+"""Bytes of a value that stays as it is."""
+MAX_SEGMENT = 255 - len("=~")
+SHORTENED, HASH_DIGITS = "~", 32
+_CUT_ESCAPE = re.compile("%.?$")
 _SCALARS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
     *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
@@ -43,12 +50,12 @@ class Cut:
 
     def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The directory below the output (empty for the output itself), and the rows of a file."""
-        for directory, rows in self._partitions(self._chosen(table)):
+        for directory, rows in self._partitions(self.chosen(table)):
             size = self.rows_per_file or rows.num_rows
             for start in range(0, rows.num_rows, size):
                 yield directory, rows.slice(start, size)
 
-    def _chosen(self, table: pa.Table) -> pa.Table:
+    def chosen(self, table: pa.Table) -> pa.Table:
         wanted = [*(self.columns or table.column_names), *self.partition_by]
         for column in wanted:
             if column not in table.column_names:
@@ -79,11 +86,28 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
         if not any(is_scalar(column.type) for is_scalar in _SCALARS):
             raise JobFailure(f"write.partitionBy: column '{name}' holds {column.type}, and a "
                              "directory needs a plain value")  # fmt: skip
-        parts.append([f"{quote(name, safe='')}={_value(value)}" for value in column.to_pylist()])
+        parts.append([_segment(name, value) for value in column.to_pylist()])
     return ["/".join(row) for row in zip(*parts, strict=True)]
 
 
+def _segment(name: str, value: object) -> str:
+    """One directory. Of a long value it has the beginning and a hash, which no other value has:
+    file systems take 255 bytes."""
+    column, text = quote(name, safe=""), _value(value)
+    room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
+    if room < 1:
+        raise JobFailure(f"write.partitionBy: the name of column '{name}' is too long for a "
+                         "directory. Rename the column")  # fmt: skip
+    if len(text) > room:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+        text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
+    return f"{column}={text}"
+
+
 def _value(value: object) -> str:
-    if value is None:
-        return NULL_DIRECTORY
-    return quote(str(value).lower() if isinstance(value, bool) else str(value), safe=" ")
+    return NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
+
+
+def value_text(value: object) -> str:
+    """Return the text of a partition value that is not null."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

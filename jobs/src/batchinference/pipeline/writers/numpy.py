@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Iterator
 
@@ -15,6 +16,10 @@ from batchinference.pipeline.writers.base import values_of
 
 NO_FORM = np.empty(0, dtype=object)
 """Stands for what only pickling could hold."""
+
+
+_UNSAFE = re.compile(r"(^|[/\\])\.{0,2}[/\\]|^[A-Za-z]:[/\\]|[\x00-\x1f]")
+"""Names with an empty part, `.` or `..` before a slash, a drive, or control characters."""
 
 
 class NumpyWriter:
@@ -38,6 +43,12 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
+            if _UNSAFE.search(name):
+                raise BadOutput(
+                    f"write: the column name {name!r} cannot be the name of an array: a program "
+                    "that unpacks the .npz file could write outside of its directory. Rename it "
+                    "with renameColumns, or choose others in write.columns"
+                )
             archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(array))
     return buffer.getvalue()
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from batchinference.pipeline.open_image import open_image
+
 CHANNELS = (1, 3, 4)
 
 
@@ -36,7 +38,7 @@ def encode(value: Any, file_format: str) -> bytes:
 
 def _encoded_again(content: bytes, file_format: str) -> bytes:
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with open_image(content) as image:
             same = (image.format or "").lower() == file_format
             return content if same else _saved(image, file_format)
     except OSError as error:

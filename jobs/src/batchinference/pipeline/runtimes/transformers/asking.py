@@ -123,9 +123,7 @@ def check_room(tensors: Any, config: Any, sampling: Any) -> None:
     if config.is_encoder_decoder or computed or not positions or "attention_mask" not in tensors:
         return
     longest = int(tensors["attention_mask"].sum(dim=1).max())
-    new = sampling.max_new_tokens
-    if new is None:  # then max_length limits both together
-        new = max((sampling.max_length or 0) - longest, 0)
+    new = sampling.max_new_tokens or 0
     if longest + new > positions:
         raise ValueError(
             f"the prompt has {longest} tokens and sampling.max_new_tokens is {new}, but the model "

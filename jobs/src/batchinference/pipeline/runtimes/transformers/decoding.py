@@ -7,8 +7,8 @@ from io import BytesIO
 
 import av
 import numpy as np
-from av.container import InputContainer
 
+from batchinference.pipeline.open_video import open_video
 from batchinference.pipeline.runtimes.transformers.values import spread
 
 
@@ -31,8 +31,7 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
 
 
 def _decoded(content: bytes) -> Iterator[av.VideoFrame]:
-    container: InputContainer
-    with av.open(BytesIO(content), mode="r") as container:
+    with open_video(BytesIO(content)) as container:
         if not container.streams.video:
             raise ValueError("the file has no pictures")
         yield from container.decode(video=0)

@@ -23,6 +23,8 @@ from batchinference.spec.problems import did_you_mean
 
 MAX_NEW_TOKENS = 256
 _LENGTHS = ("max_new_tokens", "max_length")
+_WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+"""Parameters that count the prompt with its padding, and those that count only the new tokens."""
 _NOT_BY_ROW = {
     **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
     **{"top_h": None, "prompt_lookup_num_tokens": None},
@@ -70,6 +72,8 @@ def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> 
     Raises ModelLoad for a parameter that the library does not know, or does not take.
     """
     config = copy.deepcopy(model.generation_config)
+    if not model.config.is_encoder_decoder:
+        _leave_out_padding(config, given)
     wanted = {name: value for name, value in given.items() if name != "seed"}
     try:
         unknown = config.update(**wanted)
@@ -87,6 +91,18 @@ def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> 
     if seed is not None:
         _check_drawn(config)
     return Sampling(config, config.num_return_sequences or 1, seed)
+
+
+def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
+    """Remove the lengths that come with the model and count padding: with them, the text of a row
+    would depend on the longest row of its batch. Raise ModelLoad where the user asks for one."""
+    for name, instead in _WITH_PADDING.items():
+        if name in given:
+            raise ModelLoad(
+                f"sampling: '{name}' counts the prompt with its padding, so that the text of a "
+                f"row would depend on the other rows of its batch: use '{instead}'"
+            )
+        setattr(config, name, None)
 
 
 def _check_drawn(config: Any) -> None:

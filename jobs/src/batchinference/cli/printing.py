@@ -1,0 +1,12 @@
+"""Lines on the terminal, without the control characters of data and messages."""
+
+from __future__ import annotations
+
+import typer
+
+from batchinference.text import without_controls
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line to stdout, or to stderr."""
+    typer.echo(without_controls(text), err=err)

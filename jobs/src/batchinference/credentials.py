@@ -1,0 +1,57 @@
+"""Credentials in texts and addresses: found by their form, or by the name before them.
+
+Libraries put addresses, headers and connection strings into their errors. A text may show too
+little, never a credential.
+"""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+_KEY = (
+    r"(?:api|access|account|auth|client|encryption|private|shared[-_]?access|subscription)[-_]?key"
+)
+_NAMED = (
+    rf"[\w-]{{0,64}}(?:password|passwd|passphrase|pwd|secret|credential|{_KEY})[\w-]{{0,32}}"
+    r"|(?:[\w-]{0,64}(?:access|auth|api|bearer|refresh|sas|security|session)[-_]?)?token"
+    r"|(?-i:[A-Z0-9_]{1,64}_TOKEN)|x-[\w-]{1,32}-signature|sharedaccesssignature|proxy-authorization|authorization"
+)
+"""Names of credentials, wherever they stand. `pad_token` and `max_tokens` are none."""
+_OF_QUERY = r"key|code|sig|sas|signature|auth|pass"
+"""Names of credentials in the query of an address; elsewhere they have other meanings."""
+_VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
+_FORMS = (
+    # a user and a password; a password may contain slashes
+    re.compile(r"(?<=://)(?:[^\s/]{1,512}|[^\s/?#@:]{0,512}:\S{0,512})(?=@)"),
+    re.compile(rf"""(?i)(?<![\w-])(?:{_NAMED})["']?\s*[=:]\s*({_VALUE})"""),
+    re.compile(rf"""(?i)[?&;](?:{_OF_QUERY})=([^\s&;'"]+)"""),
+    re.compile(r"(?i)\bbearer\s+([\w.~+/=-]{6,})"),
+    re.compile(r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|sk-(?=[\w-]*\d)[\w-]{6,})"),
+    re.compile(r"(?<![A-Za-z0-9])(?:gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AIza)[\w-]{16,}"),
+    re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    re.compile(r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*"),
+)
+_QUERY_NAME = re.compile(rf"(?:{_NAMED}|{_OF_QUERY})", re.IGNORECASE)
+
+
+def without_credentials(text: str) -> str:
+    """Return the text with each credential replaced by ***."""
+    for form in _FORMS:
+        text = form.sub(_masked, text)
+    return text
+
+
+def names_credential(name: str) -> bool:
+    """Whether a field of an address's query holds a credential, by its name."""
+    return _QUERY_NAME.fullmatch(name) is not None
+
+
+def _masked(match: re.Match[str]) -> str:
+    if not match.re.groups:
+        return MASK
+    value = match[1]
+    quote = value[0] if value[0] in "\"'" else ""
+    closing = quote if len(value) > 1 and value.endswith(quote) else ""
+    start, whole = match.start(1) - match.start(), match[0]
+    return f"{whole[:start]}{quote}{MASK}{closing}"

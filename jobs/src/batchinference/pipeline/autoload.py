@@ -1,0 +1,25 @@
+"""Ray's settings that let Arrow files run code.
+
+With a variable RAY_DATA_AUTOLOAD_..., Ray unpickles types and values of the Arrow and Parquet files
+that it reads. No job needs this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, MutableMapping
+
+PREFIX = "RAY_DATA_AUTOLOAD_"
+
+
+def without_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
+    """Remove the variables from an environment.
+
+    Raises RuntimeError if Ray Data is among the loaded modules: it read some of them then."""
+    found = sorted(name for name in environment if name.startswith(PREFIX))
+    if found and "ray.data" in modules:
+        raise RuntimeError(
+            f"{found[0]} is set in the environment of this process, and lets Arrow files run code. "
+            "Remove it; on a cluster from cluster.env, the profile and the image"
+        )
+    for name in found:
+        del environment[name]

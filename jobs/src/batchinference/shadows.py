@@ -1,0 +1,76 @@
+"""Files of the user that hide a module of Python, or a package that Ray needs.
+
+Python looks into the directory of the job and into PYTHONPATH first. With a `random.py` there, each
+process of Ray dies when it starts, with an error that does not name the file.
+
+This module runs before any other, so it imports only what Python has loaded when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+_HARMLESS = {"antigravity", "chunk", "idlelib", "lib2to3", "mailbox", "sched", "test", "this"}
+_HARMLESS |= {"turtle", "turtledemo"}
+"""Modules of Python that no library imports."""
+PACKAGES = frozenset(
+    "aiohttp aiosignal annotated_doc annotated_types attr attrs batchinference certifi "  # noqa: SIM905
+    "charset_normalizer click cloudpickle colorama dateutil filelock frozenlist fsspec google grpc "
+    "idna jsonpointer jsonschema jsonschema_specifications markdown_it mdurl msgpack multidict "
+    "numpy packaging pandas PIL propcache psutil pyarrow pydantic pydantic_core pygments pytz ray "
+    "referencing requests rich rpds setproctitle shellingham six tqdm typer typing_extensions "
+    "typing_inspection urllib3 yaml yarl zstandard".split()
+)
+"""Packages that Ray or this program imports. Those of models are not among them."""
+
+
+def shadowing(directories: Iterable[str]) -> list[str]:
+    """Return the problems with the files of these directories, for people."""
+    return [
+        f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start: rename {entry}"
+        for directory in directories
+        for entry in _entries(directory)
+        if (hidden := _hidden_by(directory, entry))
+    ]
+
+
+def check_start() -> None:
+    """End this process if a file in a directory of PYTHONPATH would break it."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if problems := shadowing(path for path in paths if path):
+        os.write(2, "".join(f"PYTHONPATH: {problem}\n" for problem in problems).encode())
+        os._exit(1)
+
+
+def _entries(directory: str) -> list[str]:
+    """Return the files of a directory, unless libraries are installed there."""
+    python = os.path.dirname(os.path.realpath(os.__file__))
+    if os.path.commonpath([python, os.path.realpath(directory)]) == python:
+        return []
+    try:
+        entries = sorted(os.listdir(directory))
+    except OSError:
+        return []
+    installed = any(entry.endswith((".dist-info", ".egg-info")) for entry in entries)
+    return [] if installed else entries
+
+
+def _hidden_by(directory: str, entry: str) -> str | None:
+    name = _module_of(directory, entry)
+    if name in sys.stdlib_module_names and name not in _HARMLESS:
+        return f"the module '{name}' of Python"
+    own = os.path.realpath(os.path.join(directory, entry)) == os.path.dirname(_HERE)
+    return f"the package '{name}'" if name in PACKAGES and not own else None
+
+
+_HERE = os.path.realpath(__file__)
+
+
+def _module_of(directory: str, entry: str) -> str | None:
+    """Return the name by which a file or a directory is imported."""
+    if entry.endswith((".py", ".so", ".pyd")):
+        return entry.partition(".")[0]
+    package = os.path.join(directory, entry, "__init__.py")
+    return entry if os.path.isfile(package) else None

@@ -1,0 +1,12 @@
+"""Where the program `batchinference` starts."""
+
+from __future__ import annotations
+
+from batchinference.shadows import check_start
+
+
+def main() -> None:
+    check_start()  # before the imports that a file in PYTHONPATH would break
+    from batchinference.cli.main import app
+
+    app()

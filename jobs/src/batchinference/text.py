@@ -1,0 +1,39 @@
+"""Text of unknown origin, made safe to print.
+
+A path, a row or a message of another program may hold escape sequences. A terminal obeys them: they
+move the cursor, clear the screen, set the title. Bidirectional controls reorder what a reader sees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+_CONTROLS = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u206f"  # bidirectional controls
+    "\u2028\u2029"  # line and paragraph separators
+    "\ufff9-\ufffb"  # interlinear annotations
+    "\U000e0000-\U000e007f"  # tags, which are invisible
+    "]"
+)
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def without_controls(text: str) -> str:
+    """Return the text without control characters. Newlines and tabs stay.
+
+    A lone surrogate, which no encoding can print, becomes U+FFFD."""
+    return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
+
+
+def in_one_line(text: str) -> str:
+    """Return the text without control characters, with each run of white space as one space."""
+    spaced = " ".join(text.split())  # line breaks of every kind are spaces before they are removed
+    return " ".join(without_controls(spaced).split())
+
+
+def escaped_controls(line: str) -> str:
+    """Return JSON in one line with control characters in their escaped form."""
+    return _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], line)

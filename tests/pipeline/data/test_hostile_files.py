@@ -1,0 +1,467 @@
+"""Files that are made to harm: each costs its own rows, and neither the process nor the job."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import json
+import struct
+import tarfile
+import tracemalloc
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from numpy.lib import format as npy
+from PIL import Image
+
+from batchinference import pipeline
+from batchinference.pipeline import whole_files
+from batchinference.pipeline.open_image import FORMATS, open_image
+from batchinference.pipeline.readers import fields, lines
+from batchinference.pipeline.readers import parquet as parquet_reader
+from batchinference.pipeline.readers.base import MAX_COLUMNS
+from batchinference.pipeline.readers.nesting import MAX_DEPTH, check_depth
+from batchinference.pipeline.readers.webdataset import SAMPLE_ROWS
+from support.inputs.formats import add_member, pictures, png
+from support.inputs.read_files import open_input, read_files
+from support.inputs.tfrecords import example, masked_crc, record
+
+GOOD = b'{"a": 1}\n'
+
+
+def nested(depth: int) -> bytes:
+    """An object of so many levels."""
+    return b'{"b": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+
+TOO_DEEP = {
+    "one level too many": nested(MAX_DEPTH + 1),
+    "overflows the stack of the parser": nested(20_000),
+    "never closed": b'{"b": ' + b"[" * 20_000,
+    "closed in texts": b'{"c": "]]]]", "b": ' + b'["]",' * 20_000,
+    "behind an escaped backslash": b'{"c": "\\\\", "b": ' + b"[" * 20_000,
+}
+NOT_DEEP = {
+    "as deep as can be": nested(MAX_DEPTH),
+    "in a text": b'{"c": "' + b"[" * 20_000 + b'"}',
+    "behind an escaped quote": b'{"c": "\\\\\\"' + b"[" * 20_000 + b'"}',
+    "side by side": b'{"b": [' + b"[]," * 20_000 + b"[]]}",
+}
+
+
+@pytest.mark.parametrize("line", TOO_DEEP.values(), ids=TOO_DEEP)
+def test_lines_nested_too_deep_are_bad_rows(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(GOOD + line + b"\n" + GOOD)
+    outcome = read_files("json", tmp_path)
+    assert [row["a"] for row in outcome.good] == [1, 1]
+    assert outcome.bad == {(0, 1): "ValueError: JSON is nested deeper than 100 levels"}
+
+
+@pytest.mark.parametrize("line", NOT_DEEP.values(), ids=NOT_DEEP)
+def test_brackets_that_nest_no_deeper_are_read(line: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(GOOD + line + b"\n")
+    outcome = read_files("json", tmp_path)
+    assert (len(outcome.good), outcome.bad) == (2, {})
+
+
+def test_nesting_over_several_lines_is_measured() -> None:
+    for lines_ in (b'{"a":\n' * 200, b'[{\n"a": {}}\n,' + b"[" * 200):
+        with pytest.raises(ValueError, match="nested deeper"):
+            check_depth(lines_)
+    with pytest.raises(ValueError, match="nested deeper"):
+        check_depth(b"[\n" * 20_000)
+    with pytest.raises(ValueError, match="nested deeper"):
+        check_depth(b'{"a":\n' * 20_000)
+    check_depth(b"[]\n" * 20_000)
+    check_depth(b"")
+
+
+def test_deep_documents_and_members_are_bad_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"[" * 100_000)
+    (tmp_path / "b.json").write_bytes(b"[" + nested(900) + b"]")
+    assert set(read_files("json", tmp_path, lines=False).bad) == {(0, 0), (1, 0)}
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for key, content in {"a": nested(20_000), "b": nested(900), "c": GOOD}.items():
+            add_member(archive, f"{key}.json", content)
+    outcome = read_files("webdataset", tmp_path)
+    assert (set(outcome.bad), len(outcome.good)) == ({(0, 0), (0, 1)}, 1)
+
+
+def claimed_length(length: int) -> bytes:
+    """A record that has no content, with a correct checksum of its length."""
+    header = struct.pack("<Q", length)
+    return header + masked_crc(header)
+
+
+def npy_header(shape: tuple[int, ...], *, fortran: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    fields = {"descr": "|u1", "fortran_order": fortran, "shape": shape}
+    npy.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
+
+
+def flac(claimed_samples: int) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros(100), 8000, format="FLAC")
+    content = bytearray(buffer.getvalue())
+    # STREAMINFO: 36 bits behind the rate, the channels and the bits of a sample
+    content[21] = content[21] & 0xF0 | claimed_samples >> 32
+    content[22:26] = (claimed_samples & 0xFFFFFFFF).to_bytes(4, "big")
+    return bytes(content)
+
+
+def wav(rate: int) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros(1000), 8000, format="WAV")
+    return buffer.getvalue().replace(struct.pack("<I", 8000), struct.pack("<I", rate), 1)
+
+
+def tgz(header: bytes = b"", member: bytes = b"") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("a.bin")
+        info.pax_headers = {"comment": header.decode()}
+        info.size = len(member)
+        archive.addfile(info, io.BytesIO(member))
+    return buffer.getvalue()
+
+
+def tar_of(members: dict[str, bytes], mode: str = "w") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            add_member(archive, name, content)
+    return buffer.getvalue()
+
+
+def parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def large_png(width: int, height: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("1", (width, height)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def archive(packing: int, content: bytes) -> bytes:
+    """A .npz archive of one array."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", packing) as members:
+        members.writestr("a.npy", content)
+    return buffer.getvalue()
+
+
+MIB = 1 << 20
+LONG_HEADER = b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little") + bytes(MIB)
+CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
+    "record of 2^64-1 bytes": ("tfrecords", "a.tfrecord", lambda: claimed_length(2**64 - 1),
+                               "the file ends within a record", {}),
+    "record of 2^40 bytes": ("tfrecords", "a.tfrecord", lambda: claimed_length(2**40),
+                             "the file ends within a record", {}),
+    "array of 2^42 bytes": ("numpy", "a.npy", lambda: npy_header((1, 2**42)),
+                            "a row has 4398046511104 bytes, more than max_row_bytes", {}),
+    "rows without bytes": ("numpy", "a.npy", lambda: npy_header((2**40, 0)),
+                           "a shape that no array has", {}),
+    "array in Fortran order": ("numpy", "a.npy", lambda: npy_header((2**10, 2**20), fortran=True),
+                               "an array in Fortran order has 1073741824 bytes", {}),
+    "header of 2^32 bytes": ("numpy", "a.npz", lambda: archive(zipfile.ZIP_DEFLATED, LONG_HEADER),
+                             "its header claims to have 4294967295 bytes", {}),
+    "archive packed with bzip2": ("numpy", "a.npz",
+                                  lambda: archive(zipfile.ZIP_BZIP2, npy_header((4,)) + bytes(4)),
+                                  "'a.npy' is not packed as NumPy packs arrays", {}),
+    "500,000 fields": ("csv", "a.csv", lambda: b'"\n",' + b"a," * 500_000 + b"b\n1\n",
+                       "the first line has 500002 fields, more than 10000", {}),
+    "pictures of a sample": ("webdataset", "a.tar", lambda: tar_of(
+        {f"a.{n}.png": large_png(2000, 2000) for n in range(2)}),
+        "sample 'a' has more bytes than max_row_bytes (20000000) once decoded",
+        {"max_row_bytes": 20_000_000}),
+    "2^36 samples": ("audio", "a.flac", lambda: flac(2**36 - 1),
+                     "68719476735 samples take more bytes than max_row_bytes", {}),
+    "1 sample a second": ("audio", "a.wav", lambda: wav(1), "samples take more bytes",
+                          {"sample_rate": 1_000_000}),
+    "2^31 samples a second": ("audio", "a.wav", lambda: wav(2**31 - 1), "are no rate",
+                              {"sample_rate": 16_000}),
+    "attributes of a member": ("webdataset", "a.tgz", lambda: tgz(header=b" " * (2 * MIB)),
+                               "a header has 2097", {}),
+    "member": ("webdataset", "a.tgz", lambda: tgz(member=bytes(2 * MIB)),
+               "sample 'a' has more bytes than max_row_bytes (1048576) with 'bin'",
+               {"max_row_bytes": MIB}),
+    "line of text": ("text", "a.txt.gz", lambda: gzip.compress(b" " * (2 * MIB)),
+                     "the line has more bytes than max_row_bytes (1048576)",
+                     {"max_row_bytes": MIB}),
+    "row of CSV": ("csv", "a.csv.gz", lambda: gzip.compress(b"a\n" + b"1" * (4 * MIB)),
+                   "a row has more bytes than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
+    "array of JSON": ("json", "a.json.gz", lambda: gzip.compress(b"[" + b" " * (2 * MIB) + b"]"),
+                      "the file has more bytes than max_row_bytes (1048576)",
+                      {"max_row_bytes": MIB, "lines": False}),
+    "file": ("binary", "a.bin", lambda: bytes(2 * MIB),
+             "the file has more bytes than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
+    "pixels": ("images", "a.png", lambda: large_png(8001, 8000),
+               "8001 x 8000 pixels are more than max_pixels (64000000)", {}),
+    "more pixels than Pillow takes": ("images", "a.png", lambda: large_png(20_000, 10_000),
+                                      "the picture has more pixels than max_pixels", {}),
+}  # fmt: skip
+"""What small files claim or unpack to: format, name, content, error and options."""
+
+
+@pytest.mark.parametrize(("format_", "name", "content", "error", "options"), CLAIMS.values(),
+                         ids=CLAIMS)  # fmt: skip
+def test_a_row_that_would_take_too_much_memory_is_bad(
+    format_: str,
+    name: str,
+    content: Callable[[], bytes],
+    error: str,
+    options: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / name).write_bytes(content())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        outcome = read_files(format_, tmp_path, **options)
+    assert outcome.good == []
+    ((place, message),) = outcome.bad.items()
+    assert (place, error in message) == ((0, 0), True), message
+
+
+def test_rows_beside_a_large_one_are_read(tmp_path: Path) -> None:
+    limit = {"max_row_bytes": 1024}
+    long = b'{"a": "' + b"x" * 5000 + b'"}\n'
+    (tmp_path / "a.jsonl").write_bytes(GOOD + long + GOOD + long + long + GOOD)
+    outcome = read_files("json", tmp_path / "a.jsonl", **limit)
+    assert (len(outcome.good), set(outcome.bad)) == (3, {(0, 1), (0, 3), (0, 4)})
+    records = [example({"a": [1]}), example({"a": [bytes(5000)]}), example({"a": [2]})]
+    (tmp_path / "a.tfrecord").write_bytes(b"".join(map(record, records)))
+    outcome = read_files("tfrecords", tmp_path / "a.tfrecord", **limit)
+    assert (len(outcome.good), set(outcome.bad)) == (2, {(0, 1)})
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for key, size in {"a": 10, "b": 5000, "c": 10}.items():
+            add_member(archive, f"{key}.bin", bytes(size))
+            add_member(archive, f"{key}.txt", b"text")
+    outcome = read_files("webdataset", tmp_path / "a.tar", **limit)
+    assert (len(outcome.good), set(outcome.bad)) == (2, {(0, 1)})
+
+
+def test_files_that_grow_when_they_are_decoded_share_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.png").write_bytes(large_png(100, 100))
+    monkeypatch.setattr(whole_files, "GROUP_BYTES", 50_000)
+    tables = read_files("images", tmp_path).tables
+    assert [table.num_rows for table in tables] == [2, 2, 2, 2]  # 30,000 bytes each
+
+
+def peak_bytes(format_: str, path: Path, **options: Any) -> int:
+    """The most memory that Python objects and arrays take while a file is read."""
+    opened = open_input(format_, path, **options)
+    tracemalloc.start()
+    try:
+        for _ in opened.file_rows.read(opened.frozen.files()):
+            pass
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_compressed_archives_are_unpacked_in_pieces(mode: str, tmp_path: Path) -> None:
+    members = {"a.bin": bytes(40 * MIB), "b.txt": b"text"}
+    (tmp_path / "a.tar").write_bytes(tar_of(members, mode))
+    assert peak_bytes("webdataset", tmp_path, max_row_bytes=MIB) < 24 * MIB
+    assert read_files("webdataset", tmp_path, max_row_bytes=MIB).good == [
+        {"__key__": "b", "txt": "text"}
+    ]
+
+
+def test_large_samples_are_not_looked_at_together(tmp_path: Path) -> None:
+    members = {f"{number}.bin": bytes(5 * MIB) for number in range(20)}
+    (tmp_path / "a.tar").write_bytes(tar_of(members, "w:gz"))
+    tracemalloc.start()
+    try:
+        open_input("webdataset", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 40 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_parquet_file_that_claims_many_rows_is_a_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.parquet").write_bytes(parquet(pa.table({"a": pa.nulls(50_000)})))
+    assert read_files("parquet", tmp_path).table.num_rows == 50_000
+    monkeypatch.setattr(parquet_reader, "MOST_ROWS", 40_000)
+    monkeypatch.setattr(parquet_reader, "MOST_ROWS_A_BYTE", 1)
+    assert "its footer claims 50000 rows in" in read_files("parquet", tmp_path).bad[0, 0]
+
+
+def test_parquet_file_whose_column_has_no_name_in_utf8_is_a_bad_row(tmp_path: Path) -> None:
+    content = parquet(pa.table({"nämeless": [1, 2]})).replace("nä".encode(), b"n\xf4\xff")
+    (tmp_path / "a.parquet").write_bytes(content)
+    assert "UnicodeDecodeError" in read_files("parquet", tmp_path).bad[0, 0]
+
+
+def test_long_lines_are_found_over_several_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
+    short, long = b"short\n", b"x" * 3000 + b"\n"
+    (tmp_path / "a.txt").write_bytes(short * 40 + long + short + long + long + short * 30)
+    outcome = read_files("text", tmp_path, max_row_bytes=1024)
+    assert (len(outcome.good), set(outcome.bad)) == (71, {(0, 40), (0, 42), (0, 43)})
+
+
+def test_max_pixels_above_the_limit_of_pillow_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    content = png(pictures(1)[0])
+    with pytest.raises(ValueError, match=r"6 x 5 pixels are more than|more pixels than max_pixels"):
+        open_image(content, 12)
+    assert open_image(content, 1000).size == (5, 6)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
+        b'/* XPM */\nstatic char *x[] = {"1 1 1 1", "a c #000", "a"};',
+    ],
+    ids=["PostScript", "XPM"],
+)
+def test_only_formats_of_pixels_are_opened(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(content)
+    outcome = read_files("images", tmp_path)
+    assert "cannot identify image file" in outcome.bad[0, 0]
+    assert {"JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"} <= {*FORMATS}
+    assert not {"EPS", "PSD", "WMF", "FITS"} & {*FORMATS}
+
+
+STREAMS = {
+    "session": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\n"
+    "m=video 45678 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+    "playlist": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n",
+    "list of files": "ffconcat version 1.0\nfile /etc/hostname\n",
+}
+
+
+@pytest.mark.parametrize("text", STREAMS.values(), ids=STREAMS)
+def test_films_that_only_name_others_are_not_opened(text: str, tmp_path: Path) -> None:
+    film = tmp_path / "a.mp4"
+    film.write_text(text)
+    (error,) = read_files("video", film).bad.values()
+    assert "Invalid" in error  # by the list of formats, before anything else is opened
+
+
+def test_frames_with_too_many_pixels_are_a_bad_row(tmp_path: Path) -> None:
+    with av.open(tmp_path / "a.mkv", "w") as container:
+        stream = container.add_stream("ffv1", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 40, 30, "bgr0"
+        pixels = np.zeros((30, 40, 3), np.uint8)
+        container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
+        container.mux(stream.encode())
+    assert len(read_files("video", tmp_path, max_pixels=1200).good) == 1
+    (error,) = read_files("video", tmp_path, max_pixels=1199).bad.values()
+    assert "40 x 30 pixels are more than max_pixels (1199)" in error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), OverflowError("x"), RecursionError(), struct.error("x"), zlib.error("x")],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_reading_a_file_raises_is_a_bad_row(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    for format_ in ("text", "json", "csv", "parquet", "numpy", "tfrecords", "webdataset", "video"):
+        (tmp_path / "a.any").write_bytes(b"any")
+        opened = open_input(format_, tmp_path / "a.any")
+        reader = opened.file_rows.reader
+        for method in ("read", "read_part", "rows_in"):
+            monkeypatch.setattr(type(reader), method, fails, raising=False)
+        outcome = opened.read()
+        assert [type(error).__name__ in text for text in outcome.bad.values()] == [True], format_
+        assert opened.given.count() is not None
+
+
+def test_no_module_opens_pictures_or_films_of_any_format() -> None:
+    root = Path(pipeline.__file__).parent
+    found = {
+        f"{file.relative_to(root)}: {ast.unparse(node)}"
+        for file in root.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Image.open", "av.open")
+    }
+    assert found == {"open_image.py: Image.open", "open_video.py: av.open"}
+
+
+def lines_with_fields_of_their_own(count: int) -> bytes:
+    return b"".join(b'{"k%d": 1}\n' % number for number in range(count))
+
+
+def test_lines_with_fields_of_their_own_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields, "MAX_FIELDS", 100)
+    (tmp_path / "a.jsonl").write_bytes(GOOD * 10)
+    (tmp_path / "b.jsonl").write_bytes(lines_with_fields_of_their_own(2500))
+    long = b"{" + b", ".join(b'"k%d": 1' % number for number in range(8000)) + b"}\n"
+    (tmp_path / "c.jsonl").write_bytes(GOOD + long)
+    outcome = read_files("json", tmp_path)
+    assert [number for number, _ in outcome.places].count(0) == 10
+    assert {number for number, _ in outcome.bad} == {1, 2}
+    assert all("more than 100 different fields" in error for error in outcome.bad.values())
+
+
+def test_members_with_fields_of_their_own_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields, "MAX_FIELDS", 50)
+    last = SAMPLE_ROWS + 50
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(last + 1):
+            add_member(archive, f"{number}.json", b'{"k%d": 1}' % number)
+    outcome = read_files("webdataset", tmp_path)
+    assert list(outcome.bad) == [(0, last)]
+    assert "more than 50 different fields" in outcome.bad[0, last]
+
+
+def test_objects_over_several_lines_are_read(tmp_path: Path) -> None:
+    rows = [{"id": number, "tags": ["a", "b"], "deep": {"x": number}} for number in range(3000)]
+    text = "\n".join(json.dumps(row, indent=2) for row in rows)
+    (tmp_path / "a.jsonl").write_text(text + "\n")
+    outcome = read_files("json", tmp_path)
+    assert (outcome.good, outcome.bad) == (rows, {})
+
+
+def test_line_ends_of_old_macs_are_no_long_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b,c\r" + b"1,2,3\r" * 6000)
+    assert read_files("csv", tmp_path).table.num_rows == 6000
+
+
+def test_text_that_holds_json_is_no_field(tmp_path: Path) -> None:
+    inner = json.dumps({f"key{number}": "x" * 100 for number in range(5000)})
+    rows = [{"id": 1, "text": "short"}, {"id": 2, "text": inner}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_files("json", tmp_path).good == rows
+
+
+def test_sample_of_too_many_members_is_a_bad_row(tmp_path: Path) -> None:
+    members = {f"a.{number}": b"" for number in range(MAX_COLUMNS + 1)}
+    (tmp_path / "a.tar").write_bytes(tar_of({**members, "b.txt": b"text"}))
+    outcome = read_files("webdataset", tmp_path)
+    assert (outcome.good, set(outcome.bad)) == ([{"__key__": "b", "txt": "text"}], {(0, 0)})

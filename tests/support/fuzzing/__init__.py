@@ -1,0 +1,1 @@
+"""Damaged files for readers, and a process that reads them within limits."""

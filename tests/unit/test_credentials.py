@@ -1,0 +1,79 @@
+"""Credentials are masked in every text, and refused in addresses of a specification."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batchinference.credentials import names_credential, without_credentials
+
+SHAPES = (
+    "postgresql://user:{}@host/db", "cannot reach https://{}@host/v1", "mysql://u:{}@h?x=1",
+    "password={}", "Password={};Server=a", "'password': '{}'", '"db_password": "{}"',
+    "aws_secret_access_key = {}", "X-Amz-Signature={}&X-Amz-Date=1", "X-Amz-Security-Token={}",
+    "https://s3/b?X-Amz-Credential={}", "AccountName=a;AccountKey={};EndpointSuffix=b",
+    "Authorization: Bearer {}", "Authorization: Basic {}", "{{'authorization': 'Bearer {}'}}",
+    "bearer {}", "api_key={}", "x-api-key: {}", "HF_TOKEN={}", "GITHUB_TOKEN: {}", "token={}",
+    "https://a.blob/c?se=1&sig={}&sv=2", "https://f/api?code={}", "https://a/b?key={}",
+    "https://a/b?all=1&subscription-key={}", "Ocp-Apim-Subscription-Key: {}", "client_secret={}",
+    "session_token={}", "https://a/b?auth={}", "SharedAccessKey={}", "passwd: {}", "PGPASSWORD={}",
+)  # fmt: skip
+LETTERS = string.ascii_letters + string.digits + "-_.~+/="
+SECRETS = st.text(LETTERS, min_size=6, max_size=60).map("S3cr3t".__add__)
+OF_A_TOKEN = st.text(string.ascii_letters + string.digits, min_size=20, max_size=60)
+PREFIXES = ("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-")
+
+
+@given(SECRETS, st.sampled_from(SHAPES), st.text(max_size=20), st.text(max_size=20))
+@example("pa/ss@word:1/2", SHAPES[0], "", "")
+def test_credential_of_any_shape_is_masked(
+    secret: str, shape: str, before: str, after: str
+) -> None:
+    shown = without_credentials(f"{before} {shape.format(secret)} {after}")
+    assert secret not in shown
+    assert "***" in shown
+
+
+@given(OF_A_TOKEN, st.sampled_from(PREFIXES), st.sampled_from((" ", "(", "'", '"', "/", "=")))
+def test_token_is_masked_by_its_form(secret: str, prefix: str, before: str) -> None:
+    assert secret not in without_credentials(f"refused{before}{prefix}{secret}")
+
+
+def test_names_and_the_rest_of_a_text_remain() -> None:
+    cases = {
+        "at https://u:p@host/x?a=1": "at https://***@host/x?a=1",
+        "'http://h/b?se=1&sig=abc%2F=&sv=2'": "'http://h/b?se=1&sig=***&sv=2'",
+        "AccountName=a;AccountKey=x==;B=c": "AccountName=a;AccountKey=***;B=c",
+        "{'password': 'a b', 'user': 'me'}": "{'password': '***', 'user': 'me'}",
+        "Authorization: Bearer abc, status 401": "Authorization: ***, status 401",
+    }
+    assert {text: without_credentials(text) for text in cases} == cases
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_new_tokens=256, pad_token: <pad>, eos_token_id=2",
+        "exit code: 1, status code=500, sorted(key=len)",
+        "KeyError: 'key'", "hf_hub_download() from sk-learn of task-specific models",
+        "https://host:8080/path?page=2&tokens=5 and s3://bucket/a@b",
+        "the model has 512 positions: shorten the prompt",
+    ],
+)  # fmt: skip
+def test_ordinary_text_is_unchanged(text: str) -> None:
+    assert without_credentials(text) == text
+
+
+@pytest.mark.parametrize("part", ["://u:p", "password", "bearer ", "x", "[?&key=", '"', "sk-"])
+def test_long_text_is_searched_in_linear_time(part: str) -> None:
+    """Quadratic time would exceed the timeout of the test by far."""
+    without_credentials(part * (500_000 // len(part)))
+
+
+def test_names_of_query_fields() -> None:
+    secret = ("subscription-key", "code", "sig", "key", "X-Amz-Signature", "access_token", "sas")
+    assert all(map(names_credential, secret))
+    assert not any(map(names_credential, ("page", "max_tokens", "codec", "keyword", "version")))

@@ -39,4 +39,4 @@ def test_kueue_queue_may_come_from_the_platform() -> None:
 def test_kueue_does_not_suspend_a_job_without_a_queue() -> None:
     made = render(job(cluster={"image": "own:1"})).ray_job
     assert "suspend" not in made["spec"]
-    assert "annotations" not in made["metadata"]
+    assert "annotations" not in made["metadata"], "Kueue would gate its pods and never ungate them"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering import effective
+from batchinference.rendering import GPUS_LABEL, effective
 from batchinference.rendering.limits import check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
@@ -39,7 +39,7 @@ def test_job_at_its_limits_is_accepted() -> None:
 
 def test_gpu_limit_names_the_groups() -> None:
     assert problems([GPUS], limits={"gpu": 7}) == [
-        "spec.cluster.limits.gpu: the job may grow to 8 GPUs (embed 4 x 2) and 7 are allowed: "
+        "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 4 x 2) and 7 are allowed: "
         "lower replicas.max, or raise the limit, in the job and where the platform's defaults "
         "have one"
     ]
@@ -54,18 +54,61 @@ def test_cpu_limit_includes_the_head() -> None:
 def test_gpu_limit_includes_all_groups() -> None:
     steps = [GPUS, model_step("judge", replicas={"max": 3}, resources={"gpu": 1})]
     (found,) = problems(steps, limits={"gpu": 10})
-    assert "11 GPUs (embed 4 x 2, judge 3 x 1)" in found
+    assert "11 devices (embed 4 x 2, judge 3 x 1)" in found
+
+
+@pytest.mark.parametrize(
+    ("profile", "devices"),
+    [
+        ({"resource": "nvidia.com/gpu", "device": "cuda"}, 512),
+        ({"resource": "nvidia.com/gpu"}, 512),
+        ({"device": "cuda"}, 512),
+        ({}, 0),
+    ],
+    ids=["resource and device", "resource", "device", "neither"],
+)
+def test_device_limit_includes_the_profiles_of_the_job(profile: Any, devices: int) -> None:
+    """A job cannot get GPUs under another name; the label of pods counts them as well."""
+    step = model_step(replicas={"max": 64}, resources={"custom": {"mine": 8}})
+    cluster = {"profiles": {"mine": profile}}
+    found = problems([step], limits={"gpu": 0}, **cluster)
+    assert [f"{devices} devices (embed 64 x 8) and 0 are allowed" in one for one in found] == (
+        [True] if devices else []
+    )
+    pod = render(job(steps=[step], cluster=cluster)).workers["embed"]["template"]
+    label = pod["metadata"]["labels"].get(GPUS_LABEL)
+    assert label == ("8" if devices else None)
+
+
+def test_device_limit_includes_npus_and_gpus_of_two_names() -> None:
+    npu = model_step(replicas={"max": 2}, resources={"custom": {"NPU": 4}})
+    assert "8 devices (embed 2 x 4)" in problems([npu], limits={"gpu": 7})[0]
+    both = model_step(resources={"gpu": 1, "custom": {"mine": 2}})
+    profiles = {"mine": {"resource": "nvidia.com/gpu"}}
+    assert "3 devices" in problems([both], limits={"gpu": 2}, profiles=profiles)[0]
+    made = render(job(steps=[both], cluster={"profiles": profiles})).workers["embed"]["template"]
+    limits = made["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "3"
+
+
+def test_priority_above_the_limit_is_refused() -> None:
+    platform = Cluster(image="own:1", limits=Limits(priority=0))
+    render(effective(job(priority=0), platform))
+    own = {"limits": {"priority": 10**9}}
+    assert refused(effective(job(priority=1, cluster=own), platform)) == (
+        "spec.priority: at most 0 is allowed, got 1: lower it"
+    )
 
 
 def test_job_above_its_limits_is_not_rendered() -> None:
     over = job(steps=[GPUS], cluster={"image": "own:1", "limits": {"gpu": 4}})
-    assert "8 GPUs" in refused(over)
+    assert "8 devices" in refused(over)
 
 
 def test_job_above_the_platform_limits_is_not_rendered() -> None:
     platform = Cluster(image="own:1", limits=Limits(gpu=4))
     over = effective(job(steps=[GPUS], cluster={"limits": {"gpu": 64}}), platform)
-    assert "8 GPUs (embed 4 x 2) and 4 are allowed" in refused(over)
+    assert "8 devices (embed 4 x 2) and 4 are allowed" in refused(over)
 
 
 LIMITS = st.builds(
@@ -73,6 +116,7 @@ LIMITS = st.builds(
     gpu=st.none() | st.integers(0, 9),
     cpu=st.none() | st.floats(1, 9),
     gpu_hours=st.none() | st.floats(1, 9),
+    priority=st.none() | st.integers(-9, 9),
 )
 
 

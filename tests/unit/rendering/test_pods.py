@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering.pods import STOP_WAIT
+from batchinference.rendering.objects import DIGEST_VARIABLE
+from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
-from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.quantities import LEAST_HEAD_MEMORY
 from support.documents.minimal import model_step
 from support.documents.parsed import job
 from support.documents.vllm_models import vllm_step
@@ -45,7 +47,11 @@ def test_pods_are_valid_for_kubernetes(rendered: Rendered, kubernetes: str) -> N
 def test_pods_have_only_the_container_of_ray(rendered: Rendered) -> None:
     names = [[one["name"] for one in pod["spec"]["containers"]] for pod in rendered.pods]
     assert names == [["ray-head"]] + [["ray-worker"]] * len(rendered.workers)
-    assert all("restartPolicy" not in pod["spec"] for pod in rendered.pods), "KubeRay sets it"
+
+
+def test_a_pod_whose_container_ends_is_replaced(rendered: Rendered) -> None:
+    """KubeRay sets the same where there is an autoscaler."""
+    assert {pod["spec"]["restartPolicy"] for pod in rendered.pods} == {"Never"}
 
 
 def test_containers_meet_the_pod_security_level_restricted(rendered: Rendered) -> None:
@@ -58,14 +64,34 @@ def test_containers_meet_the_pod_security_level_restricted(rendered: Rendered) -
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_service_account_token_and_job_file_are_in_the_head_only(rendered: Rendered) -> None:
+def test_job_file_is_in_the_head_only(rendered: Rendered) -> None:
     name = rendered.config_map["metadata"]["name"]
     head, *workers = rendered.pods
-    assert "automountServiceAccountToken" not in head["spec"]
     assert name in repr(head)
-    for pod in workers:
+    assert all(name not in repr(pod) for pod in workers)
+
+
+def test_only_the_autoscaler_has_a_service_account_token(rendered: Rendered) -> None:
+    """Its ServiceAccount may change every pod of the namespace, which the driver must not."""
+    head, *workers = rendered.pods
+    for pod in rendered.pods:
         assert pod["spec"]["automountServiceAccountToken"] is False
-        assert name not in repr(pod)
+    for one in (*rendered.containers, *workers):
+        assert "kube-api" not in repr(one)
+    (mount,) = rendered.cluster["autoscalerOptions"]["volumeMounts"]
+    assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    (volume,) = [one for one in head["spec"]["volumes"] if one["name"] == mount["name"]]
+    paths = re.findall(r"'path': '([a-z.]+)'", repr(volume["projected"]["sources"]))
+    assert paths == ["token", "ca.crt", "namespace"]
+
+
+def test_a_cluster_of_fixed_size_has_no_autoscaler() -> None:
+    fixed, growing = (with_cluster(workers={"cpu": 2, "max": most}) for most in (1, 2))
+    assert growing.cluster["enableInTreeAutoscaling"] is True
+    assert {"enableInTreeAutoscaling", "autoscalerOptions"}.isdisjoint(fixed.cluster)
+    assert "serviceAccountToken" not in repr(fixed.cluster)
+    with_gpu = with_cluster(model_step(resources={"gpu": 1}), workers={"cpu": 2, "max": 1})
+    assert with_gpu.cluster["enableInTreeAutoscaling"] is True
 
 
 def test_limits_of_pods_equal_the_plan(rendered: Rendered) -> None:
@@ -130,6 +156,16 @@ def test_limits_of_the_head(cluster: Any, limits: Any) -> None:
     assert container(with_cluster(**cluster).pods[0])["resources"]["limits"] == limits
 
 
+def test_object_store_of_the_smallest_head_is_accepted_by_ray() -> None:
+    from ray._private import ray_constants
+
+    for memory, size in ((LEAST_HEAD_MEMORY, 161_061_273), ("4Gi", 1_127_428_915)):
+        parameters = with_cluster(head={"memory": memory}).head["rayStartParams"]
+        assert parameters["object-store-memory"] == str(size)
+        assert size >= ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES
+    assert object_store_bytes("600Mi") == ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES
+
+
 REFERENCE = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "secret"}}}
 
 
@@ -161,8 +197,9 @@ def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
 )
 def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
     head, *workers = with_cluster(model_step(), **{setting: value}).containers
-    if setting == "env":  # the head also has the variable for the time that Ray waits for a driver
-        assert head["env"].pop(0)["name"] == STOP_WAIT
+    if setting == "env":  # the head has two variables of its own
+        own = [head["env"].pop(0)["name"] for _ in range(2)]
+        assert own == [STOP_WAIT, DIGEST_VARIABLE]
     for one in (head, *workers):
         assert one[setting] == value
 
@@ -191,18 +228,6 @@ def test_platform_defaults_fill_missing_settings() -> None:
     for pod in render(job(), Cluster.model_validate(platform)).pods:
         assert container(pod)["image"] == "platform:1"
         assert pod["spec"]["nodeSelector"] == {"pool": "batch"}
-
-
-@pytest.mark.parametrize(
-    ("volume", "field"),
-    [
-        ({"name": "batchinference-job", "mountPath": "/data"}, "name"),
-        ({"name": "own", "mountPath": "/etc/batchinference/"}, "mountPath"),
-    ],
-)
-def test_volume_over_the_job_file_is_refused(volume: dict[str, str], field: str) -> None:
-    with pytest.raises(SpecError, match=rf"spec\.cluster\.volumes\[0\]\.{field}: .*is taken"):
-        with_cluster(volumes=[{**volume, "hostPath": {"path": "/data"}}])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.rendering.quantities import cpu_quantity, memory_bytes, smaller_memory
+from batchinference.rendering.quantities import cpu_quantity, cpus_of, memory_bytes, smaller_memory
 from batchinference.spec.base import MEMORY
 
 QUANTITIES = st.from_regex(re.compile(MEMORY, re.ASCII), fullmatch=True).filter(
@@ -48,6 +48,24 @@ def test_memory_request_is_capped_at_the_limit(wanted: str, limit: str) -> None:
     chosen = smaller_memory(wanted, limit)
     assert memory_bytes(chosen) == min(memory_bytes(wanted), memory_bytes(limit))
     assert chosen in (wanted, limit)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "cpus"),
+    [
+        *(("2", 2), (2, 2), (0.5, 0.5), ("500m", 0.5), ("1k", 1000), ("100u", 1e-4), ("5n", 5e-9)),
+        *(("1e3", 1000), ("1E3", 1000), ("12e-1", 1.2), ("1.5Ki", 1536), ("1Ei", 2**60)),
+        *(("1E", 1e18), ("+2", 2), ("1M", 1e6), ("2Pi", 2**51)),
+    ],
+)
+def test_cpus_of_any_quantity_of_kubernetes(quantity: str | float, cpus: float) -> None:
+    assert cpus_of(quantity) == pytest.approx(cpus)
+
+
+@pytest.mark.parametrize("quantity", ["", "m", "1 m", "1x", "1..2", "many"])
+def test_cpu_quantity_is_refused(quantity: str) -> None:
+    with pytest.raises(ValueError, match=r"not a quantity|could not convert"):
+        cpus_of(quantity)
 
 
 @pytest.mark.parametrize(

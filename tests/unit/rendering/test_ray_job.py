@@ -10,7 +10,12 @@ import pytest
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering import ATTEMPT_LABEL
-from batchinference.rendering.objects import JOB_FILE
+from batchinference.rendering.objects import (
+    DIGEST_VARIABLE,
+    JOB_FILE,
+    JOB_PATH,
+    check_mounted_file,
+)
 from batchinference.rendering.rayjob import entrypoint
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
@@ -150,6 +155,28 @@ def test_attempts_have_their_own_ray_job_and_token() -> None:
     assert [one.ray_job["metadata"]["name"] for one in (first, second)] == ["j-1", "j-2"]
     assert first.secret["metadata"]["name"] != second.secret["metadata"]["name"]
     assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
+
+
+def test_a_config_map_is_named_after_its_content_and_never_changes() -> None:
+    """Attempts with the same job file share it; a change gets a ConfigMap of its own."""
+    first, second = (render(job("j"), attempt=number).config_map for number in (1, 2))
+    changed = render(job("j", resume=False), attempt=2)
+    assert first == second
+    assert first["immutable"] is True
+    assert changed.config_map["metadata"]["name"] != first["metadata"]["name"]
+    assert f"'name': '{changed.config_map['metadata']['name']}'" in repr(changed.pods[0])
+
+
+def test_the_head_has_the_digest_of_the_job_file(rendered: Rendered) -> None:
+    """So a ConfigMap that was replaced by somebody without rights to RayJobs is refused."""
+    head, *workers = rendered.containers
+    env = {variable["name"]: variable.get("value") for variable in head["env"]}
+    file = rendered.config_map["data"][JOB_FILE]
+    check_mounted_file(JOB_PATH, file, {DIGEST_VARIABLE: env[DIGEST_VARIABLE] or ""})
+    assert all(DIGEST_VARIABLE not in repr(worker["env"]) for worker in workers)
+    with pytest.raises(SpecError, match="its ConfigMap was replaced"):
+        check_mounted_file(JOB_PATH, file + "#", {DIGEST_VARIABLE: env[DIGEST_VARIABLE] or ""})
+    check_mounted_file("own.yaml", file + "#", {DIGEST_VARIABLE: env[DIGEST_VARIABLE] or ""})
 
 
 def test_object_names_contain_the_uid_of_the_job() -> None:

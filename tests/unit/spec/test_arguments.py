@@ -55,6 +55,12 @@ def test_argument_outside_json_is_refused(value: Any, message: str) -> None:
     assert found.startswith(f"{PLACE}.argument: {message}")
 
 
+def test_size_of_arguments_is_limited() -> None:
+    assert parse(calling(constructorArgs={"text": "x" * 65_000}))
+    found = refused(calling(constructorArgs={"text": "x" * 65_536}))
+    assert found == f"{PLACE}: at most 65536 bytes as JSON, here are 65548: put them into a file"
+
+
 def test_argument_depth_is_limited_to_32() -> None:
     value: Any = 1
     for _ in range(32):

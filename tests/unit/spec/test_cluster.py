@@ -53,8 +53,8 @@ ACCEPTED: dict[str, list[Any]] = {
     ],
     "env": [[{"name": name, "value": ""}] for name in ("A", "_a", "a.b-c_9", "-", "A" * 128)],
     "head": [
-        *({"memory": memory} for memory in ("536870912", "512Mi", "8Gi", "1.5Gi", "2Ti")),
-        *({"memory": memory} for memory in ("1000000k", "1G")),
+        *({"memory": memory} for memory in ("1073741824", "1Gi", "8Gi", "1.5Gi", "2Ti")),
+        *({"memory": memory} for memory in ("2000000k", "2G")),
         *({"cpu": cpu} for cpu in (0.001, 1, 2.5, 1024)),
     ],
     "workers": [{"min": 0}, {"max": 1}, {"min": 2, "max": 2}, {"min": 9}],
@@ -105,6 +105,58 @@ def test_volume_with_duplicate_name_or_path_is_refused(other: Document, message:
 def test_toleration_is_refused(toleration: Document, message: str) -> None:
     found = refused(with_cluster(tolerations=[toleration]))
     assert found == f"spec.cluster.tolerations[0]: {message}"
+
+
+RESERVED = [
+    *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_K8S_TOKEN_AUTH", "RAY_ADDRESS"),
+    *("RAY_DATA_AUTOLOAD_PYEXTENSIONTYPE", "RAY_JOB_STOP_WAIT_TIME_S", "RAY_CLUSTER_NAME"),
+    *("KUBERAY_GEN_RAY_START_CMD", "BATCHINFERENCE_JOB_SHA256", "RAY_TMPDIR", "FQ_RAY_IP"),
+]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_reserved_variable_is_refused(name: str) -> None:
+    """Some would turn off the authentication of the Ray cluster."""
+    env = [{"name": name, "value": "x"}]
+    words = f"'{name}' is reserved for Ray, KubeRay and the operator: remove it"
+    assert refused(with_cluster(env=env)) == f"spec.cluster.env[0]: {words}"
+    found = refused(with_cluster(profiles={"mine": {"env": env}}))
+    assert found == f"spec.cluster.profiles.mine.env[0]: {words}"
+
+
+@pytest.mark.parametrize("name", ["RAY_memory_usage_threshold", "MY_RAY_ADDRESS", "RAY_AUTHOR"])
+def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
+    assert settings(env=[{"name": name, "value": "x"}]).env[0].name == name
+
+
+def test_a_variable_that_is_given_twice_is_refused() -> None:
+    env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
+    words = "two variables have the name 'A': remove one"
+    assert refused(with_cluster(env=env)) == f"spec.cluster.env: {words}"
+    assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        *(("name", name, "name") for name in ("ray-logs", "shared-mem", "batchinference-job")),
+        *(
+            ("mountPath", path, "mountPath")
+            for path in ("/tmp/ray", "//tmp//ray/x", "/dev/shm", "/etc/batchinference/", "/",
+                         "/var/run/secrets/kubernetes.io/serviceaccount",
+                         "/run/secrets/kubernetes.io")
+        ),
+    ],
+)  # fmt: skip
+def test_a_reserved_volume_is_refused(field: str, value: str, shown: str) -> None:
+    found = refused(with_cluster(volumes=[{**NODE, field: value}]))
+    words = f"the {shown} '{value}' is reserved for Ray, KubeRay and the operator: "
+    assert found.startswith(f"spec.cluster.volumes[0]: {words}")
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/tmp/rays", "/dev/shmem", "/etc/batchinference-own"])
+def test_a_volume_beside_the_reserved_paths_is_accepted(path: str) -> None:
+    assert settings(volumes=[{**NODE, "mountPath": path}]).volumes[0].mount_path == path
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A B", "A=B", "É", "A\n"])
@@ -163,15 +215,16 @@ def test_memory_quantity_is_refused(memory: str) -> None:
          "did you mean 'Always'?"),
         ("imagePullSecrets", ["a"], "imagePullSecrets[0]: expected a mapping, got 'a'"),
         ("imagePullSecrets", [{"name": "a"}] * 9, "imagePullSecrets: List should have at most 8"),
-        ("imagePullSecrets.0.name", "", "imagePullSecrets[0].name: String should have at least 1"),
-        ("serviceAccountName", "", "serviceAccountName: String should have at least 1 character"),
+        ("imagePullSecrets.0.name", "", "imagePullSecrets[0].name: expected a name of Kubernetes"),
+        ("serviceAccountName", "", "serviceAccountName: expected a name of Kubernetes"),
+        ("serviceAccountName", "../x", "serviceAccountName: expected a name of Kubernetes"),
         ("serviceAccount", "a",
          "serviceAccount: unknown field; did you mean 'serviceAccountName'?"),
         ("priorityClassName", "a" * 254, "priorityClassName: String should have at most 253"),
         ("env", {"A": "x"}, "env: Input should be a valid list, got a mapping"),
         ("env", [{"name": "A", "value": "x"}] * 65, "env: List should have at most 64 items"),
         ("volumes.0.name", "Data", "volumes[0].name: expected lower-case letters, digits and '-'"),
-        ("volumes.0.mountPath", "data", "volumes[0].mountPath: expected an absolute path, got 'd"),
+        ("volumes.0.mountPath", "data", "volumes[0].mountPath: expected an absolute path without"),
         ("volumes.0.mountPath", REMOVED, "volumes[0].mountPath: required, but missing"),
         ("volumes.0.readOnly", "no", "volumes[0].readOnly: Input should be a valid boolean, got"),
         ("volumes.0.persistentVolumeClaim", {}, "volumes[0].persistentVolumeClaim.claimName: requ"),
@@ -179,6 +232,11 @@ def test_memory_quantity_is_refused(memory: str) -> None:
         ("volumes.2.configMap", {"nam": "a"}, "volumes[2].configMap.name: required, but missing"),
         ("volumes.3.secret", {"name": "a"}, "volumes[3].secret.secretName: required, but missing"),
         ("volumes.0.nfs", {}, "volumes[0].nfs: unknown field; there are name, mountPath, readOnly"),
+        ("volumes.1.hostPath.path", "/etc/../root", "volumes[1].hostPath.path: expected an abs"),
+        ("nodeSelector", {"bad key!": "x"},
+         "nodeSelector.bad key!: as a key: expected a label's key such as pool"),
+        ("nodeSelector.a", "b c", "nodeSelector.a: expected letters, digits, '-', '_' and '.'"),
+        ("tolerations.0.key", "a b", "tolerations[0].key: expected a taint's key such as pool"),
         ("nodeSelector", ["a"], "nodeSelector: expected a mapping, got a list"),
         ("nodeSelector.a", True, "nodeSelector.a: Input should be a valid string, got true"),
         ("nodeSelector.a", "x" * 64, "nodeSelector.a: String should have at most 63 characters"),
@@ -194,6 +252,7 @@ def test_memory_quantity_is_refused(memory: str) -> None:
          "tolerations[0].tolerationSeconds: Input should be"),
         ("requests.gpu", 1, "requests.gpu: unknown field; there are cpu, memory"),
         ("requests.cpu", "1", "requests.cpu: Input should be a valid number, got '1'"),
+        ("head.memory", "1023Mi", "head.memory: expected at least 1Gi (Ray's services and the dri"),
         ("head.cpu", 0, "head.cpu: Input should be greater than 0, got 0"),
         ("head.cpu", float("inf"), "head.cpu: Input should be less than or equal to 1024, got inf"),
         ("head.gpu", 1, "head.gpu: unknown field; there are cpu, memory"),
@@ -208,7 +267,7 @@ def test_memory_quantity_is_refused(memory: str) -> None:
         ("queuePriorityClass", "Nightly", "queuePriorityClass: "),
         ("limits.gpu", -1, "limits.gpu: Input should be greater than or equal to 0, got -1"),
         ("limits.gpuHours", 0, "limits.gpuHours: Input should be greater than 0, got 0"),
-        ("limits.tpu", 1, "limits.tpu: unknown field; there are gpu, cpu, gpuHours"),
+        ("limits.tpu", 1, "limits.tpu: unknown field; there are gpu, cpu, gpuHours, priority"),
     ],
     ids=short,
 )  # fmt: skip

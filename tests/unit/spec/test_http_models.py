@@ -68,6 +68,9 @@ def test_template_that_uses_every_input_is_accepted(model: Document) -> None:
         (chat(prompt="{text}"), ": 'text' is none of the inputs, which are question"),
         (chat(system="{text}"), ": 'text' is none of the inputs, which are question"),
         (chat(images=["photo"]), ": 'photo' is none of the inputs, which are question"),
+        (chat(**PICTURE, prompt="{text} {photo}"),
+         ": '{photo}' is an image, which cannot be written into a text: leave the place out. The "
+         "model sees all 'images' before the prompt"),
         (chat(prompt="Hello"), ": input 'question' is used nowhere"),
         (json_endpoint(body={"a": 1}), ": input 'value' is used nowhere"),
         (json_endpoint(body={"a": "{b}"}), ": 'b' is none of the inputs, which are value"),
@@ -123,6 +126,19 @@ def test_field_of_another_api_is_refused(model: Document, message: str) -> None:
         (chat(url="https://user:sk-secret1@llm.example/v1"), ".url"),
         (json_endpoint(url="https://a/b?api-key=sk-secret1"), ".url"),
         (json_endpoint(url="https://a/b?key=sk-secret1"), ".url"),
+        *(
+            (json_endpoint(url=f"https://a/b?all=1&{name}=sk-secret1"), ".url")
+            for name in (
+                "subscription-key",
+                "code",
+                "sig",
+                "token",
+                "X-Amz-Signature",
+                "X-Amz-Security-Token",
+                "client_secret",
+                "password",
+            )
+        ),
         (json_endpoint(body={"a": "{value}", "apiKey": "sk-secret1"}), ""),
         (json_endpoint(body={"a": ["{value}", {"password": "sk-secret1"}]}), ""),
         (chat(sampling={"extra": {"Authorization": "sk-secret1"}}), ""),

@@ -69,8 +69,8 @@ def test_retry_rule_of_the_job_overrides_the_default(cause: Cause) -> None:
 
 def test_retry_default_covers_infrastructure_causes() -> None:
     assert {cause.value for cause in Cause if cause.retried} == {
-        *("NodeLost", "Preempted", "OutOfMemory", "HeadLost", "StorageAway"),
-        *("Stalled", "SubmissionFailed", "Incomplete", "Interrupted"),
+        *("NodeLost", "Preempted", "OutOfMemory", "WorkerCrashed", "HeadLost"),
+        *("StorageAway", "Stalled", "SubmissionFailed", "Incomplete", "Interrupted"),
     }
 
 
@@ -124,7 +124,8 @@ def test_phases_are_reachable_and_lead_to_both_ends() -> None:
     assert reached_from(None) == set(Phase)
     for phase in Phase:
         ends = {after for after in reached_from(phase) if after.ended}
-        assert ends == (set() if phase.ended else {Phase.SUCCEEDED, Phase.FAILED}), phase
+        final = phase == Phase.SUCCEEDED
+        assert ends == (set() if final else {Phase.SUCCEEDED, Phase.FAILED}), phase
         assert phase not in TRANSITIONS[phase]
 
 

@@ -166,8 +166,8 @@ def test_key_must_be_a_string(key: Any, shown: str, got: str) -> None:
 
 
 def test_key_may_resemble_the_marker_of_pydantic() -> None:
-    found = refused_at("spec.cluster.nodeSelector", {"[key]": 7})
-    assert found == "spec.cluster.nodeSelector.[key]: Input should be a valid string, got 7"
+    found = refused_at("spec.steps.1.model.inputs", {"[key]": 7})
+    assert found == "spec.steps[1].model.inputs.[key]: Input should be a valid string, got 7"
     assert refused({**document(), "[key]": 7}).startswith("[key]: unknown field; there are ")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec import parse
+from batchinference.spec import SpecError, parse
 from batchinference.spec.read import FileOptions
 from support.documents.minimal import document
 from support.documents.refusals import (
@@ -23,6 +23,13 @@ EMPTY_LIST = ": List should have at least 1 item after validation, not 0"
 SHORT = "String should have at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
 COMMON = list(FileOptions.model_fields)
+
+
+def test_path_named_twice_is_refused() -> None:
+    """Its rows would be read once."""
+    paths = ["./a.csv", "./b.csv", "./a.csv"]
+    with pytest.raises(SpecError, match=r"'./a.csv' is named twice.*format: manifest"):
+        parse(document(read={"format": "csv", "paths": paths}))
 
 
 def test_format_accepts_its_own_options() -> None:
@@ -64,19 +71,23 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
 @pytest.mark.parametrize(
     ("format_", "defaults"),
     [
-        ("images", {"mode": "RGB", "size": None}),
+        ("images", {"mode": "RGB", "size": None, "max_row_bytes": None,
+                    "max_pixels": 64_000_000}),
         ("parquet", {"columns": None}),
-        ("json", {"lines": True}),
-        ("csv", {"delimiter": ",", "column_names": None}),
-        ("text", {"encoding": "utf-8", "drop_empty_lines": True}),
-        ("binary", {}),
-        ("numpy", {}),
-        ("audio", {"sample_rate": None, "mono": False}),
-        ("video", {"fps": None, "size": None, "include_timestamps": False}),
-        ("tfrecords", {"list_columns": None}),
-        ("webdataset", {"mode": "RGB", "size": None, "decoder": True, "suffixes": None}),
-        ("manifest", {"mode": "RGB", "size": None, "column": "uri", "decode": "bytes",
-                      "on_unreachable": "fail", "allow": [], "max_bytes": 64 << 20}),
+        ("json", {"lines": True, "max_row_bytes": None}),
+        ("csv", {"delimiter": ",", "column_names": None, "max_row_bytes": None}),
+        ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),
+        ("binary", {"max_row_bytes": None}),
+        ("numpy", {"max_row_bytes": None}),
+        ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None}),
+        ("video", {"fps": None, "size": None, "include_timestamps": False,
+                   "max_pixels": 64_000_000}),
+        ("tfrecords", {"list_columns": None, "max_row_bytes": None}),
+        ("webdataset", {"mode": "RGB", "size": None, "decoder": True, "suffixes": None,
+                        "max_row_bytes": None, "max_pixels": 64_000_000}),
+        ("manifest", {"mode": "RGB", "size": None, "max_pixels": 64_000_000, "column": "uri",
+                      "decode": "bytes", "on_unreachable": "fail", "allow": [],
+                      "max_bytes": 64 << 20}),
     ],
     ids=short,
 )  # fmt: skip
@@ -195,4 +206,5 @@ def test_paths_or_options_of_wrong_type_are_refused(place: str, value: Any, mess
 
 
 def test_paths_up_to_256_are_accepted() -> None:
-    assert len(accepted_at("spec.read.paths", ["in"] * 256).spec.read.paths) == 256
+    paths = [f"in-{number}" for number in range(256)]
+    assert len(accepted_at("spec.read.paths", paths).spec.read.paths) == 256

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import MAX_ROWS, Counts, Progress
+from batchinference.text import in_one_line
 from support.tiers import examples
 
 SMALLEST: dict[str, Any] = {
@@ -33,23 +34,24 @@ PROGRESS = st.builds(
     estimated=st.none() | st.booleans(),
     percent=st.none() | st.integers(0, 100),
     rowsPerSecond=st.none() | st.floats(0, 1e9),
-    eta=st.none() | st.text(max_size=32),
+    eta=st.none() | st.text(max_size=32).map(in_one_line),
 )
+TEXT = st.text().map(in_one_line)
 REPORTS = st.builds(
     Report,
-    name=st.text(),
+    name=TEXT,
     state=st.sampled_from(JobState),
-    reason=st.none() | st.text(),
-    message=st.none() | st.text(),
+    reason=st.none() | TEXT,
+    message=st.none() | TEXT,
     progress=st.none() | PROGRESS,
     counts=st.none() | COUNTS,
-    output=st.text(),
+    output=TEXT,
     errors=st.none() | st.text(),
     attempt=st.none() | st.integers(1),
     startedAt=st.just(TIME),
     updatedAt=st.just(TIME),
     seconds=st.dictionaries(st.text(), st.floats(0, 1e9)),
-    version=st.text(),
+    version=TEXT,
 )
 
 
@@ -162,3 +164,23 @@ def test_report_fields_of_a_newer_driver_are_ignored() -> None:
 def test_report_of_random_content_raises_only_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-02-30T00:00:00Z", "NaN"],
+)
+def test_report_with_a_time_that_does_not_exist_is_refused(time: str) -> None:
+    with pytest.raises(ValueError, match="updatedAt"):
+        Report.parse(json.dumps({**SMALLEST, "updatedAt": time}))
+
+
+def test_texts_of_a_report_are_safe_to_show() -> None:
+    hostile = "\x1b[2Ja\x00b\r\n  c\x9b31m\u202ed\u2028e"
+    progress = {"rows": 1, "eta": hostile[:20]}
+    fields = dict.fromkeys(("message", "reason", "stage", "output"), hostile)
+    report = Report.parse(json.dumps({**SMALLEST, **fields, "progress": progress}))
+    shown = {getattr(report, name) for name in fields}
+    assert shown == {"[2Jab c31md e"}
+    assert report.progress is not None
+    assert report.progress.eta == "[2Jab c31md e"

@@ -123,6 +123,13 @@ def test_field_of_another_task_is_refused() -> None:
          "task 'image-text-to-text' needs 'images': which of the inputs are images"),
         ("image-text-to-text", {"images": ["picture"]},
          "'picture' is none of the inputs, which are photo, text"),
+        ("image-text-to-text", {"prompt": "{text}: what is in {photo}?"},
+         "'{photo}' is an image, which cannot be written into a text: leave the place out. The "
+         "model sees all 'images' before the prompt"),
+        ("image-text-to-text",
+         {"inputs": {"photo": "image", "text": "image"}, "prompt": "{text}"},
+         "'{text}' is an image, which cannot be written into a text: leave the place out. The "
+         "model sees all 'images' before the prompt"),
         ("text-generation", {"prompt": "say {word}"},
          "'word' is none of the inputs, which are text"),
         ("text-generation", {"prompt": "say nothing"}, "input 'text' is used nowhere"),

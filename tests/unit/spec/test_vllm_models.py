@@ -21,6 +21,10 @@ def refusal_of(step: Document) -> str:
     return message.removeprefix(STEP)
 
 
+def with_adapter(**fields: Any) -> Document:
+    return vllm(inputs={"question": "text", "style": "class"}, adapter="style", **fields)
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -31,7 +35,8 @@ def refusal_of(step: Document) -> str:
         vllm(task="embed"),
         vllm(task="embed", chat=True, system="Hm."),
         vllm(engine={"dtype": "bfloat16", "hf_overrides": {"a": [1]}}),
-        vllm(inputs={"question": "text", "style": "class"}, adapter="style"),
+        with_adapter(loraAdapters=["org/poem", "ode"]),
+        with_adapter(loraPath="/adapters"),
         full_model(),
     ],
     ids=short,
@@ -48,12 +53,23 @@ def test_vllm_model_is_accepted(model: Document) -> None:
         ({"prompt": "{text}"}, ".model: 'text' is none of the inputs, which are question"),
         ({"images": ["photo"]}, ".model: 'photo' is none of the inputs, which are question"),
         ({"adapter": "style"}, ".model: 'style' is none of the inputs, which are question"),
+        ({"images": ["question"], "prompt": "See {question}"},
+         ".model: '{question}' is an image, which cannot be written into a text"),
+        ({"images": ["question"], "messages": [{"role": "user", "content": "{question}"}]},
+         ".model: '{question}' is an image, which cannot be written into a text"),
         ({"prompt": "Hello"}, ".model: input 'question' is used nowhere"),
         ({"adapter": "question"},
          ".model: without a 'prompt' one input is sent as it is; here none is left"),
         ({"loraPath": "/a"}, ".model: 'loraPath' needs an 'adapter': the input that names each"),
         ({"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
          ".model: loraPath: expected an absolute path or an address, got 'adapters'"),
+        ({"allow": ["https://a/"]}, ".model: 'allow' needs 'images': it is about their addresses"),
+        ({"allow": ["/data/"]}, ".model.allow[0]: String should match pattern"),
+        ({"loraAdapters": ["a/b"]}, ".model: 'loraAdapters' needs an 'adapter': the input that"),
+        (with_adapter(), ".model: 'adapter' needs 'loraPath', or 'loraAdapters' with the ids of"),
+        (with_adapter(loraAdapters=["a/b", "../c"]),
+         ".model: loraAdapters: '../c' is no id of the Hub, and there is no 'loraPath'"),
+        (with_adapter(loraAdapters=["s3://a/b"]), ".model: loraAdapters: 's3://a/b' is no id of"),
         ({"chat": False, "system": "Hm."}, ".model: 'system' is for a chat: set 'chat' to true"),
         ({"task": "embed", "chatTemplate": "{{ messages }}"},
          ".model: 'chatTemplate' is for a chat: set 'chat' to true"),

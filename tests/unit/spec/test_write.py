@@ -102,6 +102,17 @@ def test_catalog_secret_is_refused_and_not_shown(name: str) -> None:
     assert SECRET not in message
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["py-catalog-impl", "py-io-impl", "s3.retry-strategy-impl", "write.py-location-provider.impl"],
+)
+def test_iceberg_property_that_names_a_class_is_refused(name: str) -> None:
+    catalog = {"properties": {"uri": "http://catalog", name: "os.system"}}
+    message = refused(writing("iceberg", table="ns.rows", catalog=catalog))
+    assert message.startswith("spec.write.catalog.properties")
+    assert "a property that names a class to import could run any code" in message
+
+
 def test_catalog_password_in_a_uri_is_refused_and_not_shown() -> None:
     catalog = {"properties": {"type": "sql", "uri": f"postgresql://me:{SECRET}@db/x"}}
     message = refused(writing("iceberg", table="ns.rows", catalog=catalog))

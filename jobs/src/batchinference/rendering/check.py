@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.kueue import check_queue
-from batchinference.rendering.limits import check_limits
+from batchinference.rendering.limits import check_limits, check_priority
 from batchinference.rendering.paths import check_paths
 from batchinference.rendering.profiles import check_profiles
 from batchinference.spec.job import BatchInferenceSpec
@@ -19,5 +19,6 @@ def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> li
         *check_paths(spec),
         *check_profiles(spec),
         *check_limits(spec.cluster, groups),
+        *check_priority(spec),
         *check_queue(spec.cluster, groups),
     ]

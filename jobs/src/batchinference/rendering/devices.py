@@ -38,6 +38,16 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
             _grant(pod, profile.resource, counts[name])
 
 
+def device_count(group: WorkerGroup, profiles: Profiles) -> int:
+    """How many devices a pod of the group has: all that its profiles request of Kubernetes, and
+    those that Ray alone counts. Whatever a profile is called, it counts."""
+    counts = {GPU: group.gpus, **dict(group.custom)}
+    found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
+    return sum(
+        counts[name] for name, profile in found.items() if profile.resource or profile.device
+    )
+
+
 def _place(pod: dict[str, Any], profile: Profile) -> None:
     container = pod["containers"][0]
     own = {variable.name for variable in profile.env}
@@ -53,9 +63,9 @@ def _place(pod: dict[str, Any], profile: Profile) -> None:
 
 
 def _grant(pod: dict[str, Any], resource: str, count: int) -> None:
-    """So many of a resource in limits and requests, and its nodes, which are often tainted by its
-    name, tolerated."""
+    """Add so many of a resource to limits and requests, and tolerate its nodes, which are often
+    tainted by its name."""
     for side in pod["containers"][0]["resources"].values():
-        side[resource] = str(count)
+        side[resource] = str(int(side.get(resource, 0)) + count)
     taint = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
     pod["tolerations"] = [*pod.get("tolerations", []), taint]

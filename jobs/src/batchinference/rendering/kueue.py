@@ -18,7 +18,10 @@ MAX_GROUPS = 17
 
 def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """The RayJob as Kueue takes it, where the job is in a queue: suspended until it is admitted,
-    and elastic, without which Kueue refuses a cluster that Ray's autoscaler may change."""
+    and elastic, without which Kueue refuses a cluster that Ray's autoscaler may change.
+
+    Without a queue it must not be elastic: Kueue 0.18 adds a scheduling gate to the pods of every
+    elastic RayCluster, and removes it only from those that it admits."""
     if cluster.queue is None:
         return ray_job
     labels = {QUEUE_LABEL: cluster.queue}

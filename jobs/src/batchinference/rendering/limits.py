@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchinference.plan import CPU_GROUP, WorkerGroup
+from batchinference.rendering.devices import device_count
 from batchinference.rendering.pods import head_size
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 
 Shares = list[tuple[str, float, int]]
@@ -20,13 +22,24 @@ Shares = list[tuple[str, float, int]]
 def check_limits(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
     """What the job could take beyond `cluster.limits`."""
     head, _ = head_size(cluster)
-    gpus: Shares = [(group.name, group.gpus, group.max) for group in groups]
+    devices: Shares = [
+        (group.name, device_count(group, cluster.profiles), group.max) for group in groups
+    ]
     cpus: Shares = [("head", head, 1), *((group.name, group.cpus, group.max) for group in groups)]
     found = [
-        _check("gpu", "GPUs", gpus, cluster.limits.gpu),
+        _check("gpu", "devices", devices, cluster.limits.gpu),
         _check("cpu", "CPUs", cpus, cluster.limits.cpu),
     ]
     return [problem for problem in found if problem is not None]
+
+
+def check_priority(spec: BatchInferenceSpec) -> list[Problem]:
+    """A priority above `cluster.limits.priority`."""
+    most = spec.cluster.limits.priority
+    if most is None or spec.priority <= most:
+        return []
+    message = f"at most {most} is allowed, got {spec.priority}: lower it"
+    return [Problem("spec.priority", message)]
 
 
 def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Problem | None:

@@ -11,18 +11,20 @@ NAME_LABEL = f"{GROUP}/name"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """Label with the number of the attempt."""
 GPUS_LABEL = f"{GROUP}/gpus"
-"""Label of a pod with the number of its GPUs, whatever resource they are to Kubernetes."""
+"""Label of a pod with the number of its GPUs and other devices, whatever resource they are to
+Kubernetes."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8
+DIGEST_LENGTH = 10
 
 
 @dataclass(frozen=True)
 class Names:
     """Names of the objects of one attempt at a job.
 
-    ConfigMap and Secret carry the beginning of the job's uid: a job that is deleted and created
-    anew never meets objects of its former self.
+    Names of the ConfigMap and the Secret contain the beginning of the job's uid, so that a job that
+    was deleted and created again never uses objects of the deleted one.
     """
 
     job: str
@@ -33,9 +35,10 @@ class Names:
     def ray_job(self) -> str:
         return f"{self.job}-{self.attempt}"
 
-    @property
-    def config_map(self) -> str:
-        return f"{self.job}-{self.uid[:UID_LENGTH]}-job"
+    def config_map(self, digest: str) -> str:
+        """The name of the ConfigMap whose job file has this digest. Attempts with the same file
+        share it, and an attempt with another file gets another ConfigMap."""
+        return f"{self.job}-{self.uid[:UID_LENGTH]}-{digest[:DIGEST_LENGTH]}"
 
     @property
     def secret(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +12,15 @@ from pydantic import BaseModel
 
 from batchinference.rendering.names import Names
 from batchinference.spec.job import API_VERSION, KIND, LIFE, BatchInference
+from batchinference.spec.problems import Problem, SpecError
 
 JOB_FILE = "job.yaml"
+JOB_DIRECTORY = "/etc/batchinference"
+JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
+"""Where the driver finds the job file."""
+DIGEST_VARIABLE = "BATCHINFERENCE_JOB_SHA256"
+"""Environment variable of the head with the SHA-256 of the job file. It is part of the RayJob, so
+whoever may only write ConfigMaps cannot make the driver run another job."""
 TOKEN_KEY = "auth_token"  # noqa: S105
 """The key under which KubeRay looks for the token."""
 
@@ -50,13 +59,33 @@ def metadata(
 
 
 def config_map(job: BatchInference, names: Names, owner: Owner | None) -> dict[str, Any]:
-    """The job as the driver reads it."""
+    """The job as the driver reads it. It never changes: another file gets another ConfigMap."""
+    file = job_file(job, names.uid)
+    name = names.config_map(digest_of(file))
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(names.config_map, job.metadata.namespace, names.labels, owner),
-        "data": {JOB_FILE: job_file(job, names.uid)},
+        "metadata": metadata(name, job.metadata.namespace, names.labels, owner),
+        "immutable": True,
+        "data": {JOB_FILE: file},
     }
+
+
+def digest_of(file: str) -> str:
+    """The SHA-256 of a job file, in hexadecimal digits."""
+    return hashlib.sha256(file.encode()).hexdigest()
+
+
+def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
+    """Raises SpecError if the job file that is mounted in the head is not the one that the RayJob
+    was created for. Any other file is the choice of the user who names it."""
+    expected = environment.get(DIGEST_VARIABLE)
+    if path == JOB_PATH and expected is not None and digest_of(file) != expected:
+        message = (
+            f"the file's SHA-256 is {digest_of(file)} and the RayJob was created for {expected}: "
+            "its ConfigMap was replaced. Delete that ConfigMap and create the BatchInference again"
+        )
+        raise SpecError([Problem("", message)])
 
 
 def job_file(job: BatchInference, uid: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from posixpath import normpath
 
-from batchinference.rendering.pods import JOB_DIRECTORY, JOB_VOLUME
 from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
@@ -16,7 +15,7 @@ _WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cl
 
 
 def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
-    """Paths that mean something else in each pod, and volumes in the place of the product's own.
+    """Paths that mean something else in each pod.
 
     Input may also lie in the image, where an absolute path names it; output needs a volume.
     """
@@ -38,18 +37,6 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
         if output is not None and is_local(output) and not _mounted(output, spec):
             message = f"'{output}' is not on a mounted volume, so it would be lost: {_WAY_OUT}"
             problems.append(Problem(field, message))
-    return problems + _check_volumes(spec.cluster.volumes)
-
-
-def _check_volumes(volumes: list[Volume]) -> list[Problem]:
-    problems = []
-    for index, volume in enumerate(volumes):
-        where = f"spec.cluster.volumes[{index}]"
-        if volume.name == JOB_VOLUME:
-            problems.append(Problem(f"{where}.name", f"'{JOB_VOLUME}' is taken by the job's file"))
-        if _mount(volume) == JOB_DIRECTORY:
-            message = f"'{JOB_DIRECTORY}' is taken by the job's file: mount it elsewhere"
-            problems.append(Problem(f"{where}.mountPath", message))
     return problems
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from batchinference.spec.quantities import memory_bytes
 
 
@@ -17,7 +19,17 @@ def smaller_memory(wanted: str | None, limit: str) -> str:
     return wanted
 
 
+_SUFFIXES = {
+    **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12},
+    **{"P": 1e15, "E": 1e18, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40},
+    **{"Pi": 2.0**50, "Ei": 2.0**60},
+}
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]{0,2})")
+
+
 def cpus_of(quantity: str | float) -> float:
-    """CPUs of a quantity such as 2, 500m or 0.5."""
-    text = str(quantity)
-    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+    """CPUs of any quantity of Kubernetes, such as 2, 500m, 1k, 100u or 1e3. Raises ValueError."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None or match[2] not in _SUFFIXES:
+        raise ValueError(f"not a quantity: {quantity}")
+    return float(match[1]) * _SUFFIXES[match[2]]

@@ -14,11 +14,13 @@ from batchinference.rendering.check import check_cluster
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
 from batchinference.rendering.names import ATTEMPT_LABEL, Names
-from batchinference.rendering.objects import JOB_FILE, Owner, metadata
+from batchinference.rendering.objects import JOB_PATH, Owner, job_file, metadata
 from batchinference.rendering.pods import (
-    JOB_DIRECTORY,
     RESTRICTED,
+    head_size,
     head_template,
+    mount_service_account,
+    object_store_bytes,
     worker_template,
 )
 from batchinference.spec.durations import seconds_of
@@ -37,6 +39,12 @@ workers, being idle, go before that; the operator ends the wait when it has read
 IDLE_SECONDS = 60
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
+_HEAD_PARAMETERS = {
+    "num-cpus": "0",
+    "dashboard-host": "0.0.0.0",  # noqa: S104
+    # the autoscaler, where there is one, has a container of its own
+    "no-monitor": "true",
+}
 
 
 def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str, Any]:
@@ -67,27 +75,26 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
 def entrypoint() -> str:
     """The driver's command line. Nothing of the job is in it, so nothing needs quoting."""
     command = ["batchinference", "run", "--address", "auto", "--report-directory", RAY_LOGS]
-    return shlex.join([*command, f"{JOB_DIRECTORY}/{JOB_FILE}"])
+    return shlex.join([*command, JOB_PATH])
 
 
 def _ray_cluster(
     job: BatchInference, names: Names, groups: tuple[WorkerGroup, ...]
 ) -> dict[str, Any]:
     cluster = job.spec.cluster
+    scales = any(group.min < group.max for group in groups)
+    head = head_template(cluster, names, job_file(job, names.uid))
     return {
         "rayVersion": RAY_VERSION,
-        "enableInTreeAutoscaling": True,
-        "autoscalerOptions": {
-            "version": "v2",
-            "idleTimeoutSeconds": IDLE_SECONDS,
-            "resources": {"limits": _AUTOSCALER, "requests": _AUTOSCALER_REQUESTS},
-            "securityContext": RESTRICTED,
-        },
+        **(_autoscaler(head) if scales else {}),
         "authOptions": {"mode": "token", "secretName": names.secret},
         "headGroupSpec": {
-            "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104
+            "rayStartParams": {
+                **_HEAD_PARAMETERS,
+                "object-store-memory": str(object_store_bytes(head_size(cluster)[1])),
+            },
             "labels": {GROUP_LABEL: HEAD_GROUP},
-            "template": head_template(cluster, names),
+            "template": head,
         },
         "workerGroupSpecs": [
             {
@@ -102,4 +109,20 @@ def _ray_cluster(
             }
             for group in groups
         ],
+    }
+
+
+def _autoscaler(head: dict[str, Any]) -> dict[str, Any]:
+    """Ray's autoscaler, which KubeRay adds to the head pod as a container. Its ServiceAccount may
+    change all pods and RayClusters of the namespace, so that container alone has the token."""
+    mount = mount_service_account(head["spec"])
+    return {
+        "enableInTreeAutoscaling": True,
+        "autoscalerOptions": {
+            "version": "v2",
+            "idleTimeoutSeconds": IDLE_SECONDS,
+            "resources": {"limits": _AUTOSCALER, "requests": _AUTOSCALER_REQUESTS},
+            "securityContext": RESTRICTED,
+            "volumeMounts": [mount],
+        },
     }

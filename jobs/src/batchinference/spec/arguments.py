@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 MAX_DEPTH = 32
+MAX_BYTES = 65_536
 
 
 def _portable(value: Any, depth: int = 0) -> Any:
@@ -38,7 +40,19 @@ def _error(message: str) -> PydanticCustomError:
     return PydanticCustomError("argument", "{message}", {"message": message})
 
 
-Arguments = Annotated[dict[str, Annotated[Any, AfterValidator(_portable)]], Field(max_length=64)]
+def _small(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A CRD cannot limit the size of values of any shape, and the operator keeps all jobs in
+    memory."""
+    if (size := len(json.dumps(arguments))) > MAX_BYTES:
+        raise _error(f"at most {MAX_BYTES} bytes as JSON, here are {size}: put them into a file")
+    return arguments
+
+
+Arguments = Annotated[
+    dict[str, Annotated[Any, AfterValidator(_portable)]],
+    Field(max_length=64),
+    AfterValidator(_small),
+]
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -13,9 +13,16 @@ _NAME = rf"{_WORD}(\.{_WORD})*"
 MODULE_PATH = f"^{_NAME}:{_NAME}$"
 MEMORY = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-DNS_SUBDOMAIN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+_DNS_PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DNS_SUBDOMAIN = rf"^{_DNS_PART}(\.{_DNS_PART})*$"
+_QUALIFIED = rf"({_DNS_PART}(\.{_DNS_PART})*/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?"
+LABEL_KEY = f"^{_QUALIFIED}$"
+TAINT_KEY = f"^({_QUALIFIED})?$"
+LABEL_VALUE = "^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
+DATA_KEY = "^[-._A-Za-z0-9]+$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
-ABSOLUTE_PATH = "^/"
+DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
+"""An absolute path without `.`, `..` and `:`, which Kubernetes refuses or resolves."""
 DELIMITER = r"^[\t -~]$"
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
 HTTP_URL = r"^https?://[^\x00-\x20]+$"
@@ -39,6 +46,12 @@ Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), EachO
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
+
+
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """CEL rules for the API server and their messages, as an addition to a JSON schema."""
+    found = [{"rule": rule, "message": message} for rule, message in pairs]
+    return {"x-kubernetes-validations": found}
 
 
 class SpecModel(BaseModel):

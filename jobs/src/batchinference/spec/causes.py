@@ -11,6 +11,7 @@ class Cause(StrEnum):
     NODE_LOST = "NodeLost"
     PREEMPTED = "Preempted"
     OUT_OF_MEMORY = "OutOfMemory"
+    WORKER_CRASHED = "WorkerCrashed"
     HEAD_LOST = "HeadLost"
     STORAGE_AWAY = "StorageAway"
     STALLED = "Stalled"
@@ -55,8 +56,8 @@ class Cause(StrEnum):
 
 
 _RETRIED = frozenset(
-    {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.HEAD_LOST,
-     Cause.STORAGE_AWAY, Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE,
+    {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.WORKER_CRASHED,
+     Cause.HEAD_LOST, Cause.STORAGE_AWAY, Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE,
      Cause.INTERRUPTED}
 )  # fmt: skip
 _GIVING_UP = frozenset(
@@ -64,9 +65,10 @@ _GIVING_UP = frozenset(
      Cause.REFUSED, Cause.DEADLINE_EXCEEDED, Cause.LIMIT_EXCEEDED}
 )  # fmt: skip
 _MEANINGS = {
-    Cause.NODE_LOST: "a node went away, was drained or shut down under its pods",
+    Cause.NODE_LOST: "a node went away or was drained under its pods, or could not start them",
     Cause.PREEMPTED: "the scheduler gave the place of a pod to one of higher priority",
     Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran short of it",
+    Cause.WORKER_CRASHED: "a worker process died again and again; often its memory ran out",
     Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for no reason that is known",
     Cause.STORAGE_AWAY: "storage was away for longer than requests to it are repeated",
     Cause.STALLED: "no row was finished for as long as `deadlines.stall` allows",

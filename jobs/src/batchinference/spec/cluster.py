@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ABSOLUTE_PATH, DNS_LABEL, DNS_SUBDOMAIN, Cpus, SpecModel
+from batchinference.spec.base import DIRECTORY, DNS_LABEL, DNS_SUBDOMAIN, Cpus, SpecModel, rules
 from batchinference.spec.limits import Limits
-from batchinference.spec.pods import EnvVar, NodeSelector, ObjectName, Toleration
+from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
 from batchinference.spec.profiles import Profiles
-from batchinference.spec.quantities import Memory, MemoryRequest
+from batchinference.spec.quantities import HeadMemory, Memory, MemoryRequest
 
-Directory = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
+Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
 """Kueue takes it from a label, hence the length."""
+RESERVED_VOLUMES = "^(ray-logs|shared-mem|ray-token|batchinference-job|batchinference-kube-api)$"
+RESERVED_PATHS = (
+    "^/+((tmp/+ray|dev/+shm|etc/+batchinference|(var/+)?run/+secrets/+(kubernetes|ray)[.]io)"
+    "(/.*)?)?$"
+)
+"""What KubeRay and the operator mount in the pods, and the root directory."""
+_RESERVED = "is reserved for Ray, KubeRay and the operator"
+_ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
 
 
 class NamedRef(SpecModel):
@@ -42,6 +51,18 @@ class SecretVolume(SpecModel):
 class Volume(SpecModel):
     """A volume, mounted in every pod of the job. It holds exactly one source."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "[has(self.persistentVolumeClaim), has(self.hostPath), has(self.configMap), "
+                "has(self.secret)].exists_one(given, given)",
+                _ONE_SOURCE,
+            ),
+            (f"!self.name.matches('{RESERVED_VOLUMES}')", f"this volume name {_RESERVED}"),
+            (f"!self.mountPath.matches('{RESERVED_PATHS}')", f"this mountPath {_RESERVED}"),
+        )
+    )
+
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The volume's name in the pods."""
     mount_path: Directory
@@ -61,11 +82,13 @@ class Volume(SpecModel):
     def _check(self) -> Volume:
         sources = (self.persistent_volume_claim, self.host_path, self.config_map, self.secret)
         if sum(source is not None for source in sources) != 1:
-            raise PydanticCustomError(
-                "volume_source",
-                "give exactly one of persistentVolumeClaim, hostPath, configMap and secret",
-                {},
-            )
+            raise PydanticCustomError("volume_source", _ONE_SOURCE, {})
+        if re.match(RESERVED_VOLUMES, self.name):
+            message = f"the name '{{name}}' {_RESERVED}: choose another"
+            raise PydanticCustomError("volume_name", message, {"name": self.name})
+        if re.match(RESERVED_PATHS, self.mount_path):
+            message = f"the mountPath '{{path}}' {_RESERVED}: mount the volume elsewhere"
+            raise PydanticCustomError("volume_path", message, {"path": self.mount_path})
         return self
 
 
@@ -83,12 +106,18 @@ class Head(SpecModel):
 
     cpu: Cpus | None = None
     """CPUs. One unless told otherwise."""
-    memory: Memory | None = None
-    """Memory. 4Gi unless told otherwise."""
+    memory: HeadMemory | None = None
+    """Memory, 1Gi at least. 4Gi by default."""
 
 
 class Workers(SpecModel):
     """The worker group `cpu`: it reads, writes and runs every step that asks for CPUs alone."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("!has(self.min) || !has(self.max) || self.min <= self.max", "min is above max")
+        )
+    )
 
     cpu: Cpus | None = None
     """CPUs of one worker. Unless told otherwise as many as hold a replica of each CPU step, a
@@ -122,9 +151,21 @@ class Cluster(SpecModel):
     """Secrets with which the image is pulled."""
     service_account_name: ObjectName | None = None
     """The ServiceAccount of the pods, for instance one bound to a cloud role."""
-    env: Annotated[list[EnvVar], Field(max_length=64)] = []
+    env: Environment = []
     """Environment variables of every pod."""
-    volumes: Annotated[list[Volume], Field(max_length=16)] = []
+    volumes: Annotated[
+        list[Volume],
+        Field(
+            max_length=16,
+            json_schema_extra=rules(
+                ("self.all(a, self.exists_one(b, b.name == a.name))", "two volumes have one name"),
+                (
+                    "self.all(a, self.exists_one(b, b.mountPath == a.mountPath))",
+                    "two volumes have one mountPath",
+                ),
+            ),
+        ),
+    ] = []
     """Volumes of every pod."""
     node_selector: NodeSelector = {}
     """Labels that a node must have."""

@@ -102,7 +102,13 @@ def _spec() -> Schema:
             "rule": _unchanged(spec),
             "message": f"only {', '.join(MUTABLE)} can be changed: for other "
             "work, create a new BatchInference",
-        }
+        },
+        {
+            "rule": "!has(self.steps) || !self.steps.exists(step, has(step.labelFromPath)) || "
+            "(has(self.read.options) && has(self.read.options.include_paths) && "
+            "self.read.options.include_paths)",
+            "message": "a labelFromPath step needs read.options.include_paths: true",
+        },
     ]
     step = spec["properties"]["steps"]["items"]
     step["x-kubernetes-validations"] = _step_rules()

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.credentials import names_credential
 from batchinference.spec.base import ENV_NAME, SpecModel
 from batchinference.spec.uris import HIDDEN
 
@@ -18,6 +19,8 @@ TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
 _SECRET = re.compile(
     r"secret|token|passw|pwd|credential|authorization|access-key|account-key|sas", re.IGNORECASE
 )
+_CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
+"""The properties by which pyiceberg imports a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """A user with a password, in which SQLAlchemy takes a slash for what it is."""
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
@@ -39,7 +42,10 @@ def with_sqlite_moved(url: str, move: Callable[[str], str]) -> str:
 
 def _without_password(url: str) -> str:
     parts = urlsplit(url)
-    if _PASSWORD.search(url) or any(map(_SECRET.search, dict(parse_qsl(parts.query)))):
+    names = [name for name, _ in parse_qsl(parts.query)]
+    if _PASSWORD.search(url) or any(
+        _SECRET.search(name) or names_credential(name) for name in names
+    ):
         raise PydanticCustomError(
             HIDDEN,
             "a password does not belong into the file: keep the whole address in a Secret, hand it "
@@ -82,7 +88,19 @@ class Database(SpecModel):
         return self
 
 
+def names_class(name: str) -> bool:
+    """Return whether a property of this name makes pyiceberg import a class."""
+    return bool(_CLASS.search(name))
+
+
 def _property(name: str) -> str:
+    if names_class(name):
+        raise PydanticCustomError(
+            "catalog_class",
+            "a property that names a class to import could run any code. Use the catalogs and file "
+            "systems of pyiceberg, or name the class in pyiceberg's own configuration",
+            {},
+        )
     if _SECRET.search(name):
         raise PydanticCustomError(
             HIDDEN,
@@ -108,4 +126,5 @@ class Catalog(SpecModel):
         ],
         Field(max_length=32),
     ] = {}
-    """Its properties, such as type, uri and warehouse; secrets only through the environment."""
+    """Its properties, such as type, uri and warehouse; secrets only through the environment.
+    Properties that name a class to import, such as py-io-impl, are refused."""

@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import rules
+
 PATTERN = "^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
 _SECONDS = {"h": 3600, "m": 60, "s": 1}
 
@@ -25,6 +27,7 @@ def _some(duration: str) -> str:
 
 
 _Text = Annotated[str, Field(pattern=PATTERN, min_length=2, max_length=24)]
-Duration = Annotated[_Text, AfterValidator(_some)]
+_ABOVE_ZERO = rules(("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m"))
+Duration = Annotated[_Text, Field(json_schema_extra=_ABOVE_ZERO), AfterValidator(_some)]
 DurationOrNone = _Text
 """Which may be 0s."""

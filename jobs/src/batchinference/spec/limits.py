@@ -15,12 +15,16 @@ class Limits(SpecModel):
     platform's defaults have limits too, the lower of the two counts."""
 
     gpu: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """GPUs of all worker groups at their largest."""
+    """GPUs and other devices of all worker groups at their largest: all that profiles request of
+    Kubernetes or call a device."""
     cpu: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
     """CPUs of the head and of all worker groups at their largest."""
     gpu_hours: Annotated[float, Field(gt=0, le=100_000_000)] | None = None
-    """GPU hours of all attempts together. With them the job fails as `LimitExceeded`; what it has
-    written stays."""
+    """Hours of GPUs and other devices of all attempts together. When they are used up, the job
+    fails as `LimitExceeded`; what it has written stays."""
+
+    priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] | None = None
+    """The highest `spec.priority`."""
 
 
 def lowest(own: Limits, platform: Limits) -> Limits:

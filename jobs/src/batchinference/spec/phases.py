@@ -33,7 +33,7 @@ MEANINGS = {
     Phase.RUNNING: "rows are being processed",
     Phase.FINALIZING: "all rows are written; the output is being checked",
     Phase.SUCCEEDED: "the output is complete",
-    Phase.FAILED: "it has ended before its end, for good",
+    Phase.FAILED: "it has failed and is not retried",
     Phase.SUSPENDING: "its RayJob is being removed, with all that it holds",
     Phase.SUSPENDED: "it holds nothing and waits for `suspend` to become false",
     Phase.RETRYING: "an attempt has failed; the next one follows",
@@ -104,7 +104,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         Phase.SUSPENDING: "a RayJob or a pod of it has come to light",
     },
     Phase.SUCCEEDED: {},
-    Phase.FAILED: {},
+    Phase.FAILED: {Phase.PENDING: "the spec was invalid and has changed; nothing was created"},
 }
 """From each phase (None: the job has just been created) to each that may follow, and why."""
 

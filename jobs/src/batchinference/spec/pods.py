@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ENV_NAME, SpecModel
+from batchinference.spec.base import (
+    DATA_KEY,
+    DNS_SUBDOMAIN,
+    ENV_NAME,
+    LABEL_KEY,
+    LABEL_VALUE,
+    TAINT_KEY,
+    SpecModel,
+    rules,
+)
 
-ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
-Key = Annotated[str, Field(min_length=1, max_length=253)]
+ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
+Key = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
-LabelKey = Annotated[str, Field(max_length=316)]
-LabelValue = Annotated[str, Field(max_length=63)]
+
+
+def _label_key(key: str) -> str:
+    if not re.fullmatch(LABEL_KEY, key):
+        message = "expected a label's key such as pool or example.com/pool"
+        raise PydanticCustomError("label_key", message, {})
+    return key
+
+
+LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_label_key)]
+"""A key of a map, for which a CRD has no pattern."""
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
+RESERVED_NAMES = (
+    "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
+    "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
+    "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*)$"
+)
+"""Environment variables that KubeRay or the operator sets, or that would turn off the
+authentication of the Ray cluster or Ray Data's protection against pickled input."""
+_RESERVED = "is reserved for Ray, KubeRay and the operator: remove it"
+_ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
+_ONE_VALUE = "give exactly one of value and valueFrom"
+_EXISTS = "(has(self.operator) && self.operator == 'Exists')"
+_NO_KEY = "without a key, operator must be Exists"
+_NO_VALUE = "'value' is for operator Equal"
+_NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
 
 
 class KeyRef(SpecModel):
@@ -27,6 +61,12 @@ class KeyRef(SpecModel):
 class EnvSource(SpecModel):
     """Where the value comes from: exactly one of the two."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("has(self.secretKeyRef) != has(self.configMapKeyRef)", _ONE_SOURCE)
+        )
+    )
+
     secret_key_ref: KeyRef | None = None
     """A key of a Secret."""
     config_map_key_ref: KeyRef | None = None
@@ -35,13 +75,18 @@ class EnvSource(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvSource:
         if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
-            raise PydanticCustomError(
-                "env_source", "give exactly one of secretKeyRef and configMapKeyRef", {}
-            )
+            raise PydanticCustomError("env_source", _ONE_SOURCE, {})
         return self
 
 
 class EnvVar(SpecModel):
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("has(self.value) != has(self.valueFrom)", _ONE_VALUE),
+            (f"!self.name.matches('{RESERVED_NAMES}')", f"this variable {_RESERVED}"),
+        )
+    )
+
     name: EnvName
     """The variable's name."""
     value: Annotated[str, Field(max_length=4096)] | None = None
@@ -52,18 +97,52 @@ class EnvVar(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvVar:
         if (self.value is None) == (self.value_from is None):
-            raise PydanticCustomError("env_value", "give exactly one of value and valueFrom", {})
+            raise PydanticCustomError("env_value", _ONE_VALUE, {})
+        if re.match(RESERVED_NAMES, self.name):
+            message = f"'{{name}}' {_RESERVED}"
+            raise PydanticCustomError("env_reserved", message, {"name": self.name})
         return self
+
+
+def _each_name_once(variables: list[EnvVar]) -> list[EnvVar]:
+    names = [variable.name for variable in variables]
+    if twice := [name for name in names if names.count(name) > 1]:
+        message = "two variables have the name '{name}': remove one"
+        raise PydanticCustomError("env_twice", message, {"name": twice[0]})
+    return variables
+
+
+Environment = Annotated[
+    list[EnvVar],
+    Field(
+        max_length=64,
+        json_schema_extra=rules(
+            ("self.all(a, self.exists_one(b, b.name == a.name))", "two variables have one name")
+        ),
+    ),
+    AfterValidator(_each_name_once),
+]
 
 
 class Toleration(SpecModel):
     """A taint that pods tolerate."""
 
-    key: Annotated[str, Field(max_length=316)] | None = None
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (f"{_EXISTS} || (has(self.key) && self.key != '')", _NO_KEY),
+            (f"!{_EXISTS} || !has(self.value) || self.value == ''", _NO_VALUE),
+            (
+                "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+                _NO_SECONDS,
+            ),
+        )
+    )
+
+    key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
     """The taint's key; every key when absent (with operator Exists)."""
     operator: Literal["Exists", "Equal"] = "Equal"
     """How key and value match."""
-    value: Annotated[str, Field(max_length=63)] | None = None
+    value: LabelValue | None = None
     """The taint's value."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect; every effect when absent."""
@@ -74,10 +153,9 @@ class Toleration(SpecModel):
     def _check(self) -> Toleration:
         # what the API server would say of every pod, long after the job was taken
         if not self.key and self.operator != "Exists":
-            raise PydanticCustomError("toleration", "without a key, operator must be Exists", {})
+            raise PydanticCustomError("toleration", _NO_KEY, {})
         if self.value and self.operator == "Exists":
-            raise PydanticCustomError("toleration", "'value' is for operator Equal", {})
+            raise PydanticCustomError("toleration", _NO_VALUE, {})
         if self.toleration_seconds is not None and self.effect != "NoExecute":
-            message = "'tolerationSeconds' is for effect NoExecute"
-            raise PydanticCustomError("toleration", message, {})
+            raise PydanticCustomError("toleration", _NO_SECONDS, {})
         return self

@@ -10,7 +10,7 @@ from pydantic import Field
 from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
 from batchinference.spec.merge import filled
-from batchinference.spec.pods import EnvVar, NodeSelector, ObjectName, Toleration
+from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
 
 GPU = "GPU"
 """Ray's name of GPUs of any type, and that of their profile."""
@@ -31,7 +31,7 @@ class Profile(SpecModel):
     """Labels that a node with these devices has, besides those of cluster.nodeSelector."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     """Taints that the pods tolerate besides those of cluster.tolerations."""
-    env: Annotated[list[EnvVar], Field(max_length=64)] = []
+    env: Environment = []
     """Environment variables of the pods, besides those of cluster.env."""
     runtime_class_name: ObjectName | None = None
     """The RuntimeClass of the pods, where the devices need one."""

@@ -12,6 +12,8 @@ from batchinference.spec.base import MEMORY
 
 LEAST_MEMORY = "512Mi"
 """What Ray's own processes need in a pod: with less they are killed before any work begins."""
+LEAST_HEAD_MEMORY = "1Gi"
+"""What the head needs for Ray's services, the object store and the driver."""
 LEAST_REQUEST = "1Mi"
 _UNITS = {
     "": 1,
@@ -38,6 +40,10 @@ def _enough_for_ray(quantity: str) -> str:
     return _at_least(quantity, LEAST_MEMORY, "Ray itself needs that much")
 
 
+def _enough_for_head(quantity: str) -> str:
+    return _at_least(quantity, LEAST_HEAD_MEMORY, "Ray's services and the driver need that much")
+
+
 def _some(quantity: str) -> str:
     return _at_least(quantity, LEAST_REQUEST, "a unit is missing")
 
@@ -51,5 +57,7 @@ def _at_least(quantity: str, least: str, why: str) -> str:
 
 Memory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_enough_for_ray)]
 """The memory of a pod."""
+HeadMemory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_enough_for_head)]
+"""The memory of the head pod."""
 MemoryRequest = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_some)]
 """The memory that a pod asks of the scheduler."""

@@ -24,7 +24,17 @@ _SECTIONS: dict[str, type[BaseModel]] = {"spec": BatchInferenceSpec, "status": B
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a BatchInference file, for editors and other tools."""
     schema = BatchInference.model_json_schema(by_alias=True, schema_generator=WithDescriptions)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_rules(schema)}
+
+
+def _without_rules(schema: Any) -> Any:
+    """The schema without the API server's rules, which strict validators refuse."""
+    if isinstance(schema, list):
+        return [_without_rules(child) for child in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: child for name, child in schema.items() if name != "x-kubernetes-validations"}
+    return {name: _without_rules(child) for name, child in kept.items()}
 
 
 def reference() -> str:

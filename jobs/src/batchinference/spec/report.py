@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from batchinference.spec.base import SpecModel
 from batchinference.spec.status import Counts, Progress, Timestamp
+from batchinference.text import in_one_line
 
 REPORT_FILE = "batchinference-report.json"
 """The report's name in the directory that a driver is told to keep it in."""
+
+
+_LAST_WORD = re.compile(r"^batchinference: (\{.{0,8192}\})$", re.MULTILINE)
+_MAX_LAST_WORD = 1024
+
+
+def last_word(reason: str | None, message: str | None) -> str:
+    """The last line of a driver's log when it has failed. KubeRay copies the end of the log into
+    the status of the RayJob, so the cause is known also when the report is lost."""
+    told = {"cause": reason, "message": (message or "")[:_MAX_LAST_WORD]}
+    return f"batchinference: {json.dumps(told)}"
+
+
+def last_word_in(log: str) -> tuple[str, str] | None:
+    """The cause and the message of the last such line, if there is one."""
+    found = _LAST_WORD.findall(log)
+    try:
+        told = json.loads(found[-1]) if found else {}
+    except (ValueError, RecursionError):  # the log is the user's
+        return None
+    cause, message = told.get("cause"), told.get("message")
+    if not (isinstance(cause, str) and isinstance(message, str)):
+        return None
+    return cause, in_one_line(message)
 
 
 class JobState(StrEnum):
@@ -84,5 +111,17 @@ class Report(SpecModel):
 
     @classmethod
     def parse(cls, content: bytes | str) -> Report:
-        """Raises ValueError for what is no report. A newer driver may tell more than is known."""
-        return cls.model_validate_json(content, extra="ignore")
+        """Raises ValueError for what is no report. A newer driver may tell more than is known. The
+        driver is the user's, so its texts are made safe to show."""
+        report = cls.model_validate_json(content, extra="ignore")
+        texts = {name: getattr(report, name) for name in _TEXTS}
+        shown: dict[str, Any] = {
+            k: in_one_line(text) for k, text in texts.items() if text is not None
+        }
+        if report.progress is not None and report.progress.eta is not None:
+            eta = in_one_line(report.progress.eta)
+            shown["progress"] = report.progress.model_copy(update={"eta": eta})
+        return report.model_copy(update=shown)
+
+
+_TEXTS = ("name", "reason", "message", "stage", "output", "version")

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, misspelt
-from batchinference.spec.base import ACCELERATOR, Cpus, SpecModel
+from batchinference.spec.base import ACCELERATOR, Cpus, SpecModel, rules
 from batchinference.spec.quantities import Memory
 
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Resources that Ray counts by itself, and the fields by which they are asked for."""
+_NOT_CUSTOM = "'{}' is no custom resource: there is the field '{}'"
+_NO_DEVICE = "'acceleratorType' says which devices: ask for some with gpu or custom"
 
 
 class Resources(SpecModel):
     """What one replica gets."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!has(self.acceleratorType) || (has(self.gpu) && self.gpu > 0) || "
+                "(has(self.custom) && size(self.custom) > 0)",
+                _NO_DEVICE,
+            ),
+            *(
+                (
+                    f"!has(self.custom) || !('{name}' in self.custom)",
+                    _NOT_CUSTOM.format(name, field),
+                )
+                for name, field in _FIELDS.items()
+            ),
+        )
+    )
 
     cpu: Cpus = 1.0
     """CPUs; a replica computes with as many threads."""
@@ -37,17 +56,14 @@ class Resources(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Resources:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
-            message = "'{name}' is no custom resource: there is the field '{field}'"
-            known = {"name": name, "field": _FIELDS[name]}
-            raise PydanticCustomError("custom_name", message, known)
+            raise PydanticCustomError("custom_name", _NOT_CUSTOM.format(name, _FIELDS[name]), {})
         if self.accelerator_type is not None:
             self._check_accelerator(self.accelerator_type)
         return self
 
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):
-            message = "'acceleratorType' says which devices: ask for some with gpu or custom"
-            raise PydanticCustomError("accelerator", message, {})
+            raise PydanticCustomError("accelerator", _NO_DEVICE, {})
         if known := misspelt(name):
             message = "Ray knows no acceleratorType '{name}'; did you mean '{known}'?"
             raise PydanticCustomError("accelerator", message, {"name": name, "known": known})

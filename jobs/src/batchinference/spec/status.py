@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -21,7 +21,10 @@ def _time(text: str) -> str:
     """In the one form of ISO 8601 that Kubernetes takes, and one that there is."""
     if not _TIME.fullmatch(text):
         raise PydanticCustomError("time", "expected a time such as 2026-01-31T23:59:00Z", {})
-    datetime.fromisoformat(text)
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("time", "expected a time of the years 1 to 9999", {}) from None
     return text
 
 
@@ -99,6 +102,8 @@ class Attempt(SpecModel):
     """Why it failed, in the words of what failed."""
     rows: Rows | None = None
     """Rows that it finished."""
+    rows_before: Rows | None = None
+    """Rows that were finished before it, as its driver told at first; absent for the first."""
     gpu_seconds: Rows | None = None
     """GPUs of its pods, times the seconds they had them while it went on."""
     cpu_seconds: Rows | None = None

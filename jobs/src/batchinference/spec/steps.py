@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
+    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -13,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel
+from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel, rules
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
@@ -66,6 +67,15 @@ class Repartition(SpecModel):
 
 class Replicas(SpecModel):
     """How many copies of the model or class run side by side."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "(has(self.min) ? self.min : 1) <= (has(self.max) ? self.max : 1)",
+                "min is above max; either is 1 when absent",
+            )
+        )
+    )
 
     min: Count = 1
     """Copies that must run before the first batch."""

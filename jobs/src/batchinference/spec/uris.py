@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -60,3 +61,26 @@ def _supported(uri: str) -> str:
 
 
 Uri = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_supported)]
+
+
+def _check_port(prefix: str) -> str:
+    """Raise for a prefix whose port is no port."""
+    try:
+        urlsplit(prefix).port  # noqa: B018 - it is parsed when it is asked for
+    except ValueError:
+        raise PydanticCustomError(
+            "prefix", "no prefix of an address: its port is wrong", {}
+        ) from None
+    return prefix
+
+
+Prefix = Annotated[
+    str,
+    Field(pattern=r"^([a-z][a-z0-9]*://[^/]|/)", max_length=2048),
+    AfterValidator(_check_port),
+]
+UrlPrefix = Annotated[
+    str,
+    Field(pattern=r"^https?://[^/]", max_length=2048),
+    AfterValidator(_check_port),
+]

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
 from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName
 from batchinference.spec.models.base import Inputs, RuntimeModel
@@ -19,6 +20,7 @@ from batchinference.spec.models.prompts import (
     Template,
     check_images,
     check_inputs,
+    check_no_image_in,
     check_template,
 )
 from batchinference.spec.resources import Resources
@@ -42,14 +44,16 @@ _FIELDS = {
     "result_type": ("json",),
 }
 """The APIs that have a field, for those that not all have."""
-_KEYS = re.compile(r"(api|access|auth)[-_]?(key|token)|authorization|password|secret|sig", re.I)
+_KEYS = re.compile(
+    r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
+)
 """Names under which people send their keys."""
 
 
 def _without_key(url: str) -> str:
     parts = urlsplit(url)
-    names = [name for name, _ in parse_qsl(parts.query)]
-    if "@" in parts.netloc or "key" in names or any(map(_KEYS.fullmatch, names)):
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if "@" in parts.netloc or any(map(names_credential, names)):
         raise _key_error()
     return url
 
@@ -105,8 +109,9 @@ class HttpModel(RuntimeModel):
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, for instance examples."""
     images: Images = []
-    """The inputs that are images: columns of pixels, of files' bytes, or of addresses. They are
-    sent as data URIs: for chat before the prompt, for json where `body` names them."""
+    """The inputs that are images: columns of pixels or of files' bytes, sent as data URIs, or of
+    addresses (http://, https:// or data URIs), sent as they are: the endpoint fetches them. For
+    chat they stand before the prompt, for json where `body` names them."""
     sampling: Arguments = {}
     """Further fields of each request: `temperature`, `max_tokens`, `seed`, `dimensions`..."""
     body: Arguments = {}
@@ -177,5 +182,6 @@ class HttpModel(RuntimeModel):
             raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
             raise _error("'url' is the base of the API: leave out what comes behind /v1")
-        texts = [message.content for message in self.messages]
-        check_inputs(self.inputs, [*texts, self.system or ""], self.images, self.prompt or "")
+        texts = [*(message.content for message in self.messages), self.system or ""]
+        check_no_image_in(self.inputs, self.images, [*texts, self.prompt or ""])
+        check_inputs(self.inputs, texts, self.images, self.prompt or "")

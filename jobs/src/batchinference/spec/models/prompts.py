@@ -58,6 +58,19 @@ def check_images(inputs: Mapping[str, str], images: Iterable[str]) -> None:
         _check_input(name, inputs)
 
 
+def check_no_image_in(
+    inputs: Mapping[str, str], images: Iterable[str], texts: Iterable[str]
+) -> None:
+    """Raise when a text has a place for an image: its pixels would become numbers there."""
+    pixels = {inputs.get(name) for name in images}
+    for name in (name for text in texts for name in places(text)):
+        if name in inputs and inputs[name] in pixels:
+            raise _error(
+                f"'{{{name}}}' is an image, which cannot be written into a text: leave the place "
+                "out. The model sees all 'images' before the prompt"
+            )
+
+
 def check_inputs(
     inputs: Mapping[str, str],
     texts: Iterable[str],

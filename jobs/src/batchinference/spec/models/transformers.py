@@ -25,6 +25,7 @@ from batchinference.spec.models.prompts import (
     Template,
     check_images,
     check_inputs,
+    check_no_image_in,
 )
 from batchinference.spec.models.transformers_tasks import (
     FIELDS,
@@ -86,7 +87,8 @@ class TransformersModel(RuntimeModel):
     sampling: Arguments = {}
     """How text is generated, in the names of transformers' GenerationConfig: `max_new_tokens` (256
     unless told otherwise), `do_sample`, `temperature`, `top_p`, `num_return_sequences`... With
-    `seed` a row's text depends on its prompt and the seed alone."""
+    `seed` the random numbers of a row depend on its prompt and the seed alone. `max_length` and
+    `min_length` are for models with an encoder only, because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Compute the rows of a batch in groups of like length, of at most so many tokens with their
     padding. For the tasks of texts."""
@@ -124,9 +126,10 @@ class TransformersModel(RuntimeModel):
         return self
 
     def _check_prompt(self) -> None:
-        texts = [message.content for message in self.messages]
+        texts = [*(message.content for message in self.messages), self.system or ""]
         check_images(self.inputs, self.images)
-        check_inputs(self.inputs, [*texts, self.system or ""], self.images, self.prompt or "")
+        check_no_image_in(self.inputs, self.images, [*texts, self.prompt or ""])
+        check_inputs(self.inputs, texts, self.images, self.prompt or "")
         if self.task == "image-text-to-text" and not self.images:
             raise _error(
                 "model_images",

@@ -12,6 +12,7 @@ from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.models.base import (
     Inputs,
+    OutputName,
     Revision,
     RuntimeModel,
     Source,
@@ -23,11 +24,14 @@ from batchinference.spec.models.prompts import (
     Template,
     check_images,
     check_inputs,
+    check_no_image_in,
 )
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import UrlPrefix
 
 Parts = Annotated[int, Field(ge=1, le=64)]
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _ENGINE_ELSEWHERE = {
     "model": "source",
     "revision": "revision",
@@ -78,7 +82,11 @@ class VllmModel(RuntimeModel):
     """Messages of the chat between `system` and `prompt`, for instance examples."""
     images: Images = []
     """The inputs that are images, which the model sees before the prompt: columns of pixels, of
-    files' bytes, or of addresses."""
+    files' bytes, or of addresses (http://, https:// or data URIs)."""
+    allow: Annotated[list[UrlPrefix], Field(max_length=64)] = []
+    """Where else addresses of images may lead, by prefixes such as
+    https://intranet.example/photos/. The public internet is always allowed; other addresses are
+    errors of their rows."""
     chat: bool | None = None
     """Put the prompt into the model's chat template. True for generate and false for embed unless
     told otherwise."""
@@ -96,7 +104,10 @@ class VllmModel(RuntimeModel):
     """How the model is laid out over several GPUs."""
     lora_path: Source | None = None
     """Where LoRA adapters are, each in a folder of its own: an absolute path or an s3:// prefix.
-    Without it an adapter is an id of the Hub."""
+    Without it adapters are ids of the Hub."""
+    lora_adapters: Annotated[list[OutputName], Field(max_length=256)] = []
+    """The adapters that rows may name. Any below `loraPath` by default. Required for adapters of
+    the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
     """The input that names each row's LoRA adapter; null for the model itself."""
     max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
@@ -144,17 +155,36 @@ class VllmModel(RuntimeModel):
         check_revision(self.source, self.revision)
         if not self.is_chat:
             self._check_no_chat()
-        if self.adapter is None and self.lora_path is not None:
-            raise _error("'loraPath' needs an 'adapter': the input that names each row's")
-        if self.lora_path is not None and not re.match("/|[a-z0-9]+://", self.lora_path):
-            raise _error(
-                f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
-            )
+        if self.allow and not self.images:
+            raise _error("'allow' needs 'images': it is about their addresses")
         special = [*self.images, *([self.adapter] if self.adapter is not None else [])]
         check_images(self.inputs, special)
-        texts = [message.content for message in self.messages]
-        check_inputs(self.inputs, [*texts, self.system or ""], special, self.prompt or "")
+        texts = [*(message.content for message in self.messages), self.system or ""]
+        check_no_image_in(self.inputs, self.images, [*texts, self.prompt or ""])
+        check_inputs(self.inputs, texts, special, self.prompt or "")
+        self._check_adapters()
         return self
+
+    def _check_adapters(self) -> None:
+        given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
+        if self.adapter is None and (unused := [name for name, value in given.items() if value]):
+            raise _error(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
+        if self.lora_path is not None:
+            if not re.match("/|[a-z0-9]+://", self.lora_path):
+                raise _error(
+                    f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
+                )
+            return
+        if self.adapter is not None and not self.lora_adapters:
+            raise _error(
+                "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows "
+                "may name"
+            )
+        for name in self.lora_adapters:
+            if not _HUB_ID.fullmatch(name):
+                raise _error(
+                    f"loraAdapters: '{name}' is no id of the Hub, and there is no 'loraPath'"
+                )
 
     def _check_no_chat(self) -> None:
         for name in ("system", "messages", "images", "chat_template", "chat_template_args"):

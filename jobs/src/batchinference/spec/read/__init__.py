@@ -11,6 +11,7 @@ from batchinference.spec.read.manifest import ManifestOptions, ReadManifest
 from batchinference.spec.read.media import (
     AudioOptions,
     ImageOptions,
+    PictureOptions,
     ReadAudio,
     ReadImages,
     ReadVideo,
@@ -73,6 +74,7 @@ __all__ = [
     "ManifestOptions",
     "NumpyOptions",
     "ParquetOptions",
+    "PictureOptions",
     "Read",
     "ReadAudio",
     "ReadBinary",

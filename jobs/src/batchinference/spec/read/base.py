@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import OptionsModel, SpecModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
-Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
+
+def _each_path_once(paths: list[str]) -> list[str]:
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise PydanticCustomError(
+            "twice",
+            "'{path}' is named twice, and a file is read once: name it once, or list it twice in a "
+            "manifest (format: manifest) to have its rows twice",
+            {"path": twice[0]},
+        )
+    return paths
+
+
+Paths = Annotated[list[Uri], Field(min_length=1, max_length=256), AfterValidator(_each_path_once)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
+RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
 
 class ReadOptions(OptionsModel):
@@ -56,6 +69,21 @@ class FileOptions(ReadOptions):
         if self.shuffle_seed is not None and self.shuffle is None:
             raise PydanticCustomError("seed", "'shuffle_seed' needs 'shuffle: files'", {})
         return self
+
+
+class RowOptions(FileOptions):
+    """Options of every format whose reader holds a whole row in memory before it decodes it."""
+
+    USUAL_ROW_BYTES: ClassVar[int] = 256 << 20
+
+    max_row_bytes: RowBytes | None = None
+    """Bytes that one row may have after decompression and decoding. A larger row is a bad row. The
+    default is 256 MiB, for audio 1 GiB and for tfrecords 64 MiB."""
+
+    @property
+    def row_bytes(self) -> int:
+        """`max_row_bytes`, or the default of the format."""
+        return self.max_row_bytes or self.USUAL_ROW_BYTES
 
 
 class ReadModel(SpecModel):

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from batchinference.spec.base import ColumnName
 from batchinference.spec.read.base import ReadFiles
-from batchinference.spec.read.media import ImageOptions
+from batchinference.spec.read.media import PictureOptions
+from batchinference.spec.uris import Prefix
 
 
-def _check_port(prefix: str) -> str:
-    """Raise for a prefix whose port is no port."""
-    try:
-        urlsplit(prefix).port  # noqa: B018 - it is parsed when it is asked for
-    except ValueError:
-        raise PydanticCustomError(
-            "prefix", "no prefix of an address: its port is wrong", {}
-        ) from None
-    return prefix
-
-
-Prefix = Annotated[
-    str,
-    Field(pattern=r"^([a-z][a-z0-9]*://[^/]|/)", max_length=2048),
-    AfterValidator(_check_port),
-]
-
-
-class ManifestOptions(ImageOptions):
+class ManifestOptions(PictureOptions):
     column: ColumnName = "uri"
     """The column with the addresses: https://, http://, storage, or paths, which start at the
     manifest's own directory."""

@@ -6,13 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.read.base import FileOptions, ReadFiles
+from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 
 
-class ImageOptions(FileOptions):
+class PixelOptions(FileOptions):
+    """Options of every format whose pictures are decoded."""
+
+    max_pixels: Annotated[int, Field(ge=1, le=1 << 31)] = 64_000_000
+    """Pixels that one picture may have. A larger one is a bad row."""
+
+
+class PictureOptions(PixelOptions):
     """Options of every format in which there are pictures."""
 
     mode: Literal["RGB", "RGBA", "L"] = "RGB"
@@ -22,7 +29,13 @@ class ImageOptions(FileOptions):
     small pixels travel cheaply."""
 
 
-class AudioOptions(FileOptions):
+class ImageOptions(PictureOptions, RowOptions):
+    pass
+
+
+class AudioOptions(RowOptions):
+    USUAL_ROW_BYTES = 1 << 30
+
     sample_rate: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Samples a second that every recording is resampled to, such as the 16000 that speech models
     want. Otherwise each keeps its own."""
@@ -30,7 +43,7 @@ class AudioOptions(FileOptions):
     """Mix the channels into one, so that `amplitude` is samples instead of channels x samples."""
 
 
-class VideoOptions(FileOptions):
+class VideoOptions(PixelOptions):
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Frames to read of each second: the first that is shown at or after each tick. Otherwise all
     are read."""

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.read.base import FileOptions, ReadFiles
+from batchinference.spec.read.base import ReadFiles, RowOptions
 
 
-class TextOptions(FileOptions):
+class TextOptions(RowOptions):
     encoding: Annotated[str, Field(min_length=1, max_length=32)] = "utf-8"
     """The name that Python gives the encoding."""
     drop_empty_lines: bool = True
@@ -25,7 +25,7 @@ class ReadText(ReadFiles):
     """Options of the format."""
 
 
-class BinaryOptions(FileOptions):
+class BinaryOptions(RowOptions):
     pass
 
 

@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import Columns, EachOnce
-from batchinference.spec.read.base import FileOptions, ReadFiles
+from batchinference.spec.read.base import ReadFiles, RowOptions
 from batchinference.spec.read.media import ImageOptions
 
 
-class TfrecordsOptions(FileOptions):
+class TfrecordsOptions(RowOptions):
+    USUAL_ROW_BYTES = 64 << 20
+
     list_columns: Columns | None = None
     """Features that are lists although the first records hold one value of each. Otherwise a
     feature that has a single value in them is a plain column."""

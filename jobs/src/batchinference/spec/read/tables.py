@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, Columns
-from batchinference.spec.read.base import FileOptions, ReadFiles
+from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 
 
 class ParquetOptions(FileOptions):
@@ -24,7 +24,7 @@ class ReadParquet(ReadFiles):
     """Options of the format."""
 
 
-class JsonOptions(FileOptions):
+class JsonOptions(RowOptions):
     lines: bool = True
     """One JSON object a line (JSON Lines). False: a file is one array of objects."""
 
@@ -38,7 +38,7 @@ class ReadJson(ReadFiles):
     """Options of the format."""
 
 
-class CsvOptions(FileOptions):
+class CsvOptions(RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
     """The character between two fields."""
     column_names: Columns | None = None
@@ -54,7 +54,7 @@ class ReadCsv(ReadFiles):
     """Options of the format."""
 
 
-class NumpyOptions(FileOptions):
+class NumpyOptions(RowOptions):
     pass
 
 

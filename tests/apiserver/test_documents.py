@@ -30,6 +30,14 @@ IMMUTABLE = "for other work, create a new BatchInference"
 ONE_KIND = f"a step holds exactly one of {', '.join(map(to_alias, Step.KINDS))}"
 POOLED = "batchSize, replicas and resources are for model and python steps"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
+KEY = {"name": "object", "key": "key"}
+NEEDS_PATHS = "a labelFromPath step needs read.options.include_paths: true"
+NO_DEVICE = "'acceleratorType' says which devices: ask for some with gpu or custom"
+NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
+ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
+ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
+RESERVED = "is reserved for Ray, KubeRay and the operator"
+RESERVED_NAME = f"this variable {RESERVED}: remove it"
 EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
 TORCH_STEP = {
     "name": "score",
@@ -177,6 +185,47 @@ INVALID = [
     ("spec.cluster.nodeSelector.pool", 1, "spec.cluster.nodeSelector.pool"),
     ("spec.cluster.head.cpu", -1, "spec.cluster.head.cpu"),
     ("spec.cluster.workers.max", 0, "spec.cluster.workers.max"),
+    ("spec.read.options.include_paths", False, NEEDS_PATHS),
+    ("spec.steps.1.replicas", {"min": 2}, "min is above max; either is 1 when absent"),
+    ("spec.steps.1.resources", {"acceleratorType": "T4"}, NO_DEVICE),
+    *(
+        (
+            "spec.steps.2.resources.custom",
+            {name: 1},
+            f"'{name}' is no custom resource: there is the field '{field}'",
+        )
+        for name, field in (
+            *(("CPU", "cpu"), ("GPU", "gpu"), ("memory", "memory")),
+            ("object_store_memory", "memory"),
+        )
+    ),
+    ("spec.cluster.workers", {"min": 3, "max": 2}, "min is above max"),
+    ("spec.cluster.env.0.name", "RAY_AUTH_MODE", RESERVED_NAME),
+    ("spec.cluster.profiles.XPU.env.0.name", "RAY_AUTH_TOKEN", RESERVED_NAME),
+    (
+        "spec.cluster.env.0.valueFrom",
+        {"secretKeyRef": KEY},
+        "give exactly one of value and valueFrom",
+    ),
+    ("spec.cluster.env.0.value", REMOVED, "give exactly one of value and valueFrom"),
+    ("spec.cluster.env.1.valueFrom", {}, ONE_REFERENCE),
+    ("spec.cluster.env.1.name", "AWS_REGION", "two variables have one name"),
+    ("spec.cluster.volumes.1.name", "data", "two volumes have one name"),
+    ("spec.cluster.volumes.1.mountPath", "/data", "two volumes have one mountPath"),
+    ("spec.cluster.volumes.0.name", "ray-logs", f"this volume name {RESERVED}"),
+    ("spec.cluster.volumes.0.mountPath", "/tmp/ray", f"this mountPath {RESERVED}"),
+    ("spec.cluster.volumes.0.mountPath", "/a/../tmp", "spec.cluster.volumes[0].mountPath"),
+    ("spec.cluster.volumes.0.configMap", {"name": "c"}, ONE_SOURCE),
+    ("spec.cluster.volumes.1.hostPath.path", "/a/../b", "spec.cluster.volumes[1].hostPath.path"),
+    ("spec.cluster.tolerations.0", {"value": "a"}, "without a key, operator must be Exists"),
+    ("spec.cluster.tolerations.0.value", "a", "'value' is for operator Equal"),
+    ("spec.cluster.tolerations.0.effect", "NoSchedule", NO_EXECUTE),
+    ("spec.cluster.serviceAccountName", "../x", "spec.cluster.serviceAccountName"),
+    ("spec.cluster.nodeSelector.pool", "a b", "spec.cluster.nodeSelector.pool"),
+    *(
+        (f"spec.{place}", "0s", "a length of time above zero, such as 90s or 1h30m")
+        for place in ("deadlines.active", "ttl.rayJob", "retry.backoff.max")
+    ),
     ("metadata.name", "9lives", NAME),
     ("metadata.name", "with.dots", NAME),
     ("metadata.name", "a" * 41, NAME),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from batchinference import __version__
 from batchinference.spec import parse
 from support.documents.minimal import python_step
 from support.operator.process import OperatorProcess
@@ -57,13 +58,28 @@ def test_objects_have_the_job_label(created: PlayedJob) -> None:
         assert labels["app.kubernetes.io/managed-by"] == "batchinference-operator"
 
 
+def test_the_operator_is_named_in_managed_fields_and_requests(
+    operator_of_all: OperatorProcess, created: PlayedJob
+) -> None:
+    for found in (created.body, created.ray_job, created.config_map, created.secret):
+        managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
+        assert "batchinference-operator" in managers
+        assert "OpenAPI-Generator" not in managers
+    requests = created.namespace.server.requests_of(operator_of_all.user)
+    agents = {event["userAgent"] for event in requests}
+    assert agents == {f"batchinference-operator/{__version__}"}
+
+
 def test_token_is_derived_from_the_installation_key(
     operator_of_all: OperatorProcess, created: PlayedJob
 ) -> None:
     """So no right to read Secrets is needed to talk to a cluster after a restart."""
     (secret,) = (found for found in operator_of_all.manifests if found["kind"] == "Secret")
     key = base64.b64decode(secret["data"]["key"])
-    expected = hmac.new(key, created.body["metadata"]["uid"].encode(), "sha256").hexdigest()
+    metadata, ray_job = created.body["metadata"], created.ray_job["metadata"]["name"]
+    about = ["batchinference.dev/ray-cluster-token/v1"]
+    about += [metadata["namespace"], metadata["name"], metadata["uid"], ray_job]
+    expected = hmac.new(key, "\n".join(about).encode(), "sha256").hexdigest()
     assert base64.b64decode(created.secret["data"]["auth_token"]).decode() == expected
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from batchinference import __version__
 from batchinference.rendering import Names, Owner, config_map, effective
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
@@ -41,16 +42,19 @@ def test_job_created_during_downtime_is_run(stopped: OperatorProcess, job: Any) 
     assert waiting.status("Succeeded")["counts"] == COUNTS
 
 
+@pytest.mark.parametrize("defaults", ["as before", "changed"])
 def test_restart_after_config_map_resumes_creation(
-    stopped: OperatorProcess, namespace: Namespace, job: Any
+    stopped: OperatorProcess, namespace: Namespace, job: Any, defaults: str
 ) -> None:
     half = job()
-    complete = effective(parse(half.body), Cluster(image="before"))
+    image = f"batchinference/pipeline:{__version__}" if defaults == "as before" else "before:1"
+    complete = effective(parse(half.body), Cluster(image=image))
     uid = half.body["metadata"]["uid"]
     before = namespace.create(config_map(complete, Names("job", uid, 1), Owner("job", uid)))
     stopped.start()
     half.status("Starting")
-    assert half.config_map == before
+    assert (half.config_map == before) is (defaults == "as before")
+    assert "before:1" not in half.config_map["data"]["job.yaml"]
     half.play_success()
     half.status("Succeeded")
 

@@ -8,11 +8,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
+from batchinference.rendering import (
+    ATTEMPT_LABEL,
+    NAME_LABEL,
+    RAY_API_VERSION,
+    RAY_JOB,
+    Owner,
+)
 from support.cluster.kubectl import eventually
 from support.documents.minimal import document
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import LONG_AGO, PlayedJob, stamp
 from support.servers.api_server import ApiServer, Namespace, new_namespace
 from support.servers.dashboard import Dashboard
 
@@ -46,10 +52,21 @@ def _suspend(namespace: Namespace, dashboard: Dashboard) -> None:
     paused = PlayedJob(namespace, "paused", dashboard)
     paused.status("Suspended")
     namespace.patch("BatchInference", "paused", {"spec": {"suspend": False}})
+    _create_cluster_of(paused)
     paused.play_cluster()
     paused.status("Starting")
     namespace.patch("BatchInference", "paused", {"spec": {"suspend": True}})
     paused.status("Suspended")
+
+
+def _create_cluster_of(job: PlayedJob) -> None:
+    """Its RayCluster, which is deleted only where it belongs to the RayJob."""
+    uid = job.ray_job["metadata"]["uid"]
+    owner = Owner(job.ray_job["metadata"]["name"], uid, RAY_JOB, RAY_API_VERSION).reference()
+    metadata = {"name": f"{job.name}-abcde", "ownerReferences": [owner]}
+    template = job.ray_job["spec"]["rayClusterSpec"]
+    body = {"apiVersion": RAY_API_VERSION, "kind": "RayCluster", "metadata": metadata}
+    job.namespace.create({**body, "spec": template})
 
 
 def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
@@ -80,7 +97,9 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
         "message": "secret models not found",
     }
     namespace.create(event)
-    namespace.patch_status("Pod", "head", {"containerStatuses": [one]})
+    # it has waited so long that Events are asked
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(LONG_AGO)}
+    namespace.patch_status("Pod", "head", {"containerStatuses": [one], "conditions": [placed]})
     waiting.status("Pending", "ContainerConfig", "secret models not found")
     # the second time is counted on the first Event
     namespace.patch_status("Pod", "head", {"containerStatuses": [{**one, "state": {}}]})
@@ -143,6 +162,7 @@ NEEDED = {
         for verb in ("create", "delete", "get", "list", "patch", "watch")
     ),
     ("ray.io", "rayclusters", "delete"),
+    ("ray.io", "rayclusters", "get"),
     *(("", resource, "create") for resource in ("configmaps", "secrets")),
     ("", "events", "list"),
     ("kueue.x-k8s.io", "workloads", "list"),

@@ -4,11 +4,16 @@ a real API server without KubeRay; `make fleet` calls this.
 How fast the objects of new jobs come is measured in turns with a plain client that creates the same
 objects with as many requests at a time. A job counts once its Secret is there, which comes last.
 One line is printed for each figure; the program fails where one is beyond its limit.
+
+`make fleet FLEET=attack` measures instead what one namespace can do to the others: 40 drivers that
+answer after 4.8 seconds beside 200 honest ones, and 200 resources of the largest size that the API
+server stores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import tempfile
 import time
@@ -22,13 +27,16 @@ import yaml
 from plain_client import PlainClient
 from rounds import ROUNDS
 
-from support.cluster.chart import kuberay_definition, own_chart
+from batchinference.spec.quantities import memory_bytes
+from batchinference_operator.reconcile.ending import POLL_SECONDS
+from support.cluster.chart import container, kuberay_definition, own_chart
 from support.cluster.deployment import CHART
 from support.cluster.kubectl import eventually
 from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
+from support.operator.simulated_ray_job import PlayedJob
 from support.servers.api_server import ApiServer, Namespace, new_namespace, running
-from support.servers.dashboard import served
+from support.servers.dashboard import Dashboard, served
 
 BURST, FLEET = 1000, 5000
 RATIO = 0.6
@@ -41,6 +49,11 @@ IDLE_PERCENT = 1.0
 """Of a core, with 5,000 jobs at rest."""
 IDLE_SECONDS = 30.0
 TIMEOUT = 240.0
+HONEST, HOSTILE, SLOW_SECONDS = 200, 40, 4.8
+SETTLE_SECONDS, MEASURE_SECONDS = 60.0, 30.0
+POLL_RATIO = 0.9
+"""The least share of the polls that honest drivers get without an attack."""
+LARGEST = 200
 
 
 @dataclass
@@ -49,7 +62,8 @@ class Bench:
 
     server: ApiServer
     client: PlainClient
-    operators: Callable[[str], OperatorProcess]
+    dashboard: Dashboard
+    operators: Callable[..., OperatorProcess]
     beyond: list[str] = field(default_factory=list)
 
     def say(self, name: str, value: float, unit: str, limit: float, more: str = "") -> None:
@@ -65,8 +79,12 @@ class Bench:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, bench(Path(directory)) as found:
-        ratios(found)
-        at_rest(found)
+        if os.environ.get("FLEET") == "attack":
+            slow_drivers(found)
+            largest_jobs(found)
+        else:
+            ratios(found)
+            at_rest(found)
     if found.beyond:
         raise SystemExit(f"beyond the limit: {', '.join(found.beyond)}")
 
@@ -80,9 +98,9 @@ def bench(directory: Path) -> Iterator[Bench]:
         for plural in ("rayjobs", "rayclusters"):
             server.install_crd(kuberay_definition(plural))
 
-        def operator(namespace: str) -> OperatorProcess:
-            system = new_namespace(server, f"system-of-{namespace}").name
-            values = {"crds": {"enabled": False}, "watchNamespaces": [namespace],
+        def operator(*namespaces: str) -> OperatorProcess:
+            system = new_namespace(server, f"system-of-{namespaces[0]}").name
+            values = {"crds": {"enabled": False}, "watchNamespaces": list(namespaces),
                       "fullnameOverride": system}  # fmt: skip
             manifests = chart.manifests(values, "--namespace", system)
             place = directory / system
@@ -91,7 +109,7 @@ def bench(directory: Path) -> Iterator[Bench]:
             return made[-1]
 
         try:
-            yield Bench(server, PlainClient(server), operator)
+            yield Bench(server, PlainClient(server), dashboard, operator)
         finally:
             for one in made:
                 one.close()
@@ -185,6 +203,60 @@ def at_rest(found: Bench) -> None:
     used = cpu_seconds(operator) - before
     found.say("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
     end(found, operator)
+
+
+def slow_drivers(found: Bench) -> None:
+    """Honest drivers are polled, and their jobs reconciled, as often as without the slow ones."""
+    spaces = {"honest": (HONEST, 0.0), "hostile": (HOSTILE, SLOW_SECONDS)}
+    for name in spaces:
+        found.namespace(name)
+    operator = found.operators(*spaces)
+    operator.start()
+    for name, (count_, _) in spaces.items():
+        asyncio.run(found.client.create_jobs(name, range(count_)))
+    for name, (count_, seconds) in spaces.items():
+        run_drivers(found, Namespace(found.server, name), count_, seconds)
+    time.sleep(SETTLE_SECONDS)
+    before = polls(found, "honest")
+    time.sleep(MEASURE_SECONDS)
+    rate_ = (polls(found, "honest") - before) / MEASURE_SECONDS
+    found.say("polls_under_attack", rate_ / (HONEST / POLL_SECONDS), "ratio", POLL_RATIO)
+    end(found, operator)
+
+
+def run_drivers(found: Bench, namespace: Namespace, jobs: int, seconds: float) -> None:
+    """Have all jobs of a namespace run, with drivers that answer after so many seconds."""
+    served_all(namespace, jobs)
+    for number in range(jobs):
+        job = PlayedJob(namespace, f"job-{number:05d}", found.dashboard)
+        job.play_cluster()
+        job.play_driver()
+        job.report("running", progress={"rows": number})
+        found.dashboard.slow[job.host] = seconds
+
+
+def polls(found: Bench, namespace: str) -> int:
+    hosts = found.dashboard.answered
+    return sum(count_ for host, count_ in hosts.items() if f".{namespace}.svc." in host)
+
+
+def largest_jobs(found: Bench) -> None:
+    """Memory at its peak, when the operator starts among such jobs and they come while it runs."""
+    namespace = found.namespace("largest")
+    asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2)))
+    operator = found.operators(namespace.name)
+    operator.start()
+    eventually("a list that is complete", lambda: operator.answers("/readyz") == 200, TIMEOUT, 1)
+    asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2, LARGEST)))
+    quiet(operator)
+    limit = container(operator.manifests)["resources"]["limits"]["memory"]
+    found.say("peak_of_largest", peak_mib(operator), "MiB", memory_bytes(limit) / 2**20)
+    end(found, operator)
+
+
+def peak_mib(operator: OperatorProcess) -> float:
+    status = Path(f"/proc/{operator.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**10
 
 
 def quiet(operator: OperatorProcess) -> float:

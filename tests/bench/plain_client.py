@@ -22,10 +22,11 @@ from support.servers.api_server import ADMIN_TOKEN, ApiServer, path_of
 Object = dict[str, Any]
 Given, Made = TypeVar("Given"), TypeVar("Made")
 
+LARGEST_BYTES = 1_300_000
 AT_ONCE = 16
 """Jobs at a time: the operator's workers, by default."""
 _JOB_UID, _RAY_JOB_UID = "uid-of-the-job", "uid-of-the-ray-job"
-_SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least sixteen bytes")
+_SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
 
 
 class PlainClient:
@@ -45,6 +46,16 @@ class PlainClient:
                 return await post(path, body)
 
             return await side_by_side(create, bodies)
+
+    async def create_largest(self, namespace: str, numbers: Iterable[int]) -> None:
+        """BatchInferences of the largest size that etcd stores, with thousands of values."""
+        for number in numbers:
+            body = job(namespace, number)
+            values = ["x" * 97] * (LARGEST_BYTES // 100)
+            step = {"callable": "steps:run", "callArgs": {"values": values}}
+            body["spec"]["steps"] = [{"name": "large", "python": step}]
+            async with self._connected() as post:
+                await post(path_of(body), json.dumps(body, separators=(",", ":")).encode())
 
     async def create_objects(self, namespace: str, uids: list[str]) -> None:
         """ConfigMap, RayJob and Secret of jobs that exist, one after the other for each job."""
@@ -125,6 +136,6 @@ def objects(namespace: str, number: int) -> list[tuple[str, bytes]]:
     names = Names(name, _JOB_UID, 1)
     view = JobView(namespace, name, _JOB_UID, 1, "1", body["spec"], {})
     owner = Owner(names.ray_job, _RAY_JOB_UID, RAY_JOB, RAY_API_VERSION)
-    token = _SETTINGS.token(_JOB_UID)
+    token = _SETTINGS.token(view, names.ray_job)
     made = [*render(view, names, _SETTINGS), token_secret(namespace, names, token, owner)]
     return [(path_of(one), json.dumps(one).encode()) for one in made]

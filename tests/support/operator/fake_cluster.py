@@ -17,7 +17,7 @@ from batchinference.rendering import NAME_LABEL
 from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.runtime.controller import Controller
 from batchinference_operator.runtime.gateway import Conflict
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.observations import RayJobView, owner_uid
 from support.operator.objects import NAMESPACE, job_body
 from support.operator.virtual_time import wall_clock
 
@@ -273,7 +273,8 @@ class FakeGateway:
     async def _remove_cluster(self, seen: RayJobView) -> None:
         if seen.cluster:
             await self.begin("remove RayCluster")
-            if self.cluster.get("RayCluster", seen.cluster):
+            found = self.cluster.get("RayCluster", seen.cluster)
+            if found is not None and owner_uid(found, "RayJob") == seen.uid:
                 self.cluster.delete("RayCluster", seen.cluster)
             self.end("remove RayCluster")
 

@@ -7,7 +7,6 @@ states in virtual time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -24,10 +23,6 @@ from support.operator.virtual_time import seconds_of, until
 FINALIZER = "ray.io/rayjob-finalizer"
 ENDS = {JobState.SUCCEEDED: "Complete", JobState.FAILED: "Failed"}
 ROWS = 800
-
-
-async def _undisturbed(call: str) -> None:
-    """Calls of drivers have no faults."""
 
 
 @dataclass
@@ -71,9 +66,6 @@ class FakeKubeRay:
     succeeded: set[str | None] = field(default_factory=set)
     """The uids of BatchInferences whose driver has succeeded."""
 
-    begin: Callable[[str], Awaitable[str | None]] = _undisturbed
-    """Is awaited before each call of a driver, and may return a fault."""
-
     def has(self, trouble: str) -> bool:
         return self.trouble.get(trouble, 0.0) > seconds_of(self.cluster.now())
 
@@ -111,17 +103,16 @@ class FakeKubeRay:
         end = {"jobDeploymentStatus": "Failed", "reason": reason, "endTime": self._now()}
         self._set_status(body, **end)
 
-    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
-        """The operator asks a driver for its report."""
-        fault = await self.begin("ask the driver")
-        if fault or self.has("silent") or self.cluster.get("RayCluster", ray_job.cluster) is None:
+    def answer(self, ray_job: RayJobView) -> Answer:
+        """The answer of a driver to a poll."""
+        if self.has("silent") or self.cluster.get("RayCluster", ray_job.cluster) is None:
             return Answer(reached=False)
         return Answer(reached=True, report=self._report(self.drivers[ray_job.cluster]))
 
-    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        fault = await self.begin("stop the driver")
+    def stop_driver(self, ray_job: RayJobView) -> None:
+        """A driver is asked to stop."""
         driver = self.drivers.get(ray_job.cluster)
-        if not fault and driver is not None and not self.has("silent"):
+        if driver is not None and not self.has("silent"):
             self._stop(driver)
 
     def _report(self, driver: RayDriver) -> Report | None:

@@ -15,6 +15,7 @@ from batchinference_operator.reconcile.settings import Settings
 from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.controller import Controller
 from batchinference_operator.runtime.metrics import Metrics
+from batchinference_operator.runtime.polling import SLOTS, DriverPolls
 from batchinference_operator.runtime.recorder import Recorder
 from batchinference_operator.runtime.signals import Signals
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeGateway, Object, Watches
@@ -55,14 +56,15 @@ async def running_operator(
     signals: Signals | None = None,
 ) -> AsyncIterator[Controller]:
     """Run the operator while the block runs. It dies with the first of its workers."""
-    cache = Cache(clock, settings)
+    cache, polls = Cache(clock, settings), DriverPolls(driver, clock)
     controller = Controller(
-        gateway, driver, settings, cache, now=wall_clock, signals=signals or Signals()
+        gateway, polls, settings, cache, now=wall_clock, signals=signals or Signals()
     )
     await controller.learn([])
     watches = _watch(gateway.cluster, controller, lag or {})
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(controller.work()) for _ in range(workers)]
+        tasks += [group.create_task(polls.work()) for _ in range(SLOTS)]
         try:
             yield controller
         finally:
@@ -105,6 +107,10 @@ class Harness:
     def is_finished(self, name: str = "job") -> bool:
         body = self.cluster.get("BatchInference", name)
         return body is not None and finished(JobView.of(body))
+
+    def token(self, ray_job: str = "job-1") -> str:
+        """The token of the Ray cluster of a RayJob."""
+        return SETTINGS.token(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)
 
     def count(self, call: str) -> int:
         return sum(each == call for _, each in self.calls)

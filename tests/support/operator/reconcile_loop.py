@@ -13,6 +13,7 @@ from batchinference_operator.reconcile.following import created
 from batchinference_operator.reconcile.model import Actions, JobView, Observed
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.turns import Turn
+from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import Loss, PodView
 from support.operator.objects import INITIALIZING, RUNNING, SETTINGS, job_body, ray_job_body, report
@@ -32,6 +33,7 @@ class ReconcileLoop:
         self.ray_jobs: dict[str, Object] = {}
         self.pods: tuple[PodView, ...] = ()
         self.losses: tuple[Loss, ...] = ()
+        self.crashes: tuple[Crash, ...] = ()
         self.report: Any = None
         self.phases: list[str] = []
         self.settings = SETTINGS
@@ -56,6 +58,7 @@ class ReconcileLoop:
             self.words,
             self.turn,
             unheard_pods=self.unheard_pods,
+            crashes=self.crashes,
         )
         actions = reconcile_once(observed, self.settings, self.now)
         self._act(actions)

@@ -153,4 +153,4 @@ class PlayedJob:
 
     @property
     def host(self) -> str:
-        return f"{self.service}.{self.namespace.name}.svc"
+        return f"{self.service}.{self.namespace.name}.svc.cluster.local"

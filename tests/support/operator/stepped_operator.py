@@ -10,9 +10,11 @@ from typing import Any
 from batchinference_operator.reconcile.settings import Settings
 from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.controller import Controller
+from batchinference_operator.runtime.driver import Answer
 from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
 from batchinference_operator.runtime.keys import Key
 from batchinference_operator.runtime.queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from batchinference_operator.status.observations import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeGateway, Watches
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.objects import SETTINGS
@@ -62,8 +64,33 @@ class SteppedGateway(FakeGateway):
         raise AssertionError("Events are posted outside of the reconcile loop")
 
 
-async def call_driver(call: str) -> str | None:
-    return await Call(call)
+@dataclass
+class SteppedDrivers:
+    """Answers of drivers, as old as the last poll, which the test makes."""
+
+    kuberay: FakeKubeRay
+    answered: Callable[[Key], None] = lambda _: None
+    slow: int = 0
+    answers: dict[tuple[str, str, bool], Answer] = field(default_factory=dict)
+    wanted: dict[tuple[str, str, bool], tuple[Key, RayJobView]] = field(default_factory=dict)
+
+    def latest(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], pace: float
+    ) -> Answer | None:
+        driver = ray_job.uid, ray_job.cluster, ray_job.ended
+        self.wanted[driver] = job, ray_job
+        return self.answers.get(driver)
+
+    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+        self.kuberay.stop_driver(ray_job)
+
+    def poll(self, *, lost: bool = False) -> None:
+        """Poll each driver that was asked for since the last poll; no answer arrives if `lost`."""
+        wanted, self.wanted = self.wanted, {}
+        for driver, (job, ray_job) in wanted.items():
+            answer = Answer(reached=False) if lost else self.kuberay.answer(ray_job)
+            self.answers[driver] = answer
+            self.answered(job)
 
 
 @dataclass
@@ -146,8 +173,9 @@ class SteppedOperator:
         self.queue = SteppedQueue(self.clock)
         queue: Any = self.queue
         cache = Cache(lambda: self.clock.seconds, self.settings)
+        self.drivers = SteppedDrivers(self.kuberay)
         self.controller = Controller(
-            SteppedGateway(self.cluster), self.kuberay, self.settings, cache, queue,
+            SteppedGateway(self.cluster), self.drivers, self.settings, cache, queue,
             self.clock.now,
         )  # fmt: skip
         self.watches.controller = self.controller

@@ -181,7 +181,11 @@ def _message(content: bytes) -> str:
         return content.decode()  # a path that is not served is refused in plain text
 
 
-_VERSIONS = {"BatchInference": "batchinference.dev/v1alpha1", "RayJob": "ray.io/v1"}
+_VERSIONS = {
+    "BatchInference": "batchinference.dev/v1alpha1",
+    "RayJob": "ray.io/v1",
+    "RayCluster": "ray.io/v1",
+}
 _PLURALS = {"PriorityClass": "priorityclasses", "RuntimeClass": "runtimeclasses"}
 _CLUSTER_WIDE = {
     "PriorityClass",

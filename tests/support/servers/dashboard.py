@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +26,10 @@ class Dashboard:
     tokens: dict[str, str] = field(default_factory=dict)
     """The token of each host."""
     reports: dict[Place, Report] = field(default_factory=dict)
+    slow: dict[str, float] = field(default_factory=dict)
+    """Seconds that the dashboard of a host takes to answer."""
+    answered: Counter[str] = field(default_factory=Counter)
+    """Answers by host."""
 
     def answer(self, host: str, token: str, query: dict[str, list[str]]) -> tuple[int, str]:
         """Answer a request for a whole log file as Ray 2.60 does."""
@@ -45,14 +51,17 @@ def served() -> Iterator[Dashboard]:
             host = self.headers["Host"].removesuffix(f":{PORT}")
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             known = asked.path == "/api/v0/logs/file"
+            time.sleep(dashboard.slow.get(host, 0.0))
+            dashboard.answered[host] += 1
             code, text = (
                 dashboard.answer(host, token, parse_qs(asked.query))
                 if known
                 else (404, "Not Found")
             )
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(text.encode())
+            with suppress(BrokenPipeError):  # the operator does not wait for slow ones
+                self.send_response(code)
+                self.end_headers()
+                self.wfile.write(text.encode())
 
     with handled_by(Handler) as port:
         dashboard = Dashboard(f"127.0.0.1:{port}")

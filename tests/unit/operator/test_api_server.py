@@ -13,7 +13,7 @@ from batchinference_operator.runtime.api_server import ApiServer
 from batchinference_operator.runtime.exchange import request
 from batchinference_operator.runtime.gateway import PAGE, Conflict, Refused
 from batchinference_operator.status.observations import RayJobView
-from support.operator.objects import NAMESPACE, ray_job_body
+from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Serve, Server, answering
 
 Connect = Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]
@@ -74,6 +74,7 @@ async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str,
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("POST", path, body(kind))
     assert sent.headers["Content-Type"] == "application/json"
+    assert sent.query == {"fieldValidation": "Strict"}
 
 
 @pytest.mark.parametrize(
@@ -94,11 +95,17 @@ async def test_patches_are_merge_patches(
     assert sent.headers["Content-Type"] == "application/merge-patch+json"
 
 
+def cluster_of(uid: str) -> dict[str, Any]:
+    """A RayCluster of the RayJob with this uid."""
+    return {"metadata": {"uid": "uid-of-cluster", "ownerReferences": [owner(uid, "RayJob")]}}
+
+
 async def test_release_deletes_the_ray_cluster_first(connect: Connect) -> None:
     """KubeRay may be away, and a released RayJob is not reconciled again."""
-    gateway, server = await connect(answering(200, {}))
+    gateway, server = await connect(answering(200, cluster_of("uid-of-job-1")))
     await gateway.release(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert [(sent.method, sent.path) for sent in server.requests] == [
+        ("GET", f"{RAY_CLUSTERS}/job-1-abcde"),
         ("DELETE", f"{RAY_CLUSTERS}/job-1-abcde"),
         ("PATCH", f"{RAY_JOBS}/job-1"),
     ]
@@ -113,14 +120,24 @@ async def test_get_returns_the_object(connect: Connect) -> None:
 
 @pytest.mark.parametrize("seen", [RAY_JOB, RAY_JOB_WITH_CLUSTER], ids=["no-cluster", "cluster"])
 async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen: Any) -> None:
-    gateway, server = await connect(answering(200, {}))
+    gateway, server = await connect(answering(200, cluster_of("uid-of-job-1")))
     await gateway.remove(NAMESPACE, seen)
-    first, *others = server.requests
+    first, *others = [sent for sent in server.requests if sent.method == "DELETE"]
     assert (first.method, first.path) == ("DELETE", f"{RAY_JOBS}/job-1")
     assert first.body["preconditions"] == {"uid": "uid-of-job-1"}
     expected = [("DELETE", f"{RAY_CLUSTERS}/{seen.cluster}")] if seen.cluster else []
     assert [(sent.method, sent.path) for sent in others] == expected
-    assert {sent.body["propagationPolicy"] for sent in server.requests} == {"Background"}
+    assert {sent.body["propagationPolicy"] for sent in (first, *others)} == {"Background"}
+    assert [sent.body["preconditions"]["uid"] for sent in others] == ["uid-of-cluster"][
+        : len(others)
+    ]
+
+
+async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> None:
+    """The name comes from a status that users may write, or from a cluster that jobs share."""
+    gateway, server = await connect(answering(200, cluster_of("uid-of-another")))
+    await gateway.remove(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
 
 
 async def test_remove_ignores_the_conflict_of_a_recreated_ray_job(connect: Connect) -> None:

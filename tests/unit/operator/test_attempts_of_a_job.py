@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from batchinference.rendering import Names
+from batchinference.spec import parse_one
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.cleanup import END_SECONDS
@@ -103,6 +105,26 @@ def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
     assert secret["metadata"]["name"] == Names("job", owner()["uid"], 2).secret
     assert secret["metadata"]["ownerReferences"][0]["name"] == "job-2"
     assert [attempt["number"] for attempt in loop.status["attempts"]] == [1, 2]
+
+
+@pytest.mark.parametrize("change", ["resume", "image"])
+def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
+    """The head of attempt 2 mounts a ConfigMap that holds the changed job."""
+    loop = failed_once()
+    if change == "resume":
+        loop.spec["resume"] = False
+    else:
+        defaults = loop.settings.defaults.model_copy(update={"image": "new:2"})
+        loop.settings = replace(loop.settings, defaults=defaults)
+    loop.reconcile()
+    loop.finalize_deletions()
+    config_map, ray_job = loop.reconcile().create
+    mounted = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["volumes"]
+    assert {"name": config_map["metadata"]["name"]} in [one.get("configMap") for one in mounted]
+    file = parse_one(config_map["data"]["job.yaml"]).spec
+    assert (file.resume, file.cluster.image == "new:2") == (change != "resume", change == "image")
+    (before, _) = ReconcileLoop().reconcile().create
+    assert before["metadata"]["name"] != config_map["metadata"]["name"]
 
 
 def test_ended_ray_job_stays_and_its_cluster_is_released() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
+from batchinference_operator.reconcile.beginning import MAX_SPEC_BYTES
 from batchinference_operator.reconcile.model import Observed
+from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
 from batchinference_operator.status.observations import RayJobView
@@ -17,13 +19,14 @@ from support.operator.objects import (
     NAMESPACE,
     OTHER_UID,
     RUNNING,
+    SETTINGS,
     SUCCEEDED,
     job_body,
     pod_body,
     ray_job_body,
     waiting,
 )
-from support.operator.virtual_time import ManualClock
+from support.operator.virtual_time import BEGINNING, ManualClock
 
 KEY = (NAMESPACE, "job")
 LATER = "2026-03-01T13:00:00Z"
@@ -421,3 +424,17 @@ def test_lookup_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -
 def test_pod_may_be_seen_before_its_ray_job(cache: Cache) -> None:
     cache.pods.put(pod_body())
     assert len(observe(cache).pods) == 1
+
+
+def test_spec_that_is_too_large_is_kept_as_a_stub_and_refused() -> None:
+    cache, spec = Cache(), {**job_body()["spec"], "suspend": False, "ttl": {"rayJob": "1h"}}
+    options = {"text": "x" * MAX_SPEC_BYTES}
+    cache.set_job({**job_body(), "spec": {**spec, "read": {**spec["read"], "options": options}}})
+    observed = cache.observe(("team", "job"))
+    assert observed is not None
+    assert observed.job.spec == {"suspend": False, "ttl": {"rayJob": "1h"}}
+    status = reconcile(observed, SETTINGS, BEGINNING).status
+    assert status is not None
+    (ready, *_) = status["conditions"]
+    assert ready["reason"] == "InvalidSpec"
+    assert ready["message"].startswith("spec: it is too large (129 KiB, at most 128 KiB).")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import JobState, Report, last_word
 from batchinference_operator.status.causes import LOSS_SECONDS, cause_of
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import Loss, seconds_of
@@ -120,3 +120,28 @@ def test_head_loss_counts_first() -> None:
 
 def test_specific_cause_of_the_driver_wins_over_any_loss() -> None:
     assert cause_of(seen(), failure_report("TooManyErrors"), (EVICTED,))[0] == Cause.TOO_MANY_ERRORS
+
+
+def test_lost_pod_explains_a_crashed_worker() -> None:
+    report = failure_report("WorkerCrashed", "a process died")
+    assert cause_of(seen(), report, ()) == (Cause.WORKER_CRASHED, "a process died")
+    assert cause_of(seen(), report, (KILLED,))[0] == Cause.OUT_OF_MEMORY
+    assert Cause.WORKER_CRASHED.retried
+
+
+def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
+    line = last_word("StorageAway", "s3://lake is away\x1b[2J")
+    log = f"Job entrypoint command failed with exit code 1, logs:\n{'x' * 9000}\n{line}"
+    assert cause_of(seen(message=log), None, ()) == (Cause.STORAGE_AWAY, "s3://lake is away[2J")
+    assert cause_of(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_AWAY
+    unknown = last_word("SomethingNew", "boom")
+    assert cause_of(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "{}", "[1]", '{"cause": 1, "message": "x"}', "{" * 9000, '{"a":' * 1600 + "}" * 1600],
+)
+def test_malformed_last_line_is_ignored(text: str) -> None:
+    message = f"batchinference: {text}"
+    assert cause_of(seen(message=message), None, ())[0] == Cause.APPLICATION

@@ -150,3 +150,36 @@ def test_interrupted_removal_is_completed_without_kuberay(ended_by_kuberay: bool
     assert (removed(actions), actions.again_after) == (["job-1"], END_SECONDS)
     loop.pods = ()
     assert removed(loop.reconcile(5)) == []
+
+
+def test_cluster_ttl_holds_for_a_job_that_the_operator_ended() -> None:
+    loop = ReconcileLoop(deadlines={"pending": "1m"}, ttl={"cluster": "1h"})
+    loop.start()
+    loop.reconcile(61)
+    assert (loop.phase, removed(loop.reconcile())) == ("Failed", [])
+    assert removed(loop.reconcile(3599)) == []
+    assert removed(loop.reconcile(1)) == ["job-1"]
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stops", "hangs"])
+def test_driver_of_a_job_that_the_operator_ended_is_stopped(stops: bool) -> None:
+    loop = ReconcileLoop(deadlines={"active": "1m"}, ttl={"cluster": "1h"})
+    loop.run()
+    loop.reconcile(61)
+    assert [seen.name for seen in loop.reconcile().stop] == ["job-1"]
+    if stops:
+        loop.set_kuberay_status(jobStatus="STOPPED", jobDeploymentStatus="Failed")
+        assert removed(loop.reconcile(60)) == []
+        assert released(loop.reconcile(3600)) == ["job-1"]
+    else:
+        loop.set_kuberay_status(jobStatus="RUNNING")
+        assert removed(loop.reconcile(30)) == ["job-1"]
+
+
+def test_cluster_of_a_job_without_gpu_hours_is_removed_at_once() -> None:
+    loop = ReconcileLoop(ttl={"cluster": "1h"})
+    loop.run()
+    loop.limit(gpu_hours=0.0)
+    loop.reconcile(1)
+    assert loop.reason == "LimitExceeded"
+    assert removed(loop.reconcile()) == ["job-1"]

@@ -15,7 +15,6 @@ from support.operator.harness import LAGS, Harness, running_operator
 from support.operator.objects import (
     NAMESPACE,
     RUNNING,
-    SETTINGS,
     UID,
     pod_body,
     ray_job_body,
@@ -72,8 +71,7 @@ async def test_finished_job_causes_no_calls(harness: Harness) -> None:
 async def test_driver_is_asked_with_the_token_of_the_job(harness: Harness) -> None:
     async with harness.operator():
         await harness.finish_job()
-        uid = harness.cluster.objects["BatchInference", "job"]["metadata"]["uid"]
-    assert set(harness.driver.asked) == {(NAMESPACE, "job-1", SETTINGS.token(uid))}
+    assert set(harness.driver.asked) == {(NAMESPACE, "job-1", harness.token())}
 
 
 @in_virtual_time

@@ -10,7 +10,16 @@ from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.reconcile.looks import REST_SECONDS
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import NAMESPACE, OTHER_UID, RUNNING, placed, pod_body, ray_job_body
+from support.operator.objects import (
+    NAMESPACE,
+    OTHER_UID,
+    RUNNING,
+    asking,
+    owner,
+    placed,
+    pod_body,
+    ray_job_body,
+)
 from support.operator.virtual_time import clock, in_virtual_time, until, wall_clock
 
 
@@ -98,9 +107,29 @@ async def test_pod_deleted_unseen_is_no_longer_charged(harness: Harness) -> None
     async with harness.operator():
         harness.cluster.apply()
         await harness.ray_job().start()
-        harness.cluster.put(pod_body("worker", gpus=1, **placed(stamp(wall_clock()))))
+        worker = pod_body("worker", **placed(stamp(wall_clock())))
+        harness.cluster.put({**worker, "spec": asking("1")})
         await asyncio.sleep(1000)
         harness.cluster.delete("Pod", "worker", unseen=True)
         await asyncio.sleep(10_000)
-    assert 1000 <= harness.cluster.status()["gpuSeconds"] <= 1000 + 2 * DOUBT_SECONDS
+    assert 1000 <= harness.cluster.status()["cpuSeconds"] <= 1000 + 2 * DOUBT_SECONDS
     assert harness.count("list Pods") <= 1000 / DOUBT_SECONDS + 1
+
+
+@in_virtual_time
+async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_away(harness: Harness) -> None:
+    harness.cluster.finalizers_hold = True
+    async with harness.operator():
+        await harness.start_job()
+        await harness.ray_job().start()
+        uid = harness.cluster.objects["RayJob", "job-1"]["metadata"]["uid"]
+        metadata = {"name": "job-1-cluster", "ownerReferences": [owner(uid, "RayJob")]}
+        harness.cluster.put({"kind": "RayCluster", "metadata": metadata})
+        harness.cluster.delete("BatchInference", "job")
+        harness.cluster.collect_garbage()
+        await asyncio.sleep(3 * DOUBT_SECONDS)
+        assert harness.cluster.get("RayCluster", "job-1-cluster") is None
+        harness.cluster.finalize("RayJob")
+        harness.calls.clear()
+        await asyncio.sleep(3 * DOUBT_SECONDS)
+        assert harness.calls == []

@@ -33,7 +33,7 @@ async def test_answering_driver_is_not_silent_after_restart() -> None:
     async with harness.operator():
         await until(lambda: harness.phase() == "Running", 5)
     reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
-    assert reasons == {"Planning", "Running"}
+    assert reasons == {"Planning", "Starting", "Running"}
 
 
 @in_virtual_time

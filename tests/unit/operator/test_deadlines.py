@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.reconcile.ending import POLL_SECONDS
 from batchinference_operator.reconcile.looks import IDLE_SECONDS
 from batchinference_operator.status.pods import PodView
-from support.operator.objects import INITIALIZING, OTHER_UID, owner, pod_body, waiting
+from support.operator.objects import INITIALIZING, OTHER_UID, RUNNING, owner, pod_body, waiting
 from support.operator.reconcile_loop import ReconcileLoop
 
 ONCE = {"maxAttempts": 1}
@@ -242,3 +243,58 @@ def test_deadline_may_change_while_the_job_runs() -> None:
     loop.spec["deadlines"] = {}
     loop.reconcile(36_000)
     assert loop.phase == "Running"
+
+
+def lose_first_attempt(loop: ReconcileLoop, rows: int) -> None:
+    """Advance until the second attempt may start."""
+    loop.run(rows=rows)
+    loop.fail()
+    loop.reconcile()
+    loop.finalize_deletions()
+
+
+def test_pending_deadline_holds_in_an_attempt_that_resumes() -> None:
+    loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})
+    lose_first_attempt(loop, rows=900)
+    loop.run(rows=900)
+    pod = pod_body("job-2-worker", attempt=2, **waiting("ImagePullBackOff", "no such image"))
+    loop.pods = (PodView.of(pod),)
+    loop.reconcile()
+    assert (state(loop), loop.attempt.get("rows")) == (("Pending", "ImagePull"), None)
+    loop.reconcile(600)
+    assert loop.attempt["cause"] == "ImagePull"
+
+
+def test_rows_of_an_attempt_are_its_own() -> None:
+    loop = ReconcileLoop(retry={"backoff": {"initial": "0s"}})
+    lose_first_attempt(loop, rows=900)
+    loop.run(rows=910)
+    loop.set_report(JobState.RUNNING, rows=950)
+    loop.reconcile(60)
+    assert [one.get("rows") for one in loop.status["attempts"]] == [900, 40]
+    assert loop.status["progress"]["rows"] == 950
+    loop.set_report(JobState.PREPARING)
+    loop.reconcile()
+    loop.set_report(JobState.RUNNING, rows=960)
+    loop.reconcile()
+    assert loop.attempt["rows"] == 50, "a driver that starts again counts the attempt's rows, too"
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_time_of_a_hostile_report_is_not_the_end_of_the_job(time: str) -> None:
+    loop = ReconcileLoop()
+    loop.run()
+    loop.set_report(JobState.FAILED, reason="Application", updatedAt=time)
+    loop.reconcile(60)
+    assert (loop.phase, loop.status["completionTime"]) == ("Failed", stamp(loop.now))
+
+
+def test_late_first_report_of_an_attempt_shows_its_rows() -> None:
+    """The operator was away while the attempt worked."""
+    loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})
+    lose_first_attempt(loop, rows=900)
+    loop.start()
+    loop.set_kuberay_status(**RUNNING, rayJobInfo={"startTime": stamp(loop.now)})
+    loop.set_report(JobState.RUNNING, rows=2000)
+    loop.reconcile(1200)
+    assert (loop.phase, loop.attempt["rows"]) == ("Running", 1100)

@@ -57,6 +57,13 @@ def unused_port() -> int:
     return port
 
 
+def unheard(answer: Answer) -> bool:
+    """Whether no answer came, and the problem is named in one line without the token."""
+    assert answer.report is None
+    assert TOKEN not in answer.problem
+    return not answer.reached and answer.problem != "" and "\n" not in answer.problem
+
+
 async def ask(server: Server, seen: RayJobView = SEEN) -> Answer:
     async with dashboard_at(server.port) as (dashboard, _):
         return await dashboard.ask(NAMESPACE, seen, TOKEN)
@@ -65,6 +72,19 @@ async def ask(server: Server, seen: RayJobView = SEEN) -> Answer:
 async def test_report_is_read(serve: Serve) -> None:
     server = await serve(answering(200, REPORT.serialized(), "text/plain"))
     assert await ask(server) == Answer(reached=True, report=REPORT)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (401, "rejects the operator's token (401): the operator's token key was replaced"),
+        (503, "answers 503"),
+        (200, "answers with something that is no report"),
+    ],
+)
+async def test_problem_names_what_the_dashboard_did(serve: Serve, status: int, told: str) -> None:
+    answer = await ask(await serve(answering(status, "no")))
+    assert answer.problem.startswith(f"job-1-head-svc:8265 {told}")
 
 
 async def test_head_without_the_file_is_reached_without_report(serve: Serve) -> None:
@@ -76,11 +96,12 @@ async def test_report_is_read_from_the_head_service_with_the_token(serve: Serve)
     server = await serve(answering(200, REPORT.serialized()))
     async with dashboard_at(server.port) as (dashboard, resolver):
         await dashboard.ask(NAMESPACE, SEEN, TOKEN)
-    assert resolver.names == [(f"job-1-head-svc.{NAMESPACE}.svc", DASHBOARD_PORT)]
+    assert resolver.names == [(f"job-1-head-svc.{NAMESPACE}.svc.cluster.local.", DASHBOARD_PORT)]
     (request,) = server.requests
     assert (request.method, request.path) == ("GET", "/api/v0/logs/file")
     assert request.query == {"node_ip": "10.0.0.7", "filename": REPORT_FILE, "lines": "-1"}
     assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+    assert request.headers["Host"] == f"job-1-head-svc.{NAMESPACE}.svc.cluster.local:8265"
 
 
 async def test_stop_request_names_the_submission(serve: Serve) -> None:
@@ -123,23 +144,35 @@ async def test_failed_stop_request_is_no_error(serve: Serve) -> None:
 )
 async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any) -> None:
     server = await serve(answering(status, body, "text/plain"))
-    assert await ask(server) == Answer(reached=False)
+    answer = await ask(server)
+    assert unheard(answer)
+    assert answer.unauthorized == (status in (401, 403))
 
 
-@pytest.mark.parametrize("head", [{"podIP": "10.0.0.7"}, {"serviceName": "svc"}, {}, None])
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"podIP": "10.0.0.7"},
+        {"serviceName": "svc"},
+        {},
+        None,
+        {"podIP": "10.0.0.7", "serviceName": "victim.other.svc:80/path?"},
+        {"podIP": "10.0.0.7", "serviceName": "a:9@"},
+    ],
+)
 async def test_head_without_address_is_not_asked(serve: Serve, head: Any) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     seen = RayJobView.of(ray_job_body(jobStatus="RUNNING", rayClusterStatus={"head": head}))
-    assert await ask(server, seen) == Answer(reached=False)
+    assert unheard(await ask(server, seen))
     assert server.requests == []
 
 
 async def test_connection_error_is_no_answer() -> None:
     async with aiohttp.ClientSession() as session:
         seen = replace(SEEN, head_service="x" * 300)
-        assert await Dashboard(session).ask(NAMESPACE, seen, TOKEN) == Answer(reached=False)
+        assert unheard(await Dashboard(session).ask(NAMESPACE, seen, TOKEN))
     async with dashboard_at(unused_port()) as (dashboard, _):
-        assert await dashboard.ask(NAMESPACE, SEEN, TOKEN) == Answer(reached=False)
+        assert unheard(await dashboard.ask(NAMESPACE, SEEN, TOKEN))
 
 
 async def never(_: web.Request) -> web.Response:
@@ -161,7 +194,7 @@ async def test_missing_or_aborted_answer_is_no_report(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
 ) -> None:
     monkeypatch.setattr(driver_module, "TIMEOUT_SECONDS", seconds)
-    assert await ask(await serve(handler)) == Answer(reached=False)
+    assert unheard(await ask(await serve(handler)))
 
 
 async def test_endless_answer_is_cut_off(serve: Serve) -> None:
@@ -176,7 +209,7 @@ async def test_endless_answer_is_cut_off(serve: Serve) -> None:
             sent += MAX_BYTES // 4
         return response
 
-    assert await ask(await serve(flood)) == Answer(reached=False)
+    assert unheard(await ask(await serve(flood)))
     assert sent < 32 * MAX_BYTES
 
 
@@ -186,5 +219,5 @@ async def test_redirect_is_not_followed(serve: Serve) -> None:
     async def redirect(_: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": elsewhere.url})
 
-    assert await ask(await serve(redirect)) == Answer(reached=False)
+    assert unheard(await ask(await serve(redirect)))
     assert elsewhere.requests == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from batchinference.rendering import QUEUE_LABEL
+from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.looks import QUEUED_SECONDS
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.standing import stand_of
-from support.operator.objects import RUNNING, SETTINGS, job_body
+from batchinference_operator.status.pods import PodView
+from support.operator.objects import RUNNING, SETTINGS, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
 
@@ -141,3 +143,44 @@ def test_queued_job_takes_no_turn(by: str) -> None:
     stand = stand_of(JobView.of(body), platform)
     assert (stand.waits, stand.holds) == (False, False)
     assert stand_of(JobView.of(job_body()), SETTINGS.defaults).waits
+
+
+def test_priority_of_a_waiting_job_is_capped_by_the_platform() -> None:
+    body = job_body()
+    body["spec"]["priority"] = 10**9
+    for most, priority in ((None, 10**9), (100, 100), (0, 0)):
+        platform = SETTINGS.defaults.model_copy(update={"limits": Limits(priority=most)})
+        assert stand_of(JobView.of(body), platform).priority == priority
+
+
+def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> None:
+    """Kueue holds back a pod, or lets the scheduler have it."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                 "message": "Scheduling is blocked due to non-empty scheduling gates"}  # fmt: skip
+    body = pod_body("job-1-worker", conditions=[condition] if gated else [])
+    loop.pods = (PodView.of(body),)
+    loop.reconcile(seconds)
+
+
+def test_gated_pod_is_queued_and_its_deadline_begins_when_it_is_admitted() -> None:
+    loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queue": "gpu"})
+    loop.run(rows=0)
+    gate(loop)
+    assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    assert loop.message == "pod job-1-worker waits to be admitted by Kueue"
+    loop.words = {"job-1": "insufficient quota"}
+    gate(loop, 86_400)
+    assert (loop.reason, loop.message[-18:]) == ("Queued", "insufficient quota")
+    gate(loop, gated=False)
+    assert loop.phase == "Running"
+    gate(loop, 599, gated=False)
+    assert loop.phase == "Running"
+    gate(loop, 1, gated=False)
+    assert loop.attempt["cause"] == "DeadlineExceeded"
+
+
+def test_pod_that_is_gated_while_rows_are_finished_holds_nothing_up() -> None:
+    loop = ReconcileLoop(cluster={"queue": "gpu"})
+    loop.run(rows=10)
+    gate(loop)
+    assert (loop.phase, loop.reason, loop.attempt["rows"]) == ("Running", "Running", 10)

@@ -12,7 +12,6 @@ import pytest
 
 from batchinference_operator.runtime.logs import about, configure
 from support.operator.harness import Harness
-from support.operator.objects import SETTINGS
 from support.operator.virtual_time import in_virtual_time
 
 LOGGER = logging.getLogger("batchinference.operator")
@@ -55,6 +54,12 @@ def test_plain_line_has_job_and_attempt(capsys: pytest.CaptureFixture[str]) -> N
         LOGGER.warning("refused")
     line = capsys.readouterr().err
     assert line.endswith("Z WARNING [team/job attempt 2] refused\n")
+
+
+def test_plain_line_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("plain", "INFO")
+    logging.getLogger("any").info("refused: %s", "\x1b[2J\x9b31m\u202ehidden\r")
+    assert capsys.readouterr().err.endswith("INFO    refused: [2J31mhidden\n")
 
 
 def test_lines_below_the_level_are_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,5 +125,4 @@ def test_lines_name_their_job_and_never_its_token(
     assert len(ours) > 5
     assert {line["job"] for line in ours} == {"team/job"}
     assert {line.get("attempt") for line in ours} == {None, 1}
-    uid = harness.cluster.objects["BatchInference", "job"]["metadata"]["uid"]
-    assert SETTINGS.token(uid) not in text
+    assert harness.token() not in text

@@ -78,6 +78,10 @@ class ScriptedApiServer:
     """From then on the watch of pods sends endless events."""
     ray_jobs_fail: bool = False
     unauthorized: bool = False
+    forbidden: str = ""
+    """The name of a namespace in which nothing may be read."""
+    watches_break: asyncio.Event = field(default_factory=asyncio.Event)
+    """From then on the watch of RayJobs answers with an error that kopf cannot handle."""
     created: dict[str, Any] = field(default_factory=dict)
     """Created objects by path."""
 
@@ -86,6 +90,8 @@ class ScriptedApiServer:
         discovery = _discovery()
         if plural == self.missing:
             return web.Response(status=404, text="404 page not found\n")
+        if self.forbidden and f"/namespaces/{self.forbidden}/" in request.path:
+            return web.json_response({"kind": "Status", "code": 403}, status=403)
         if request.path in discovery:
             return web.json_response(discovery[request.path])
         if "watch" in request.query:
@@ -115,6 +121,10 @@ class ScriptedApiServer:
         await response.prepare(request)
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+                if plural == "rayjobs":
+                    await self.watches_break.wait()
+                    error = {"type": "ERROR", "object": {"kind": "Status", "code": 500}}
+                    await response.write(json.dumps(error).encode() + b"\n")
                 await self.pods_flood.wait()
                 for number in itertools.count(2) if plural == "pods" else ():
                     await response.write(json.dumps(_pod_event(number)).encode() + b"\n")
@@ -133,7 +143,7 @@ def _pod_event(number: int) -> dict[str, Any]:
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
     """The environment of the operator, with a kubeconfig to be written by `point_to`."""
-    (tmp_path / "key").write_text("a key of at least sixteen bytes")
+    (tmp_path / "key").write_text("a key of at least thirty-two bytes")
     (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -298,6 +308,40 @@ async def test_health_follows_watches_and_refused_credentials_end_it(
         assert process.returncode in (None, 1), "kopf decides whether it ends by itself"
     watches = [request for request in server.requests[before:] if "watch" in request.query]
     assert len(watches) < 20, "the same credentials are not tried again and again"
+
+
+async def test_lost_namespace_does_not_stop_the_others(
+    serve: Serve, settings: dict[str, str]
+) -> None:
+    settings[f"{PREFIX}NAMESPACES"] = f"gone,{NAMESPACE}"
+    api = ScriptedApiServer(forbidden="gone")
+    api.pods_listed.set()
+    server = await serve(api)
+    point_to(server, settings)
+    async with operator(settings) as process:
+        await wait_for_status(settings, "/readyz", 200)
+        await wait_for_requests(server, lambda request: request.path.endswith("/job/status"))
+        found = samples((await get_endpoint(settings, "/metrics"))[1])
+        assert found["batchinference_namespaces_unwatched", frozenset()] == 1
+        process.send_signal(signal.SIGTERM)
+        _, log = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in log.decode().splitlines()]
+    troubles = [line["message"] for line in lines if line["level"] != "info"]
+    assert len(troubles) >= 2
+    assert [one for one in troubles if "gone" not in one] == []
+
+
+async def test_operator_ends_when_kopf_fails(serve: Serve, settings: dict[str, str]) -> None:
+    api = ScriptedApiServer()
+    api.pods_listed.set()
+    point_to(await serve(api), settings)
+    async with operator(settings) as process:
+        await wait_for_status(settings, "/readyz", 200)
+        api.watches_break.set()
+        _, log = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode != 0
+    assert "Error in the watch-stream" in log.decode()
 
 
 @pytest.fixture

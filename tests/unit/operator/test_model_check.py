@@ -35,7 +35,7 @@ from support.operator.fake_cluster import WATCHED, FakeCluster, Object
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.kstatus import kstatus
 from support.operator.objects import NAMESPACE, SETTINGS
-from support.operator.stepped_operator import FAULTS, SteppedOperator, call_driver
+from support.operator.stepped_operator import FAULTS, SteppedOperator
 from support.operator.virtual_time import ManualClock
 from support.tiers import examples, in_long_tier
 
@@ -93,7 +93,7 @@ class JobModel(RuleBasedStateMachine):
         self.cluster = FakeCluster(
             now=self.clock.now, finalizers_hold=True, on_status=self.check_status
         )
-        self.kuberay = FakeKubeRay(self.cluster, begin=call_driver)
+        self.kuberay = FakeKubeRay(self.cluster)
         self.operator = SteppedOperator(self.cluster, self.kuberay, self.clock, self.settings)
         self.blamed: dict[str | None, set[str]] = {}
         """Causes by which a BatchInference may fail, by uid."""
@@ -166,6 +166,10 @@ class JobModel(RuleBasedStateMachine):
     @rule()
     def advance_drivers(self) -> None:
         self.kuberay.advance_drivers()
+
+    @rule(lost=st.sampled_from([False, False, True]))
+    def poll_drivers(self, lost: bool) -> None:
+        self.operator.drivers.poll(lost=lost)
 
     @rule(cause=st.sampled_from(CAUSES))
     def fail_driver(self, cause: str) -> None:
@@ -355,6 +359,7 @@ class JobModel(RuleBasedStateMachine):
         while not self.operator.idle:
             self.operator.step()
             self.operator.watches.deliver_all()
+        self.operator.drivers.poll()
         self.kuberay.reconcile()
         self.kuberay.advance_drivers()
         self.cluster.collect_garbage()

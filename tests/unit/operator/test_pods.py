@@ -54,6 +54,14 @@ def test_pod_cpus_are_the_sum_of_its_containers(containers: list[Any], cpus: flo
     assert pod.cpus == pytest.approx(cpus)
 
 
+def test_pod_cpus_include_native_sidecars() -> None:
+    """Of the init containers, those that never end hold their CPUs beside the others."""
+    one = {"resources": {"requests": {"cpu": "1k"}}}
+    sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}}
+    spec = {"containers": [one], "initContainers": [{**one, "name": "wait"}, sidecar]}
+    assert PodView.of({**pod_body(), "spec": spec}).cpus == pytest.approx(1000.25)
+
+
 @pytest.mark.parametrize("resource", ["amd.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g"])
 def test_rendered_pod_has_the_gpus_of_its_group(resource: str) -> None:
     body = job_body()

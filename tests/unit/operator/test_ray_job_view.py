@@ -116,3 +116,10 @@ def test_outcome_is_that_of_ray_for_a_complete_ray_job(
     ray: str, kuberay: str, expected: str
 ) -> None:
     assert view(jobStatus=ray, jobDeploymentStatus=kuberay).outcome == expected
+
+
+def test_template_without_metadata_plans_no_gpus() -> None:
+    """Any user may create such a RayJob with the label of a job."""
+    body = ray_job_body()
+    body["spec"] = {"rayClusterSpec": {"workerGroupSpecs": [{"template": {"spec": {}}}, {}]}}
+    assert RayJobView.of(body).uid == body["metadata"]["uid"]

@@ -19,7 +19,6 @@ from batchinference_operator.reconcile.looks import (
     IDLE_SECONDS,
     NO_PODS_SECONDS,
     REST_SECONDS,
-    SILENT_SECONDS,
 )
 from batchinference_operator.reconcile.model import Actions, JobView, Observed
 from batchinference_operator.reconcile.reconcile import finished, reconcile, settled
@@ -42,6 +41,7 @@ from support.operator.objects import (
     report,
     waiting,
 )
+from support.operator.reconcile_loop import ReconcileLoop
 
 NOW = datetime(2026, 3, 1, 12, 30, 0, tzinfo=UTC)
 ENDED = datetime(2026, 3, 1, 12, 10, 0, tzinfo=UTC)
@@ -160,6 +160,53 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
     assert [body["kind"] for body in actions.create] == ["Secret"]
 
 
+def test_a_refusal_by_the_default_queue_of_kueue_names_the_way_out() -> None:
+    """Kueue asks for an annotation that the user cannot set."""
+    kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
+    for words, spec, hint in (
+        (kueue, {}, True),
+        (kueue, {"cluster": {"queue": "gpu"}}, False),
+        ("403: exceeded quota", {}, False),
+    ):
+        told = refused(replace(job(), spec=spec), words, NOW)["conditions"][0]["message"]
+        assert told.startswith(words)
+        assert ("with spec.cluster.queue: default" in told) is hint
+
+
+def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
+    """It could mount the key from which the tokens of all Ray clusters are derived."""
+    actions = reconcile(Observed(job()), replace(SETTINGS, own_namespace=NAMESPACE), NOW)
+    assert (actions.create, phase(actions), reason(actions)) == ((), "Failed", "InvalidSpec")
+    assert message(actions).startswith(f"metadata.namespace: '{NAMESPACE}' is the operator's")
+
+
+def test_a_corrected_spec_leaves_invalid_spec() -> None:
+    loop = ReconcileLoop(priority=5)
+    loop.limit(priority=3)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
+    loop.reconcile()
+    assert loop.phases == ["Failed"], "nothing has changed"
+    loop.spec["priority"], loop.generation = 4, 2
+    assert loop.reconcile().again_after == 0
+    assert (loop.phase, "completionTime" in loop.status) == ("Pending", False)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
+    loop.spec["priority"], loop.generation = 3, 3
+    loop.reconcile()
+    loop.reconcile()
+    assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
+
+
+def test_a_failed_attempt_is_not_corrected_by_a_change() -> None:
+    loop = ReconcileLoop(retry={"maxAttempts": 1})
+    loop.run()
+    loop.fail("InvalidSpec")
+    loop.generation = 2
+    loop.reconcile()
+    assert (loop.phase, loop.status["observedGeneration"]) == ("Failed", 2)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -179,7 +226,7 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
-    assert message(actions) == str(refusal.value)
+    assert message(actions) == "; ".join(str(refusal.value).splitlines())
     assert actions.again_after == 0
 
 
@@ -189,16 +236,16 @@ def token_in(job: JobView, settings: Settings = SETTINGS) -> str:
     return str(token)
 
 
-def test_token_depends_only_on_job_uid_and_key() -> None:
+def test_token_depends_only_on_job_attempt_and_key() -> None:
     token = token_in(planned_job())
-    assert token == token_in(planned_job(resourceVersion="99")) == SETTINGS.token(UID)
-    other_key = Settings(SETTINGS.defaults, b"another key of sixteen bytes")
+    assert token == token_in(planned_job(resourceVersion="99")) == SETTINGS.token(job(), "job-1")
+    other_key = Settings(SETTINGS.defaults, b"another key of thirty-two bytes")
     others = {token_in(planned_job(uid=OTHER_UID)), token_in(planned_job(), other_key)}
     assert len({token} | others) == 3
 
 
 def test_token_is_in_no_object_but_the_secret() -> None:
-    token = SETTINGS.token(UID)
+    token = SETTINGS.token(job(), "job-1")
     first, second = Observed(job()), Observed(planned_job(), {"job-1": view(**INITIALIZING)})
     made = [*act(first).create, *act(second).create]
     assert [body["kind"] for body in made if token in repr(body)] == ["Secret"]
@@ -229,17 +276,16 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
     ],
     ids=["no-report-yet", "preparing", "running", "finalizing"],
 )
-def test_answering_driver_is_polled_often(report_seen: Report | None, expected: str) -> None:
+def test_state_of_the_driver_is_the_phase(report_seen: Report | None, expected: str) -> None:
     actions = act(observe_started(view(**RUNNING), report=report_seen, driver_reached=True))
     assert phase(actions) == expected
-    assert actions.again_after == POLL_SECONDS
+    assert actions.again_after == IDLE_SECONDS, "an answer of the driver comes before"
 
 
-def test_silent_driver_is_asked_less_often_and_job_continues() -> None:
+def test_silent_driver_is_reported_and_job_continues() -> None:
     running = observe_started(view(**RUNNING), report=report(rows=3), driver_reached=True)
     actions = act(observe_next(running, view(**RUNNING)))
     assert (phase(actions), reason(actions)) == ("Running", "DriverSilent")
-    assert actions.again_after == SILENT_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from batchinference_operator.runtime.recorder import BURST, MAX_WAITING, QPS, Re
 from batchinference_operator.status.events import Event
 from support.operator.fake_cluster import FakeCluster, FakeGateway
 from support.operator.harness import Harness
-from support.operator.objects import OTHER_UID, SETTINGS, UID, job_body
+from support.operator.objects import OTHER_UID, UID, job_body
 from support.operator.virtual_time import BEGINNING, in_virtual_time, wall_clock
 from support.tiers import examples
 
@@ -159,7 +159,22 @@ async def test_job_runs_without_permission_for_events(harness: Harness) -> None:
 async def test_events_never_contain_the_token(harness: Harness) -> None:
     async with harness.recorded_operator():
         await harness.finish_job()
-    uid = harness.cluster.objects["BatchInference", "job"]["metadata"]["uid"]
     posted = [event["reason"] for event in harness.cluster.events.values()]
     assert posted == ["AttemptStarted", "Succeeded"]
-    assert SETTINGS.token(uid) not in str(harness.cluster.events)
+    assert harness.token() not in str(harness.cluster.events)
+
+
+@in_virtual_time
+async def test_events_of_one_namespace_hold_up_and_drop_none_of_another() -> None:
+    cluster, metrics = FakeCluster(), Metrics()
+    recorder = Recorder(FakeGateway(cluster), metrics, wall_clock)
+    for number in range(MAX_WAITING + 1000):
+        noisy = JobView.of(job_body(f"noisy-{number}", namespace="noisy"))
+        recorder.record(noisy, 1, [EVENT])
+        if number == MAX_WAITING:
+            recorder.record(JobView.of(job_body("quiet", namespace="quiet")), 1, [EVENT])
+    assert events_total(metrics, "dropped") == 1001
+    work = asyncio.create_task(recorder.work())
+    await asyncio.sleep(1)
+    work.cancel()
+    assert any(name.startswith("quiet.") for name in cluster.events)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.cluster import Cluster
+from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.turns import Concurrency
 from batchinference_operator.runtime.settings import MIN_KEY_BYTES, OperatorSettings
+from support.operator.objects import job_body
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"
-KEY = b"k" * MIN_KEY_BYTES
+KEY = b"0123456789abcdef0123456789abcdef"
+OTHER_KEY = b"fedcba9876543210fedcba9876543210"
+JOB = JobView.of(job_body())
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +95,7 @@ def test_invalid_number_of_workers_is_refused(
         OperatorSettings()
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"z" * (MIN_KEY_BYTES - 1), b" zzz" + b" " * 20])
+@pytest.mark.parametrize("content", [b"", b"\n", b"z" * (MIN_KEY_BYTES - 1), b" zzz" + b" " * 40])
 def test_short_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(ValueError, match=f"holds fewer than {MIN_KEY_BYTES} bytes") as refusal:
@@ -98,10 +103,38 @@ def test_short_key_is_refused_and_not_shown(tmp_path: Path, content: bytes) -> N
     assert "zzz" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("content", [b"k" * 64, b"password" * 4, b"changeme" + b"0" * 40])
+@pytest.mark.parametrize("name", ["key", "previousKey"])
+def test_key_that_is_easy_to_guess_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=rf"{name} holds .* easy to guess; generate one"
+    ) as refusal:
+        OperatorSettings(previous_token_key_file=tmp_path / "previousKey").for_reconcile()
+    assert content.decode() not in str(refusal.value)
+
+
 def test_key_excludes_a_trailing_newline(tmp_path: Path) -> None:
-    plain = OperatorSettings().for_reconcile().token("uid")
     (tmp_path / "key").write_bytes(KEY + b"\n")
-    assert OperatorSettings().for_reconcile().token("uid") == plain
+    assert OperatorSettings().for_reconcile().token_key == KEY
+
+
+def test_tokens_of_the_previous_key_are_known_after_a_rotation(tmp_path: Path) -> None:
+    settings = OperatorSettings(previous_token_key_file=tmp_path / "previousKey")
+    before = settings.for_reconcile()
+    assert before.tokens(JOB, "job-1") == (before.token(JOB, "job-1"),)
+    (tmp_path / "previousKey").write_bytes(KEY)
+    (tmp_path / "key").write_bytes(OTHER_KEY)
+    after = settings.for_reconcile()
+    assert after.tokens(JOB, "job-1") == (after.token(JOB, "job-1"), before.token(JOB, "job-1"))
+    assert after.token(JOB, "job-1") != before.token(JOB, "job-1")
+
+
+def test_token_differs_by_namespace_name_uid_and_attempt() -> None:
+    settings = OperatorSettings().for_reconcile()
+    jobs = [JOB, replace(JOB, namespace="b"), replace(JOB, name="b"), replace(JOB, uid="b")]
+    tokens = {settings.token(job, name) for job in jobs for name in ("job-1", "job-2")}
+    assert len(tokens) == 8
 
 
 def test_missing_key_file_is_named(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.spec.cluster import Cluster
 from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.report import JobState
 from batchinference_operator.status.attempts import is_open
@@ -51,6 +53,11 @@ def suspended(loop: ReconcileLoop) -> None:
     loop.reconcile()
 
 
+def invalid(loop: ReconcileLoop) -> None:
+    loop.settings = replace(loop.settings, defaults=Cluster())
+    loop.reconcile()
+
+
 BEFORE: dict[Phase | None, Life] = {
     None: stay_new,
     Phase.PENDING: ReconcileLoop.queue,
@@ -61,6 +68,7 @@ BEFORE: dict[Phase | None, Life] = {
     Phase.RETRYING: ReconcileLoop.lose,
     Phase.SUSPENDING: suspending,
     Phase.SUSPENDED: suspended,
+    Phase.FAILED: invalid,
 }
 
 
@@ -80,6 +88,8 @@ def clear(loop: ReconcileLoop) -> None:
 def to_pending(loop: ReconcileLoop) -> None:
     if is_open(loop.status):
         loop.ray_job["spec"]["suspend"] = True
+    elif loop.phases[-1:] == [Phase.FAILED]:
+        loop.generation += 1
     else:
         clear(loop)
         take_name(loop, f"job-{loop.status.get('attempt', 0) + 1}")

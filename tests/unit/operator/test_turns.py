@@ -133,6 +133,23 @@ def test_full_namespace_does_not_block_another() -> None:
     assert queue.starts("c", namespace="other")
 
 
+def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
+    queue = Queue(2)
+    hostile = [f"hostile-{number}" for number in range(50)]
+    queue.wait("old", namespace="honest")
+    queue.wait(*hostile, namespace="hostile", priority=10**9)
+    queue.wait("new", namespace="honest")
+    assert queue.starts("old", namespace="honest")
+    assert [name for name in hostile if queue.starts(name, namespace="hostile")] == ["hostile-0"]
+    queue.turns.take(("honest", "old"))
+    queue.turns.take(("hostile", "hostile-0"))
+    queue.wait("old", namespace="honest", waits=False)
+    assert queue.woken[-1] == "new"
+    turn = queue.turns.turn_of(("hostile", "hostile-1"))
+    assert turn is not None
+    assert (turn.begins, turn.ahead) == (False, 1)
+
+
 @pytest.mark.parametrize(
     ("ahead", "message"),
     [
@@ -207,16 +224,19 @@ class AnyOrder(RuleBasedStateMachine):
 
     def may_start(self) -> list[Key]:
         """The jobs that may start, by a full computation."""
-        busy = self.running | self.pods
-        count, chosen = Counter(namespace for namespace, _ in busy), []
+        busy, chosen = self.running | self.pods, []
+        count = Counter(namespace for namespace, _ in busy)
         places = {key: (-first, age, *key) for key, (first, age) in self.waiting.items()}
-        order = sorted(self.waiting.keys() - busy, key=places.__getitem__)
-        for key in order:
-            full = self.limits.in_all is not None and len(busy) + len(chosen) >= self.limits.in_all
-            most = self.limits.per_namespace
-            if not full and (most is None or count[key[0]] < most):
-                chosen.append(key)
-                count[key[0]] += 1
+        left = sorted(self.waiting.keys() - busy, key=places.__getitem__)
+        most = self.limits.per_namespace or len(left)
+        while self.limits.in_all is None or len(busy) + len(chosen) < self.limits.in_all:
+            heads = {key[0]: key for key in reversed(left) if count[key[0]] < most}
+            if not heads:
+                break
+            key = min(heads.values(), key=lambda head: (count[head[0]], places[head][1:]))
+            chosen.append(key)
+            left.remove(key)
+            count[key[0]] += 1
         return chosen
 
     @invariant()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.rendering import GPUS_LABEL
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.beginning import LINGER_SECONDS
 from batchinference_operator.reconcile.clock import stamp
@@ -158,3 +159,27 @@ def test_usage_does_not_depend_on_reconcile_frequency(
 def _held(one: PodView) -> float:
     end = BEGINNING.timestamp() + 2000 if one.ended is None else one.ended
     return end - (one.started or end)
+
+
+def plan(groups: dict[int, int]) -> dict[str, Any]:
+    """The worker groups of a RayJob, as the most workers by GPUs."""
+    specs = [
+        {"maxReplicas": most, "template": {"metadata": {"labels": {GPUS_LABEL: str(gpus)}}}}
+        for gpus, most in groups.items()
+    ]
+    return {"rayClusterSpec": {"workerGroupSpecs": specs}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "charged"),
+    [([1], 100), ([2, 1], 300), ([8], 200), ([2] * 9, 500), ([10**60], 0)],
+    ids=["as-planned", "all", "too-large", "too-many", "no-number"],
+)
+def test_gpus_are_charged_up_to_the_plan_whatever_pods_are_labelled(
+    loop: ReconcileLoop, labels: list[int], charged: int
+) -> None:
+    loop.run()
+    loop.ray_job["spec"] |= plan({2: 2, 1: 1})
+    loop.pods = tuple(pod(f"pod-{number}", gpus=gpus) for number, gpus in enumerate(labels))
+    loop.reconcile(100)
+    assert used(loop)[0] == charged

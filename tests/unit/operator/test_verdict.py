@@ -251,3 +251,11 @@ def test_refusal_of_pods_is_passed_on() -> None:
     waits, works = report(JobState.RUNNING), report(JobState.RUNNING, rows=5)
     assert verdict_of(started, TROUBLED, report=waits) == (Phase.PENDING, refused)
     assert verdict_of(started, report=works) == (Phase.RUNNING, refused)
+
+
+def test_trouble_of_a_node_is_no_missing_secret() -> None:
+    pod = PodView.of(pod_body(**waiting("ContainerCreating")))
+    words = {pod.name: "FailedCreatePodSandBox: failed to setup network for sandbox"}
+    _, verdict = verdict_of(seen(jobDeploymentStatus="Initializing"), pod, words=words)
+    assert verdict.reason == "NodeLost"
+    assert verdict.message.endswith(words[pod.name])

@@ -8,9 +8,11 @@ import kopf
 import pytest
 import yaml
 
+from batchinference_operator.runtime import watches as watches_module
 from batchinference_operator.runtime.metrics import Metrics
-from batchinference_operator.runtime.watches import Login, Watches
+from batchinference_operator.runtime.watches import Login, Watches, WatchRefused
 from support.operator.virtual_time import ManualClock
+from support.servers.scripted_http import Serve, answering
 
 RAY_JOBS = "/apis/ray.io/v1/namespaces/team/rayjobs"
 
@@ -96,3 +98,41 @@ async def test_only_new_credentials_give_a_new_session(
     assert second.aiohttp_session.headers["Authorization"] == "Bearer second"
     for session in (first, second):
         await session.aiohttp_session.close()
+
+
+def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: ManualClock) -> None:
+    watches = Watches(["gone", "team"], 60, lambda: clock.seconds)
+    hear_all(watches)
+    lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"
+    assert watches.refuse(lost, 403)
+    assert watches.lost == {"gone"}
+    clock.seconds += 181
+    hear_all(watches, but=lost)
+    assert watches.dead == []
+    watches.heard(lost, watch=False)
+    assert watches.lost == set()
+    assert not watches.refuse("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 403)
+
+
+def test_operator_that_lost_all_namespaces_is_dead(clock: ManualClock) -> None:
+    watches = Watches(["team"], 60, lambda: clock.seconds)
+    watches.refuse(RAY_JOBS, 403)
+    clock.seconds += 181
+    assert RAY_JOBS in watches.dead
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_refused_watch_is_an_error_of_the_connection(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(watches_module, "REFUSED_SECONDS", 0.0)
+    server = await serve(answering(status, {"kind": "Status"}))
+    watches = Watches(["team"], 60)
+    login = Login(watches, Metrics())
+    session = login._new_session(kopf.ConnectionInfo(server=server.url)).aiohttp_session
+    async with session:
+        with pytest.raises(WatchRefused):
+            await session.get(f"{server.url}{RAY_JOBS}")
+        async with session.get(f"{server.url}/version") as answer:
+            assert answer.status == status
+    assert watches._refused == {RAY_JOBS}

@@ -9,6 +9,7 @@ from batchinference.rendering import Names, Owner, config_map, effective, ray_jo
 from batchinference.spec import SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.problems import Problem
 from batchinference_operator.reconcile.cleanup import half_removed, own
 from batchinference_operator.reconcile.clock import age, stamp
 from batchinference_operator.reconcile.deadlines import of_job
@@ -31,6 +32,8 @@ AWAY_SECONDS = 60.0
 """How long the API server may be away before that is told: mostly it is back sooner."""
 REFUSED_SECONDS = 60.0
 """How long a job rests whose RayJob could not be made in its turn."""
+MAX_SPEC_BYTES = 128 << 10
+"""How large a spec may be. The operator keeps the specs of all jobs in memory."""
 LINGER_SECONDS = 60.0
 """How long the next attempt waits for pods of the one before."""
 SOON_SECONDS = 30.0
@@ -53,6 +56,18 @@ def begin(observed: Observed, policies: Policies, settings: Settings, now: datet
         or _name_held(job, observed.ray_jobs.get(names.ray_job), now)
         or _in_turn(job, names, policies, settings, observed.turn, now)
     )
+
+
+def corrected(job: JobView, now: datetime) -> Actions | None:
+    """The return of a job from InvalidSpec, where its spec has changed since and nothing was
+    created; None for any other finished job."""
+    failed = condition_of(job.status, "Failed") or {}
+    invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
+    changed = job.status.get("observedGeneration") != job.generation
+    if not (invalid and changed) or number_of(job.status) > 0:
+        return None
+    finding = Finding(Phase.PENDING, Verdict("Pending", "the spec was changed; planning it again"))
+    return Actions(status=build_status({}, job.generation, finding, stamp(now)), again_after=0)
 
 
 def _in_turn(
@@ -155,10 +170,17 @@ def _planning(job: JobView, names: Names, now: datetime) -> Status:
 
 def made(job: JobView, names: Names, settings: Settings, now: datetime) -> Actions:
     """Make the objects, or fail the job in the words of the problem."""
+    if job.oversized:
+        return job_failed(job, Cause.INVALID_SPEC, _too_large(job), now)
     try:
         return Actions(create=render(job, names, settings), again_after=POLL_SECONDS)
     except SpecError as error:
-        return job_failed(job, Cause.INVALID_SPEC, str(error), now)
+        return job_failed(job, Cause.INVALID_SPEC, "; ".join(str(error).splitlines()), now)
+
+
+def _too_large(job: JobView) -> str:
+    most, found = MAX_SPEC_BYTES >> 10, -(-job.oversized >> 10)
+    return f"spec: it is too large ({found} KiB, at most {most} KiB). Put long values into files."
 
 
 def render(job: JobView, names: Names, settings: Settings) -> tuple[Object, ...]:
@@ -166,6 +188,12 @@ def render(job: JobView, names: Names, settings: Settings) -> tuple[Object, ...]
 
     Raises SpecError.
     """
+    if job.namespace == settings.own_namespace:
+        message = (
+            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
+            "create the BatchInference in another namespace"
+        )
+        raise SpecError([Problem("metadata.namespace", message)])
     complete = effective(parse(job.document), settings.defaults)
     owner = Owner(job.name, job.uid)
     return config_map(complete, names, owner), ray_job(complete, names, owner)
@@ -205,7 +233,18 @@ def wait_for_turn(
 
 def refused(job: JobView, words: str, now: datetime) -> Status:
     """The status of a job whose objects the API server does not take, in the server's words."""
-    return _not_made(job, Verdict(Cause.REFUSED.value, words), now)
+    return _not_made(job, Verdict(Cause.REFUSED.value, f"{words}{_way_out(job, words)}"), now)
+
+
+def _way_out(job: JobView, words: str) -> str:
+    """What to do about a refusal by Kueue, which puts RayJobs without a queue into the LocalQueue
+    `default` of their namespace and asks for an annotation that only jobs in a queue have."""
+    queued = (job.spec.get("cluster") or {}).get("queue")
+    if queued or "kueue" not in words or "autoscaling" not in words:
+        return ""
+    return (
+        ". Create the job again with spec.cluster.queue: default, the LocalQueue of its namespace"
+    )
 
 
 def away(job: JobView, words: str, now: datetime) -> Status:

@@ -7,7 +7,7 @@ from math import inf
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
-from batchinference.spec.lifecycle import Ttl
+from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference_operator.reconcile.clock import age
 from batchinference_operator.reconcile.model import Actions, JobView, Observed
 from batchinference_operator.reconcile.policies import Policies
@@ -24,11 +24,11 @@ def clean_up(observed: Observed, policies: Policies, now: datetime) -> Actions:
     """The status is final. Nothing goes on any longer, and clusters and RayJobs are kept for as
     long as the job's ttl says."""
     since = age(_end_seen(observed.job), now)
-    end = 0.0 if _given_up(observed.job) else END_SECONDS
     remove, release, waits = list(half_removed(observed)), [], []
     if remove or any(not seen.ended for seen in mine(observed)):
         waits.append(END_SECONDS)  # that they have gone, no watch may tell
     for seen in own(observed):
+        end = _end_of(observed.job, seen, policies.ttl)
         if (left := _kept_for(seen, policies.ttl, end) - since) <= 0:
             remove.append(seen)
             continue
@@ -40,6 +40,11 @@ def clean_up(observed: Observed, policies: Policies, now: datetime) -> Actions:
                 waits.append(left)
     again = min(waits, default=inf)
     return Actions(
+        stop=tuple(
+            seen
+            for seen in own(observed)
+            if _is_debugged(observed.job, policies.ttl) and seen.drives and seen not in remove
+        ),
         remove=tuple(remove),
         release=tuple(release),
         status=read_again(observed.job.status, observed.job.generation),
@@ -57,6 +62,22 @@ def _given_up(job: JobView) -> bool:
     """Whether the driver has not ended, but the operator has ended the job."""
     cause = Cause.named((condition_of(job.status, "Failed") or {}).get("reason"))
     return cause is not None and cause.gives_up
+
+
+def _is_debugged(job: JobView, ttl: Ttl) -> bool:
+    """Whether the cluster of a job that the operator has ended is kept for a while. That of one
+    that has used up its GPU hours never is."""
+    over = (condition_of(job.status, "Failed") or {}).get("reason") == Cause.LIMIT_EXCEEDED
+    return _given_up(job) and not over and seconds_of(ttl.cluster) > 0
+
+
+def _end_of(job: JobView, seen: RayJobView, ttl: Ttl) -> float:
+    """Seconds from the job's end for which a RayJob may go on that has not ended."""
+    if not _given_up(job):
+        return END_SECONDS
+    if not _is_debugged(job, ttl) or seen.held:
+        return 0.0  # what Kueue holds back has nothing to debug, and may be admitted later
+    return float(STOP_SECONDS if seen.drives else seconds_of(ttl.cluster))
 
 
 def _kept_for(seen: RayJobView, ttl: Ttl, end: float) -> float:

@@ -37,10 +37,12 @@ from batchinference_operator.status.attempts import (
     current,
     is_open,
     number_of,
+    restarted,
 )
 from batchinference_operator.status.causes import cause_of
 from batchinference_operator.status.conditions import Verdict, condition_of
-from batchinference_operator.status.observations import DASHBOARD_PORT, Object, RayJobView
+from batchinference_operator.status.crashes import crash_loop, describe
+from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.pods import Loss
 from batchinference_operator.status.status import Finding, Status, build_status
 from batchinference_operator.status.verdict import judge
@@ -49,7 +51,8 @@ SILENCE_SECONDS = 60.0
 """How long a driver may be silent at its beginning before that is told."""
 REPORT_GRACE_SECONDS = 60.0
 """How long the report of a RayJob that has ended is asked for before it is done without."""
-
+REPORT_MAX_AGE_SECONDS = 300.0
+"""How old the last report may be: many slow drivers in one namespace are polled less often."""
 HEAD_GONE_SECONDS = 60.0
 """How long a head that something has befallen may be silent before that ends its attempt."""
 
@@ -86,6 +89,7 @@ def has_ended(observed: Observed) -> bool:
 
 def follow(observed: Observed, policies: Policies, settings: Settings, now: datetime) -> Actions:
     """Say how the attempt goes, or end it."""
+    observed = _without_old_report(observed)
     job, seen = observed.job, ray_job_of(observed)
     attempt = current(job.status) or {}
     if seen is None or seen.owner_uid != job.uid:
@@ -99,6 +103,13 @@ def follow(observed: Observed, policies: Policies, settings: Settings, now: date
         return actions  # its end waits for no Secret, which may be refused
     # the status names the beginning from the look on that gives the RayJob its token
     return replace(actions, create=(_token_of(job, seen, settings),))
+
+
+def _without_old_report(observed: Observed) -> Observed:
+    """A report of a driver that nobody could poll for long says nothing of how it goes now."""
+    if observed.report_age < REPORT_MAX_AGE_SECONDS:
+        return observed
+    return replace(observed, report=None, driver_reached=False)
 
 
 def _lacks_something(observed: Observed) -> bool:
@@ -132,7 +143,7 @@ def _token_of(job: JobView, seen: RayJobView, settings: Settings) -> Object:
     """The Secret with the token. It belongs to the RayJob, so it can only come after it."""
     owner = Owner(seen.name, seen.uid, RAY_JOB, RAY_API_VERSION)
     names = names_of(job, number_of(job.status))
-    return token_secret(job.namespace, names, settings.token(job.uid), owner)
+    return token_secret(job.namespace, names, settings.token(job, seen.name), owner)
 
 
 def created(
@@ -149,24 +160,61 @@ def created(
 def _judged(observed: Observed, seen: RayJobView, policies: Policies, now: datetime) -> Actions:
     observed = with_queue(observed, seen, now)
     job, report = observed.job, observed.report
-    if seen.ended and _unheard(observed, seen) and age(seen.ended_at, now) < REPORT_GRACE_SECONDS:
+    if seen.ended and _report_may_come(observed, seen, now):
         return _ask_again(job, seen, now)
-    job = replace(job, status=_advanced(job, report, now))
+    job = replace(job, status=_advanced(job, seen, report, now))
     output = str(job.spec.get("write", {}).get("path", ""))
     told = {**observed.words, **_of_silence(observed, seen, now)}
     before = job.status.get("phase", "")
-    phase, verdict = judge(seen, observed.pods_of_attempt, report, output, before, told)
+    alone = _of_attempt_alone(job.status, report)
+    phase, verdict = judge(seen, observed.pods_of_attempt, alone, output, before, told)
+    phase, verdict = _explained(observed, seen, phase, verdict)
     finding = Finding(phase, verdict, seen, report)
     if verdict.complete:
         return succeeded(job, finding, now)
     if verdict.failed:
         cause, words = cause_of(seen, report, observed.losses)
         return attempt_failed(job, policies, cause, words, now, finding)
-    if (gone := _head_gone(observed, seen, now)) is not None:
-        return attempt_failed(job, policies, gone.cause, gone.message, now, finding)
+    if (hopeless := _hopeless(observed, seen, now)) is not None:
+        return attempt_failed(job, policies, *hopeless, now, finding)
     status = build_status(job.status, job.generation, finding, stamp(now))
     pace, observed = next_look(observed, seen), replace(observed, job=replace(job, status=status))
     return _within_time(observed, policies, finding, pace, now)
+
+
+def _report_may_come(observed: Observed, seen: RayJobView, now: datetime) -> bool:
+    """Whether the driver's last report may still be read: until it was polled once, and for a
+    while after its end."""
+    if not _unheard(observed, seen):
+        return False
+    return not observed.driver_polled or age(seen.ended_at, now) < REPORT_GRACE_SECONDS
+
+
+def _explained(
+    observed: Observed, seen: RayJobView, phase: Phase, verdict: Verdict
+) -> tuple[Phase, Verdict]:
+    """The verdict, as far as crashed pods or the driver's own words do not say more."""
+    if phase == Phase.STARTING and observed.crashes and not seen.driver_started:
+        crashed = observed.crashes[-1].cause.value
+        return Phase.PENDING, Verdict(crashed, describe(observed.crashes))
+    if verdict.reason != "DriverSilent":
+        return phase, verdict
+    if observed.driver_unauthorized:
+        return phase, Verdict("DriverUnauthorized", verdict.message)
+    ready = condition_of(observed.job.status, "Ready")
+    if not observed.driver_polled and ready is not None:
+        return phase, Verdict(ready["reason"], ready["message"])  # the operator has just started
+    return phase, verdict
+
+
+def _hopeless(observed: Observed, seen: RayJobView, now: datetime) -> tuple[Cause, str] | None:
+    """Why an attempt is given up that KubeRay would follow without end."""
+    if (gone := _head_gone(observed, seen, now)) is not None:
+        return gone.cause, gone.message
+    if seen.driver_started or any(loss.of_head for loss in observed.losses):
+        return None
+    crash = crash_loop(observed.crashes, len(observed.pods_of_attempt))
+    return None if crash is None else (crash.cause, describe(observed.crashes))
 
 
 def _unheard(observed: Observed, seen: RayJobView) -> bool:
@@ -176,7 +224,7 @@ def _unheard(observed: Observed, seen: RayJobView) -> bool:
 def _head_gone(observed: Observed, seen: RayJobView, now: datetime) -> Loss | None:
     """What befell a head whose driver has been silent since. KubeRay waits without end for a head
     pod that cannot end, because its node has no power."""
-    if seen.ended or observed.driver_reached:
+    if seen.ended or observed.driver_reached or not observed.driver_polled:
         return None
     then = now.timestamp() - HEAD_GONE_SECONDS
     heads = (loss for loss in observed.losses if loss.of_head)
@@ -184,21 +232,36 @@ def _head_gone(observed: Observed, seen: RayJobView, now: datetime) -> Loss | No
 
 
 def _of_silence(observed: Observed, seen: RayJobView, now: datetime) -> dict[str, str]:
-    """What is said of a driver that was asked and could not be reached, after a while."""
-    began = seen.driven_since
-    if not (began and _unheard(observed, seen)) or age(began, now) < SILENCE_SECONDS:
+    """What is said of a driver that was polled and did not answer: after a while, because at its
+    start it may not answer yet; at once where it rejects the operator's token."""
+    if not (observed.driver_polled and _unheard(observed, seen)):
         return {}
-    return {seen.name: f"{seen.head_service}:{DASHBOARD_PORT} cannot be reached from the operator"}
+    began = seen.driven_since
+    waits = not began or age(began, now) < SILENCE_SECONDS
+    if waits and not observed.driver_unauthorized:
+        return {}
+    return {seen.name: observed.driver_problem or "it does not answer"}
 
 
-def _advanced(job: JobView, report: Report | None, now: datetime) -> Status:
-    return advanced(job.status, None if report is None else _rows(report), stamp(now))
-
-
-def _rows(report: Report) -> int | None:
+def _advanced(job: JobView, seen: RayJobView, report: Report | None, now: datetime) -> Status:
+    """The status with the rows of a report. A first report that comes late, because the operator
+    was away, may hold rows of this attempt, as the last report does."""
+    if report is None:
+        return job.status
     if report.progress is not None:
-        return report.progress.rows
-    return 0 if report.state == JobState.PREPARING else None
+        late = bool(seen.driven_since) and age(seen.driven_since, now) >= SILENCE_SECONDS
+        ended = report.state.ended or late
+        return advanced(job.status, report.progress.rows, stamp(now), ended=ended)
+    return restarted(job.status, stamp(now)) if report.state == JobState.PREPARING else job.status
+
+
+def _of_attempt_alone(status: Status, report: Report | None) -> Report | None:
+    """The report with the rows of the attempt that goes on, without those before it."""
+    if report is None or report.progress is None:
+        return report
+    own = (current(status) or {}).get("rows", 0)
+    progress = report.progress.model_copy(update={"rows": own})
+    return report.model_copy(update={"progress": progress})
 
 
 def _within_time(

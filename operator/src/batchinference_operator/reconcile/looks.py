@@ -6,12 +6,11 @@ from batchinference_operator.reconcile.ending import POLL_SECONDS
 from batchinference_operator.reconcile.model import Observed
 from batchinference_operator.status.observations import RayJobView
 
-SILENT_SECONDS = 10.0
-"""How often a driver is asked that does not answer: each time takes a worker for a while."""
 ASKS_PER_SECOND = 100.0
 """How many drivers are asked in a second: where there are more than can be, each less often."""
 IDLE_SECONDS = 30.0
-"""How often a job is looked at of whose pods nothing new is heard."""
+"""How often a job is reconciled of which nothing new is seen. An answer of its driver comes
+before."""
 QUEUED_SECONDS = 120.0
 """How often Kueue is asked why it holds a RayJob back."""
 NO_PODS_SECONDS = 10.0
@@ -27,7 +26,9 @@ def next_look(observed: Observed, seen: RayJobView) -> float:
         return QUEUED_SECONDS
     if not seen.driver_started and not observed.pods and observed.watched:
         return NO_PODS_SECONDS if seen.awaits_pods else REST_SECONDS
-    if not seen.driver_started:
-        return IDLE_SECONDS
-    often = POLL_SECONDS if observed.driver_reached else SILENT_SECONDS
-    return max(often, observed.drivers / ASKS_PER_SECOND)
+    return IDLE_SECONDS
+
+
+def poll_pace(drivers: int) -> float:
+    """Seconds between two polls of a driver that answers, when there are so many drivers."""
+    return max(POLL_SECONDS, drivers / ASKS_PER_SECOND)

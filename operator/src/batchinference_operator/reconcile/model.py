@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.turns import Turn
+from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.pods import Loss, PodView
 from batchinference_operator.status.status import Status
@@ -26,6 +27,8 @@ class JobView:
     status: Status
     created_at: str = ""
     deleting: bool = False
+    oversized: int = 0
+    """Bytes of a spec that is too large, of which only what guides the job's life is kept."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -63,11 +66,12 @@ class Observed:
     """A job and all that was seen of its objects.
 
     `ray_jobs` are those that bear the job's label, by name, and those under names that it uses.
-    `losses` are what befell pods of the attempt that goes on, also such as are gone. `report` is
-    the driver's, when there is one; `driver_reached` tells whether it was asked for and an answer
-    came, even if that there is none. `words` are what Events say of pods that do not start and of
-    a RayCluster without pods, and Kueue of a RayJob that it holds back, by their names. `turn` is
-    the job's among those that may run at a time; None where it need not ask.
+    `losses` are what befell pods of the attempt that goes on, also such as are gone; `crashes` are
+    its pods that ended by themselves. `report` is the driver's, when there is one;
+    `driver_reached` tells whether the last poll was answered, even if there is no report yet, and
+    `driver_polled` whether there was a poll. `words` are what Events say of pods that do not start
+    and of a RayCluster without pods, and Kueue of a RayJob that it holds back, by their names.
+    `turn` is the job's among those that may run at a time; None where it need not ask.
     """
 
     job: JobView
@@ -78,6 +82,14 @@ class Observed:
     driver_reached: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
     turn: Turn | None = None
+    crashes: tuple[Crash, ...] = ()
+    driver_polled: bool = True
+    report_age: float = 0.0
+    """Seconds since the last poll of the driver was answered."""
+    driver_problem: str = ""
+    """Why the last poll of the driver was not answered."""
+    driver_unauthorized: bool = False
+    """Whether the driver rejects the operator's token."""
     drivers: int = 0
     """How many drivers there are in all, each of which is asked how it goes."""
     unheard_pods: bool = False

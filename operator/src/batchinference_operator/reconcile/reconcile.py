@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.beginning import begin, recorded, unrecorded
+from batchinference_operator.reconcile.beginning import begin, corrected, recorded, unrecorded
 from batchinference_operator.reconcile.cleanup import clean_up
 from batchinference_operator.reconcile.following import follow, has_ended
 from batchinference_operator.reconcile.model import Actions, JobView, Observed
@@ -39,7 +39,7 @@ def reconcile(observed: Observed, settings: Settings, now: datetime) -> Actions:
     if job.deleting:
         return Actions()  # what is created now, Kubernetes would have to delete again
     if finished(job):
-        return clean_up(observed, policies, now)
+        return corrected(job, now) or clean_up(observed, policies, now)
     if is_open(job.status):
         observed = replace(observed, job=replace(job, status=charged(observed, now)))
     return _decide(observed, policies, settings, now)

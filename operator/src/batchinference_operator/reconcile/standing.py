@@ -22,5 +22,7 @@ def stand_of(job: JobView, platform: Cluster) -> Stand:
         return Stand(job.resource_version)
     holds = is_open(job.status) or job.status.get("phase") == Phase.SUSPENDING
     waits = not (holds or job.deleting or job.spec.get("suspend") is True)
-    priority = job.spec.get("priority", 0)
-    return Stand(job.resource_version, int(priority), job.created_at, holds, waits)
+    # one that was raised beyond the limit while the job waits is refused when its attempt begins
+    wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
+    priority = wanted if most is None else min(wanted, most)
+    return Stand(job.resource_version, priority, job.created_at, holds, waits)

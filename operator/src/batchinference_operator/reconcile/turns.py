@@ -1,8 +1,10 @@
 """Whose turn it is, where only so many jobs may run at a time.
 
-Waiting jobs come in the order of their priority, then of their age. Nothing is counted anew at a
-look: what changes of one job changes its place alone. All of it follows from what stands in the API
-server, so nothing is lost with the operator.
+Namespaces share what may run: the next job is one of the namespace of which the fewest run, and of
+two alike the one whose job has waited longest. Within a namespace jobs come in the order of their
+priority, then of their age, so nobody gains from a high priority but against themselves. Nothing is
+counted again at a reconcile: what changes of one job changes its place alone. All of it follows
+from what stands in the API server, so nothing is lost with the operator.
 """
 
 from __future__ import annotations
@@ -170,7 +172,7 @@ class Turns:
         if key not in self._places:  # pods of its last attempt are still there
             return Turn(0, begins=False, why="what is left of its last attempt is being removed")
         place = self._places[key]
-        before = {name: bisect_left(places, place) for name, places in self._waiting.items()}
+        before = self._before(key[0], place)
         if before[key[0]] >= own:
             limit = self.limits.per_namespace
             words = f"in namespace {key[0]} only {limit} may run at a time"
@@ -178,6 +180,18 @@ class Turns:
         ahead = sum(min(count, self._room_in(name)) for name, count in before.items())
         words = f"only {self.limits.in_all} may run at a time"
         return Turn(sum(before.values()), begins=ahead < room, why=words)
+
+    def _before(self, namespace: str, place: Place) -> dict[str, int]:
+        """How many jobs of each namespace come before one that waits in another. Each runs one more
+        there than the one before it."""
+        own = bisect_left(self._waiting[namespace], place)
+        share, found = self._running_in[namespace] + own, {}
+        for name, places in self._waiting.items():
+            count = share - self._running_in[name]
+            if 0 <= count < len(places) and places[count][1:] < place[1:]:
+                count += 1
+            found[name] = min(max(0, count), len(places))
+        return {**found, namespace: own}
 
     def _room(self) -> float:
         limit = self.limits.in_all
@@ -195,9 +209,11 @@ class Turns:
 
     def _next(self) -> Iterator[Place]:
         """Those who wait, in their order, as many of each namespace as have room there."""
-        queues = [
-            islice(places, None if room == inf else int(room))
-            for namespace, places in self._waiting.items()
-            if (room := self._room_in(namespace)) > 0
-        ]
-        return merge(*queues)
+        return merge(*map(self._next_of, self._waiting))
+
+    def _next_of(self, namespace: str) -> Iterator[Place]:
+        """Those of a namespace, each with the number that runs there before it."""
+        room = self._room_in(namespace)
+        places = islice(self._waiting[namespace], None if room == inf else int(room))
+        for share, place in enumerate(places, self._running_in[namespace]):
+            yield share, *place[1:]

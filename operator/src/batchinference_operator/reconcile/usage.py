@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from batchinference.spec.status import MAX_ROWS
 from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.reconcile.model import Observed
+from batchinference_operator.status.attempts import Attempt
+from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import PodView, seconds_of
 from batchinference_operator.status.status import Status
 
@@ -22,9 +25,10 @@ def charged(observed: Observed, now: datetime) -> Status:
     until = seconds_of(stamp(now))  # as it will be read again
     since = seconds_of(status["usageTime"]) if "usageTime" in status else 0.0
     *before, last = status["attempts"]
-    pods = observed.pods_of_attempt
+    pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
+    gpus = _used([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
-        "gpuSeconds": _used([(pod.gpus, pod) for pod in pods], since, until),
+        "gpuSeconds": min(gpus, _most(plan, last, since, until)),
         "cpuSeconds": _used([(pod.cpus, pod) for pod in pods], since, until),
     }
     if not any(used.values()):
@@ -36,7 +40,22 @@ def charged(observed: Observed, now: datetime) -> Status:
 def gpus_now(observed: Observed) -> int:
     """GPUs that the pods of the last attempt have at the moment."""
     held = [pod for pod in observed.pods_of_attempt if pod.started is not None]
-    return sum(pod.gpus for pod in held if pod.ended is None)
+    plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
+    return sum(_gpus(pod, plan) for pod in held if pod.ended is None)
+
+
+def _gpus(pod: PodView, plan: RayJobView | None) -> int:
+    """GPUs of a pod, and never more than the plan gives one: anybody may label a pod."""
+    known = plan is not None and plan.most_gpus is not None
+    return min(pod.gpus, plan.gpus_of_pod) if plan is not None and known else pod.gpus
+
+
+def _most(plan: RayJobView | None, attempt: Attempt, since: float, until: float) -> int:
+    """GPU seconds of an interval, with all workers of the plan."""
+    if plan is None or plan.most_gpus is None:
+        return MAX_ROWS
+    begin = seconds_of(attempt.get("startTime") or plan.created_at) if plan.created_at else since
+    return max(0, round(plan.most_gpus * (until - max(since, begin))))
 
 
 def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:

@@ -25,7 +25,7 @@ from batchinference_operator.runtime.exchange import (
 )
 from batchinference_operator.runtime.gateway import PAGE, POD, RAY_CLUSTER, Unreachable
 from batchinference_operator.runtime.rate import Rate
-from batchinference_operator.status.observations import Object, RayJobView
+from batchinference_operator.status.observations import Object, RayJobView, owner_uid
 from batchinference_operator.status.status import Status
 from batchinference_operator.status.words import quota_words, warning_of
 
@@ -88,7 +88,8 @@ class ApiServer:
 
     async def create(self, body: Object) -> Object | None:
         answer: Object
-        path = _path(body["kind"], body["metadata"]["namespace"])
+        # a KubeRay without one of the fields says so, instead of dropping the field
+        path = f"{_path(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
         status, answer = await self._request("POST", path, body)
         # a quota under pressure answers 409 as well, and then nothing was created
         if says(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
@@ -154,14 +155,20 @@ class ApiServer:
         await self._delete_cluster(namespace, seen)
 
     async def _delete_cluster(self, namespace: str, seen: RayJobView) -> None:
-        """KubeRay would do it, were it there; while it is away, the cluster must not stay."""
-        if seen.cluster:
-            await self._delete(_path(RAY_CLUSTER, namespace, seen.cluster))
+        """KubeRay would do it, were it there; while it is away, the cluster must not stay. Its name
+        is from a status that users may write, so it is deleted only if it belongs to the RayJob."""
+        if not seen.cluster:
+            return
+        path = _path(RAY_CLUSTER, namespace, seen.cluster)
+        status, cluster = await self._request("GET", path)
+        if is_gone(status, cluster):
+            return
+        raise_for(status, cluster)
+        if owner_uid(cluster, RAY_JOB) == seen.uid:
+            await self._delete(path, cluster["metadata"]["uid"])
 
-    async def _delete(self, path: str, uid: str | None = None) -> None:
-        body: Object = {"propagationPolicy": "Background"}
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
+    async def _delete(self, path: str, uid: str) -> None:
+        body: Object = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         status, answer = await self._request("DELETE", path, body)
         if not (is_gone(status, answer) or status == HTTPStatus.CONFLICT):
             raise_for(status, answer)

@@ -118,7 +118,7 @@ class Cache:
         if not self._ray_jobs[key]:
             del self._ray_jobs[key]
         self._see_pods(key)
-        self.pods.forget_loss(key, seen.cluster)
+        self.pods.forget_cluster(key, seen.cluster)
 
     def doubtful(self, namespace: str, ray_job: str) -> bool:
         """Whether the watch has said nothing of a RayJob that it showed once for too long."""
@@ -162,7 +162,9 @@ class Cache:
         pods, drivers = self.pods.of(key), len(self._driven)
         watched = self._heard.get((key[0], last), -inf) > -inf
         observed = Observed(job, ray_jobs, pods, watched=watched, drivers=drivers)
-        return replace(observed, losses=self.pods.losses(key, observed.cluster))
+        losses = self.pods.losses(key, observed.cluster)
+        crashes = self.pods.crashes(key, observed.cluster)
+        return replace(observed, losses=losses, crashes=crashes)
 
     def uids(self) -> dict[Key, str]:
         """Of all jobs that are known."""

@@ -13,22 +13,23 @@ from batchinference.spec.job import KIND
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.beginning import AWAY_SECONDS, away, refused
 from batchinference_operator.reconcile.following import created, ray_job_of, wants_report
+from batchinference_operator.reconcile.looks import poll_pace
 from batchinference_operator.reconcile.model import Actions, JobView, Observed
 from batchinference_operator.reconcile.pacing import hold
 from batchinference_operator.reconcile.reconcile import reconcile, settled
 from batchinference_operator.reconcile.settings import Settings
 from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.doubts import Doubts
-from batchinference_operator.runtime.driver import Driver
-from batchinference_operator.runtime.gateway import Conflict, Gateway, Refused, Unreachable
+from batchinference_operator.runtime.gateway import Conflict, Gateway, Invalid, Refused, Unreachable
 from batchinference_operator.runtime.keys import Key
 from batchinference_operator.runtime.logs import about
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
+from batchinference_operator.runtime.polling import Drivers
 from batchinference_operator.runtime.queue import KeyedQueue
 from batchinference_operator.runtime.signals import Signals
 from batchinference_operator.runtime.words import Words
 from batchinference_operator.status.observations import Object, RayJobView
-from batchinference_operator.status.status import Status, merge_patch
+from batchinference_operator.status.status import Status, merge_patch, understood
 
 BACKLOG = 64
 """So many jobs wait to be looked at that objects come before words: the first status of a job whose
@@ -58,7 +59,7 @@ class Controller:
     """Looks at jobs whose keys are in the queue."""
 
     gateway: Gateway
-    driver: Driver
+    drivers: Drivers
     settings: Settings
     cache: Cache = field(default_factory=Cache)
     queue: KeyedQueue[Key] = field(default_factory=lambda: KeyedQueue(lane=_namespace))
@@ -73,10 +74,11 @@ class Controller:
     again before that may be gone, which the writing of its status tells."""
 
     def __post_init__(self) -> None:
-        self.words = Words(self.gateway)
+        self.words = Words(self.gateway, now=self.now)
         self.doubts = Doubts(self.gateway, self.cache)
         self.cache.turns.wake = self.queue.add
         self.cache.changed = self.signals.changed
+        self.drivers.answered = self.queue.add
 
     async def learn(self, namespaces: Sequence[str]) -> None:
         """See all that runs before anything begins, where only so much may run: watches show one
@@ -86,9 +88,16 @@ class Controller:
             return
         for namespace in namespaces or [""]:
             async for body in self.gateway.all(RAY_JOB, namespace):
-                self.hear(self.cache.set_ray_job, body)
+                self._learn_of(self.cache.set_ray_job, body)
             async for body in self.gateway.all(KIND, namespace):
-                self.hear(self.cache.set_job, body)
+                self._learn_of(self.cache.set_job, body)
+
+    def _learn_of(self, take: Take, body: Object) -> None:
+        """As `hear`, but an object of a tenant that cannot be read does not stop the operator."""
+        try:
+            self.hear(take, body)
+        except Exception:
+            logger.exception("an object cannot be read and is left out")
 
     def hear(self, take: Take, body: Object) -> None:
         """Have a job looked at of which an object tells anything new."""
@@ -135,7 +144,7 @@ class Controller:
             self.queue.add(key)
             return
         observed = replace(observed, turn=self.cache.turns.turn_of(key))
-        actions = reconcile(observed, self.settings, self.now())
+        actions = self._decide(observed)
         if actions.takes_turn:
             self.cache.turns.take(key)
         again_after = await self._act(observed.job, actions)
@@ -144,12 +153,22 @@ class Controller:
         if again_after is not None:
             self.queue.add_after(key, again_after)
 
+    def _decide(self, observed: Observed) -> Actions:
+        """What is to be done. Nothing that a driver reports may keep its job from its deadlines."""
+        try:
+            return reconcile(observed, self.settings, self.now())
+        except Exception:
+            if observed.report is None:
+                raise
+            logger.exception("the driver's report is ignored")
+        without = replace(observed, report=None, driver_reached=False)
+        return reconcile(without, self.settings, self.now())
+
     async def _look_at_orphans(self, key: Key) -> None:
         """RayJobs whose job is gone count among those that run until they are gone, too, of which
         the watch may say nothing."""
-        left = await self.doubts.settle_orphans(key)
-        if left and self.cache.turns.limits.limited:
-            self.queue.add_after(key, DOUBT_SECONDS)
+        if await self.doubts.settle_orphans(key):
+            self.queue.add_after(key, DOUBT_SECONDS + 1)
 
     async def _observe_more(self, observed: Observed) -> Observed:
         """What the watches do not tell: a RayJob of which they are silent, and the driver."""
@@ -159,11 +178,25 @@ class Controller:
         observed = await self.doubts.settled(observed)
         seen = ray_job_of(observed)
         if wants_report(observed) and seen is not None:
-            token = self.settings.token(job.uid)
-            answer = await self.driver.ask(job.namespace, seen, token)
-            observed = replace(observed, report=answer.report, driver_reached=answer.reached)
+            observed = self._with_answer(observed, seen)
             observed = await self._unless_taken_back(observed, seen)
         return replace(observed, words=await self.words.about(observed))
+
+    def _with_answer(self, observed: Observed, seen: RayJobView) -> Observed:
+        """With the last answer of the driver."""
+        tokens = self.settings.tokens(observed.job, seen.name)
+        pace = poll_pace(observed.drivers - self.drivers.slow)
+        answer = self.drivers.latest(observed.job.key, seen, tokens, pace)
+        if answer is None:
+            return replace(observed, driver_polled=False)
+        return replace(
+            observed,
+            report=answer.report,
+            driver_reached=answer.reached,
+            report_age=answer.age,
+            driver_problem=answer.problem,
+            driver_unauthorized=answer.unauthorized,
+        )
 
     async def _unless_taken_back(self, observed: Observed, seen: RayJobView) -> Observed:
         """A driver may be heard to fail because Kueue takes its pods, before that is heard."""
@@ -175,7 +208,7 @@ class Controller:
     async def _act(self, job: JobView, actions: Actions) -> float | None:
         """Returns after how many seconds the job is to be looked at again, if it is."""
         for seen in actions.stop:
-            await self.driver.stop(job.namespace, seen, self.settings.token(job.uid))
+            self.drivers.stop(job.key, seen, self.settings.tokens(job, seen.name))
         for seen in actions.remove:
             await self.gateway.remove(job.namespace, seen)
             self.cache.removed(job.key, seen)
@@ -235,6 +268,19 @@ class Controller:
                 status = await self._create(job, further)
         return status
 
+    async def _patch(self, job: JobView, version: str, patch: Status) -> Object | None:
+        """Write a patch; what the CustomResourceDefinition allows of it, if that is older than the
+        operator: a status that is never written would hold up the job."""
+        try:
+            return await self.gateway.patch_status(*job.key, version, patch)
+        except Invalid as words:
+            reduced = understood(patch)
+            if reduced == patch:
+                raise
+            logger.warning("%s; the status is written without what is unknown", words)
+            self.signals.rejected(job, str(words))
+            return await self.gateway.patch_status(*job.key, version, reduced)
+
     async def _write(self, job: JobView, status: Status) -> None:
         patch, key = merge_patch(job.status, status), job.key
         if not patch:
@@ -242,7 +288,7 @@ class Controller:
             return
         version = job.resource_version
         try:
-            written = await self.gateway.patch_status(*key, version, patch)
+            written = await self._patch(job, version, patch)
         except Conflict:
             self.signals.wrote("conflict")
             raise

@@ -37,10 +37,14 @@ class Doubts:
         return await self._with_fresh(observed, doubtful)
 
     async def settle_orphans(self, key: Key) -> bool:
-        """Look up the RayJobs of a job that is gone; returns whether there are any left."""
+        """Look up the RayJobs of a job that is gone; returns whether there are any left. One that
+        is still being deleted waits for KubeRay, which is away: its cluster is removed."""
         for seen in self.cache.ray_jobs(key):
-            if self.cache.doubtful(key[0], seen.name):
-                await self._looked_up(key, seen.name, seen)
+            if not self.cache.doubtful(key[0], seen.name):
+                continue
+            left = await self._looked_up(key, seen.name, seen)
+            if left is not None and left.deleting:
+                await self.gateway.remove(key[0], left)
         return bool(self.cache.ray_jobs(key))
 
     async def afresh(self, observed: Observed, seen: RayJobView) -> Observed:

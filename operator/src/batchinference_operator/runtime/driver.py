@@ -6,6 +6,7 @@ also when the driver has gone.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,19 +17,27 @@ import aiohttp
 from batchinference.spec.report import REPORT_FILE, Report
 from batchinference_operator.status.observations import DASHBOARD_PORT, RayJobView
 
-TIMEOUT_SECONDS = 5
+CLUSTER_DOMAIN = "cluster.local"
+TIMEOUT_SECONDS = 2
 MAX_BYTES = 1 << 20
 """A report has some kilobytes. The head is the user's: it may send anything."""
 NOT_REACHED = (TimeoutError, aiohttp.ClientError, UnicodeError)  # the last from DNS
 _NO_FILE = b"not found at"
+_SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A name of a Service. It comes from the status of the RayJob, which users may write: anything else
+could name another host."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`reached` tells whether an answer came; `report` is None when there is none yet."""
+    """`reached` tells whether an answer came; `report` is None when there is none yet. `problem`
+    says why no answer came, and `age` is how many seconds ago it came."""
 
     reached: bool
     report: Report | None = None
+    problem: str = ""
+    unauthorized: bool = False
+    age: float = 0.0
 
 
 class Driver(Protocol):
@@ -42,31 +51,44 @@ class Driver(Protocol):
 class Dashboard:
     """Asks through the dashboard of the job's Ray cluster."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, cluster_domain: str = CLUSTER_DOMAIN
+    ) -> None:
         self._session = session
+        self._domain = cluster_domain
+
+    def _address(self, namespace: str, ray_job: RayJobView) -> str:
+        """With the dot at its end the name is not looked up in other domains first, such as that of
+        a namespace `svc`, whose pods could answer for any head."""
+        host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
+        return f"http://{host}:{DASHBOARD_PORT}"
 
     async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
-        if not (ray_job.head_ip and ray_job.head_service):
-            return Answer(reached=False)
-        url = f"{_dashboard(namespace, ray_job)}/api/v0/logs/file"
+        if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
+            return Answer(reached=False, problem="has no address yet")
+        url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
         query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
         try:
             async with self._session.get(url, params=query, **_options(token)) as response:
-                return _answer(response.status, await _read(response))
+                return _answer(_host(ray_job), response.status, await _read(response))
+        except TimeoutError:
+            words = f"does not answer the operator within {TIMEOUT_SECONDS} s"
+            return Answer(reached=False, problem=f"{_host(ray_job)} {words}")
         except NOT_REACHED:
-            return Answer(reached=False)
+            words = "cannot be reached from the operator"
+            return Answer(reached=False, problem=f"{_host(ray_job)} {words}")
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        if not (ray_job.job_id and ray_job.head_service):
+        if not (ray_job.job_id and _SERVICE.fullmatch(ray_job.head_service)):
             return
-        url = f"{_dashboard(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
+        url = f"{self._address(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
         with suppress(*NOT_REACHED):
             async with self._session.post(url, **_options(token)):
                 pass
 
 
-def _dashboard(namespace: str, ray_job: RayJobView) -> str:
-    return f"http://{ray_job.head_service}.{namespace}.svc:{DASHBOARD_PORT}"
+def _host(ray_job: RayJobView) -> str:
+    return f"{ray_job.head_service}:{DASHBOARD_PORT}"
 
 
 def _options(token: str) -> dict[str, Any]:
@@ -85,10 +107,20 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return content
 
 
-def _answer(status: int, content: bytes) -> Answer:
+def _answer(host: str, status: int, content: bytes) -> Answer:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        problem = f"{host} rejects the operator's token ({status}): {_WRONG_KEY}"
+        return Answer(reached=False, problem=problem, unauthorized=True)
     if status != HTTPStatus.OK:
-        return Answer(reached=_NO_FILE in content)
+        reached = _NO_FILE in content
+        return Answer(reached, problem="" if reached else f"{host} answers {status}")
     try:
         return Answer(reached=True, report=Report.parse(content))
     except ValueError:
-        return Answer(reached=False)
+        return Answer(reached=False, problem=f"{host} answers with something that is no report")
+
+
+_WRONG_KEY = (
+    "the operator's token key was replaced while the job was running, "
+    "or another release of the operator created the job's Secret"
+)

@@ -8,7 +8,9 @@ from typing import Any
 
 from kubernetes.aio.client import ApiClient
 
-from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
+from batchinference import __version__
+from batchinference.rendering import MANAGER
+from batchinference_operator.runtime.gateway import Conflict, Invalid, Refused, Unreachable
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -16,6 +18,8 @@ TIMEOUT_SECONDS = 30
 MAX_BUSY_SECONDS = 30.0
 PASSING = {429, 500, 502, 503, 504}
 """Answers that another try may change."""
+USER_AGENT = f"{MANAGER}/{__version__}"
+"""Audit logs name it, and the API server takes the field manager from it."""
 
 
 async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
@@ -68,4 +72,6 @@ def raise_for(status: int, answer: Any) -> None:
     if status == HTTPStatus.CONFLICT:
         raise Conflict(words_of(answer))
     kind = Unreachable if status in PASSING else Refused
+    if status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        kind = Invalid
     raise kind(f"{status}: {words_of(answer)}")

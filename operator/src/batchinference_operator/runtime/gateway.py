@@ -10,9 +10,9 @@ from batchinference_operator.status.status import Status
 
 POD = "Pod"
 RAY_CLUSTER = "RayCluster"
-PAGE = 100
-"""Objects of a list that are asked for at a time. They take several times what is kept of them, and
-what the largest page took stays with the process: with 500 of them, 20 MiB among 5,000 jobs."""
+PAGE = 10
+"""Objects of a list that are asked for at a time. The API server bounds a page by their number, not
+by bytes: one object may have 1.5 MB, and takes several times as much while it is read."""
 
 
 class Conflict(Exception):
@@ -21,6 +21,10 @@ class Conflict(Exception):
 
 class Refused(Exception):
     """The API server said no, in these words."""
+
+
+class Invalid(Refused):
+    """The API server does not know a field or a value of an object: its definition is older."""
 
 
 class Unreachable(Refused):
@@ -66,4 +70,4 @@ class Gateway(Protocol):
         self, namespace: str, name: str, resource_version: str, patch: Status
     ) -> Object | None:
         """Merge a patch into the status of a BatchInference, and return what was made of it; None
-        when it is gone. Raises Conflict."""
+        when it is gone. Raises Conflict, and Invalid where the definition does not know a value."""

@@ -18,6 +18,9 @@ from batchinference_operator.runtime.controller import Controller, Take
 from batchinference_operator.runtime.gateway import PAGE
 from batchinference_operator.runtime.watches import Login
 
+STOP_SECONDS = 10.0
+"""How long kopf may take to stop before the process is killed."""
+
 
 def register(registry: kopf.OperatorRegistry, controller: Controller, login: Login) -> None:
     """Have all three kinds of objects watched."""
@@ -63,5 +66,7 @@ def configure(
     settings.watching.label_selectors["", "v1", "pods"] = NAME_LABEL
     settings.watching.server_timeout = watch_seconds
     settings.networking.request_timeout = 60
+    # its stop may hang after a watch has failed, and then nobody would start the operator again
+    settings.process.ultimate_exiting_timeout = STOP_SECONDS
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 0.2  # a watched object costs a task only while it changes

@@ -13,6 +13,7 @@ from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 from batchinference.spec.job import KIND
+from batchinference.text import in_one_line
 
 _about: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
 _OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
@@ -42,6 +43,9 @@ def configure(log_format: str, level: str) -> None:
     asyncio_s = logging.getLogger("asyncio")
     asyncio_s.removeFilter(_matters)
     asyncio_s.addFilter(_matters)
+    kopf_s = logging.getLogger("kopf._cogs.clients.watching")
+    kopf_s.removeFilter(_is_news)
+    kopf_s.addFilter(_is_news)
 
 
 def _matters(record: logging.LogRecord) -> bool:
@@ -49,6 +53,11 @@ def _matters(record: logging.LogRecord) -> bool:
     another. asyncio closes all of them side by side at the very end, when nothing depends on them,
     and then an outer one finds its inner one being closed: that is no error of this operator."""
     return _LEFT_BY_KOPF not in record.getMessage()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """kopf logs an error each time it tries a refused watch again; watches.py logs it once."""
+    return "WatchRefused(" not in record.getMessage()
 
 
 def _named(record: logging.LogRecord) -> bool:
@@ -83,11 +92,17 @@ class _Json(JsonFormatter):
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        words = super().format(record)
+        words = "\n".join(map(_shown, super().format(record).splitlines()))
         attempt = f" attempt {record.attempt}" if hasattr(record, "attempt") else ""
         of = getattr(record, "job", "") or getattr(record, "object", "")
         about = f"[{of}{attempt}] " if of else ""
         return f"{_time(record)} {record.levelname:<8}{about}{words}"
+
+
+def _shown(line: str) -> str:
+    """A line without the characters that control a terminal. Its indentation is kept."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return indent + in_one_line(line)
 
 
 def _time(record: logging.LogRecord) -> str:

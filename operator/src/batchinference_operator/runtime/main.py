@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
 
 import aiohttp
 import kopf
@@ -14,15 +15,16 @@ from pydantic import ValidationError
 
 from batchinference.rendering import MANAGER
 from batchinference_operator.runtime.api_server import ApiServer
-from batchinference_operator.runtime.asking import Asking
 from batchinference_operator.runtime.cache import Cache
 from batchinference_operator.runtime.controller import Controller
 from batchinference_operator.runtime.driver import Dashboard
 from batchinference_operator.runtime.endpoints import served
+from batchinference_operator.runtime.exchange import USER_AGENT
 from batchinference_operator.runtime.gateway import Refused
 from batchinference_operator.runtime.handlers import configure, register
 from batchinference_operator.runtime.logs import configure as configure_log
 from batchinference_operator.runtime.metrics import Metrics
+from batchinference_operator.runtime.polling import SLOTS, DriverPolls
 from batchinference_operator.runtime.preflight import NotReady, check_api
 from batchinference_operator.runtime.rate import Rate
 from batchinference_operator.runtime.recorder import Recorder
@@ -55,29 +57,36 @@ async def operate(settings: OperatorSettings) -> None:
         raise NotReady(str(problem)) from None
     metrics = Metrics()
     client = ApiClient(await _connection(2 * settings.workers))
+    client.user_agent = USER_AGENT
     async with client, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-        await check_api(client, settings.namespace_list)
+        left_out = await check_api(client, settings.namespace_list)
         gateway = ApiServer(client, metrics.asked, Rate(settings.qps, settings.burst))
         signals = Signals(metrics, Recorder(gateway, metrics))
         cache = Cache(settings=decided)
-        driver = Asking(Dashboard(session))
-        controller = Controller(gateway, driver, decided, cache, signals=signals)
+        polls = DriverPolls(Dashboard(session, settings.cluster_domain), count=metrics.polled)
+        controller = Controller(gateway, polls, decided, cache, signals=signals)
         metrics.of_operator(controller.queue, controller.cache)
         watches = Watches(settings.namespace_list, settings.watch_seconds)
+        metrics.of_watches(watches)
         async with served(settings.health_port, watches, metrics):
-            await _learn(controller, settings)
-            await _run(controller, Login(watches, metrics), settings)
+            await _learn(controller, settings, left_out)
+            await _run(controller, polls, Login(watches, metrics), settings)
 
 
-async def _learn(controller: Controller, settings: OperatorSettings) -> None:
+async def _learn(
+    controller: Controller, settings: OperatorSettings, left_out: Sequence[str]
+) -> None:
     """Before anything is watched, so that what a watch shows is never older."""
+    namespaces = [name for name in settings.namespace_list if name not in left_out]
     try:
-        await controller.learn(settings.namespace_list)
+        await controller.learn(namespaces)
     except Refused as problem:
         raise NotReady(f"jobs cannot be listed: {problem}") from None
 
 
-async def _run(controller: Controller, login: Login, settings: OperatorSettings) -> None:
+async def _run(
+    controller: Controller, polls: DriverPolls, login: Login, settings: OperatorSettings
+) -> None:
     registry = kopf.OperatorRegistry()
     register(registry, controller, login)
     kopf_settings = kopf.OperatorSettings()
@@ -86,6 +95,7 @@ async def _run(controller: Controller, login: Login, settings: OperatorSettings)
     async with asyncio.TaskGroup() as group:
         # started before kopf, which at its end waits for each task that came after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
+        workers += [group.create_task(polls.work()) for _ in range(SLOTS)]
         workers.append(group.create_task(controller.signals.work()))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
         try:

@@ -17,6 +17,7 @@ from batchinference_operator.status.status import Status
 
 if TYPE_CHECKING:
     from batchinference_operator.runtime.cache import Cache
+    from batchinference_operator.runtime.watches import Watches
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _COLLECTION = re.compile(
@@ -74,16 +75,31 @@ class Metrics:
         self.cpu_seconds = self._counter(
             "batchinference_cpu_seconds", "CPUs of jobs, times the seconds they had them."
         )
+        self._add_results()
+
+    def _add_results(self) -> None:
+        """Add the metrics that count how something ended."""
         self.status_writes = self._counter(
             "batchinference_status_writes",
             "Looks by what became of the status: written, unchanged, deferred to a later look, "
-            "conflict, or gone with its job.",
+            "conflict, rejected (the CustomResourceDefinition is older), or gone with its job.",
+            "result",
+        )
+        self.driver_polls = self._counter(
+            "batchinference_driver_polls",
+            "Polls of drivers: answered, slow (answered after more than a second), unauthorized "
+            "(the driver rejects the operator's token), or failed.",
             "result",
         )
         self.events = self._counter(
             "batchinference_events",
             "Events on jobs: posted, repeated (counted on the first), or dropped.",
             "result",
+        )
+        self.namespaces_unwatched = Gauge(
+            "batchinference_namespaces_unwatched",
+            "Watched namespaces that the API server does not let the operator watch.",
+            registry=self.registry,
         )
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
@@ -95,11 +111,19 @@ class Metrics:
         self.registry.register(_Jobs(cache))
         ProcessCollector(registry=self.registry)
 
+    def of_watches(self, watches: Watches) -> None:
+        """Add what is known of the watches."""
+        self.namespaces_unwatched.set_function(lambda: len(watches.lost))
+
     def asked(self, method: str, path: str, code: int | None, seconds: float) -> None:
         """A request to the API server has ended; `code` is None when there was no answer."""
         verb, resource = described(method, path)
         self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
         self.api_request_seconds.labels(verb, resource).observe(seconds)
+
+    def polled(self, result: str) -> None:
+        """A driver was polled."""
+        self.driver_polls.labels(result).inc()
 
     def happened(self, before: Status, after: Status) -> None:
         """Another status stands than before; what has happened is the difference."""

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 
 from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.beginning import MAX_SPEC_BYTES
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.reconcile import finished
 from batchinference_operator.status.attempts import number_of
 from batchinference_operator.status.conditions import holds
+
+_LIFE = ("suspend", "priority", "retry", "deadlines", "ttl")
+"""What the CustomResourceDefinition bounds, and a job that is refused still needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +31,31 @@ class PackedJob:
     @classmethod
     def of(cls, job: JobView) -> PackedJob:
         job = _only_the_end(job) if _at_rest(job) else job
-        fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
-        text = json.dumps(fields, separators=(",", ":"))
+        text = _text(job)
+        if len(text) > MAX_SPEC_BYTES:
+            job = _bounded(job)
+            text = _text(job)
         attempt = number_of(job.status)
         known = job.uid, job.created_at, job.resource_version, _phase(job), attempt
         return cls(*known, finished(job), text)
 
     def job(self) -> JobView:
         return JobView(**json.loads(self.fields))
+
+
+def _text(job: JobView) -> str:
+    fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _bounded(job: JobView) -> JobView:
+    """The job, without the work of a spec that is too large: it is refused, and some hundred of
+    them would take all memory."""
+    spec = json.dumps(job.spec, separators=(",", ":"), ensure_ascii=False)
+    if (size := len(spec.encode(errors="replace"))) <= MAX_SPEC_BYTES:
+        return job
+    kept = {name: job.spec[name] for name in _LIFE if name in job.spec}
+    return replace(job, spec=kept, oversized=size)
 
 
 def _phase(job: JobView) -> str:

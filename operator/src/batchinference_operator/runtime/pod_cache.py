@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from batchinference_operator.runtime.keys import Key, parent_of
+from batchinference_operator.status.crashes import Crash, crash_of
 from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.pods import Loss, PodView
 
 DOUBT_SECONDS = 300.0
 """How long the watch may say nothing of an object before it is looked up. A watch that has to begin
 anew tells what exists, not what has gone meanwhile."""
+MAX_CRASHES = 1024
+"""Crashes of heads, and of workers, that are kept of one cluster."""
 Above = Callable[[Key, str], RayJobView | None]
 """The RayJob of a job whose RayCluster has this name."""
 
@@ -22,6 +26,7 @@ class PodCache:
         self._clock, self._above = clock, above
         self._pods: dict[Key, dict[str, tuple[PodView, float]]] = {}
         self._losses: dict[Key, dict[str, Loss]] = {}
+        self._crashes: dict[Key, dict[str, dict[str, Crash]]] = {}
 
     def put(self, body: Object) -> Key | None:
         key, view = parent_of(body), PodView.of(body)
@@ -31,7 +36,20 @@ class PodCache:
         if view.loss is not None:
             losses = self._losses.setdefault(key, {})
             losses[view.cluster] = _worse(losses.get(view.cluster), view.loss)
-        return None if view == before else key
+        crashed = self._note_crash(key, view.cluster, crash_of(body))
+        return None if view == before and not crashed else key
+
+    def _note_crash(self, key: Key, cluster: str, crash: Crash | None) -> bool:
+        """Count a crash; returns whether it is a new one. KubeRay may give the next pod the same
+        name, so the uid counts."""
+        if crash is None:
+            return False
+        known = self._crashes.setdefault(key, {}).setdefault(cluster, {})
+        alike = sum(one.of_head == crash.of_head for one in known.values())
+        if crash.pod in known or alike >= MAX_CRASHES:
+            return False
+        known[crash.pod] = crash
+        return True
 
     def drop(self, body: Object) -> Key:
         """A pod that goes may have been told of its end in its last words alone."""
@@ -45,19 +63,22 @@ class PodCache:
         if not self._pods[key]:
             del self._pods[key]
         if self._above(key, pod.cluster) is None:
-            self.forget_loss(key, pod.cluster)
+            self.forget_cluster(key, pod.cluster)
 
     def forget(self, key: Key) -> None:
         """All that is of a job, which has gone."""
         self._pods.pop(key, None)
         self._losses.pop(key, None)
+        self._crashes.pop(key, None)
 
-    def forget_loss(self, key: Key, cluster: str) -> None:
+    def forget_cluster(self, key: Key, cluster: str) -> None:
         """What befell the pods of a cluster that is gone."""
-        losses = self._losses.get(key, {})
-        losses.pop(cluster, None)
-        if not losses:
-            self._losses.pop(key, None)
+        known: tuple[dict[Key, dict[str, Any]], ...] = (self._losses, self._crashes)
+        for each in known:
+            of_job = each.get(key, {})
+            of_job.pop(cluster, None)
+            if not of_job:
+                each.pop(key, None)
 
     def of(self, key: Key) -> tuple[PodView, ...]:
         """By name; without those that must have gone unheard after the end of their RayJob."""
@@ -74,6 +95,10 @@ class PodCache:
         """What befell the pods of a cluster, also such as are gone."""
         loss = self._losses.get(key, {}).get(cluster)
         return () if loss is None else (loss,)
+
+    def crashes(self, key: Key, cluster: str) -> tuple[Crash, ...]:
+        """The pods of a cluster that ended by themselves, in the order in which they were seen."""
+        return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
 
     def doubtful(self, key: Key) -> dict[str, PodView]:
         """The pods of a job, by name, when the watch has said nothing for too long of one that

@@ -7,6 +7,7 @@ again by Kubernetes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,6 +17,8 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
 from batchinference_operator.runtime.exchange import request, words_of
+
+logger = logging.getLogger("batchinference.operator")
 
 
 class NotReady(Exception):
@@ -36,18 +39,33 @@ _KINDS = (
 )
 
 
-async def check_api(client: ApiClient, namespaces: Sequence[str]) -> None:
-    """Raises NotReady. The first namespace stands for all, which have the same roles."""
-    scope = f"/namespaces/{namespaces[0]}" if namespaces else ""
-    where = f"in namespace {namespaces[0]}" if namespaces else "in all namespaces"
+async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
+    """The namespaces that cannot be watched now, each with a warning. Raises NotReady where that is
+    all of them."""
+    problems = {name: await _first_problem(client, name) for name in namespaces or [""]}
+    found = {name: problem for name, problem in problems.items() if problem}
+    if len(found) == len(problems):
+        raise NotReady(next(iter(found.values())))
+    for problem in found.values():
+        logger.warning("%s; the operator goes on with the other namespaces", problem)
+    return list(found)
+
+
+async def _first_problem(client: ApiClient, namespace: str) -> str | None:
+    """Why jobs or RayJobs of a namespace, or of all, cannot be listed."""
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    where = f"in namespace {namespace}" if namespace else "in all namespaces"
     for kind in _KINDS:
         path = f"/apis/{kind.group}/{kind.version}{scope}/{kind.plural}?limit=1"
         try:
             status, answer = await request(client, "GET", path)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise NotReady(f"the API server cannot be reached: {error or 'no answer'}") from None
+        if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+            return _problem(kind, where, status, words_of(answer))
         if status >= HTTPStatus.BAD_REQUEST:
             raise NotReady(_problem(kind, where, status, words_of(answer)))
+    return None
 
 
 def _problem(kind: _Kind, where: str, status: int, words: str) -> str:

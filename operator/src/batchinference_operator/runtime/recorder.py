@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
@@ -20,7 +21,7 @@ from batchinference_operator.status.events import Event
 from batchinference_operator.status.observations import Object
 
 MAX_WAITING = 5000
-"""Events that wait to be posted; what comes then is dropped."""
+"""Events that wait to be posted. For one more, the oldest of the namespace with most is dropped."""
 QPS, BURST = 10.0, 50
 """Events yield to the work on jobs: a thousand that begin at once are told of by and by."""
 MAX_NOTE_BYTES = 1024
@@ -33,7 +34,7 @@ def _now() -> datetime:
 
 
 class Recorder:
-    """Posts Events one after the other, apart from the work on jobs."""
+    """Posts Events one after the other, apart from the work on jobs. Namespaces take turns."""
 
     def __init__(
         self, gateway: Gateway, metrics: Metrics, now: Callable[[], datetime] = _now
@@ -42,24 +43,38 @@ class Recorder:
         self._metrics = metrics
         self._now = now
         self._rate = Rate(QPS, BURST)
-        self._waiting: asyncio.Queue[Object] = asyncio.Queue(MAX_WAITING)
+        self._lanes: dict[str, deque[Object]] = {}
+        """Events that wait, by namespace; that of the next one first."""
+        self._waiting = asyncio.Semaphore(0)
 
     def record(self, job: JobView, attempt: int, events: Iterable[Event]) -> None:
         """Have Events posted about the last attempt. It never waits and never fails."""
         for event in events:
-            try:
-                self._waiting.put_nowait(event_body(job, attempt, event, self._now()))
-            except asyncio.QueueFull:
-                self._dropped(event.reason, f"{MAX_WAITING} others wait")
+            body = event_body(job, attempt, event, self._now())
+            self._lanes.setdefault(job.namespace, deque()).append(body)
+            if sum(map(len, self._lanes.values())) > MAX_WAITING:
+                fullest = max(self._lanes, key=lambda name: len(self._lanes[name]))
+                self._dropped(self._take(fullest)["reason"], f"{MAX_WAITING} others wait")
+            else:
+                self._waiting.release()
 
     async def work(self) -> None:
         """Post what comes; it ends when it is cancelled."""
         while True:
-            body = await self._waiting.get()
+            await self._waiting.acquire()
             await self._rate.turn()
+            body = self._take(next(iter(self._lanes)))
             of = body["regarding"]
             with about(of["namespace"], of["name"]):
                 await self._post(body)
+
+    def _take(self, namespace: str) -> Object:
+        """The oldest Event of a namespace, whose turn comes last from then on."""
+        lane = self._lanes.pop(namespace)
+        body = lane.popleft()
+        if lane:
+            self._lanes[namespace] = lane
+        return body
 
     async def _post(self, body: Object) -> None:
         try:

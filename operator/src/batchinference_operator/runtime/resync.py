@@ -22,21 +22,22 @@ async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
     stands for all namespaces. It ends when it is cancelled."""
     while True:
         await asyncio.sleep(RESYNC_SECONDS)
-        try:
-            await _forget_the_gone(controller, namespaces or [""])
-        except (Refused, Conflict) as problem:
-            logger.warning("jobs cannot be listed: %s", problem)
+        for namespace in namespaces or [""]:
+            try:
+                await _forget_the_gone(controller, namespace)
+            except (Refused, Conflict) as problem:
+                logger.warning("jobs cannot be listed: %s", problem)
         _look_at_all(controller)
 
 
-async def _forget_the_gone(controller: Controller, namespaces: Sequence[str]) -> None:
-    """Those that were known before the list and are not in it."""
-    gone = controller.cache.uids()
-    for namespace in namespaces:
-        async for body in controller.gateway.all(KIND, namespace):
-            key = body["metadata"]["namespace"], body["metadata"]["name"]
-            if gone.get(key) == body["metadata"]["uid"]:
-                del gone[key]
+async def _forget_the_gone(controller: Controller, namespace: str) -> None:
+    """Those of a namespace, or of all, that were known before the list and are not in it."""
+    known = controller.cache.uids().items()
+    gone = {key: uid for key, uid in known if namespace in ("", key[0])}
+    async for body in controller.gateway.all(KIND, namespace):
+        key = body["metadata"]["namespace"], body["metadata"]["name"]
+        if gone.get(key) == body["metadata"]["uid"]:
+            del gone[key]
     for key, uid in gone.items():
         controller.cache.forget(key, uid)
         controller.queue.add(key)

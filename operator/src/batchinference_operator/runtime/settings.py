@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import log2
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +14,14 @@ from batchinference.spec import SpecError, parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.settings import Settings
 from batchinference_operator.reconcile.turns import Concurrency
+from batchinference_operator.runtime.driver import CLUSTER_DOMAIN
 from batchinference_operator.runtime.rate import BURST, QPS
 
-MIN_KEY_BYTES = 16
+MIN_KEY_BYTES = 32
+MIN_KEY_BITS = 96.0
+"""The least entropy of a key, estimated by how often each of its bytes occurs. Who has a job knows
+its token, and could find a weak key without asking anybody."""
+DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 
 class OperatorSettings(BaseSettings):
@@ -26,8 +33,15 @@ class OperatorSettings(BaseSettings):
     """YAML with the platform's defaults, in the form of spec.cluster."""
     token_key_file: Path
     """The key from which the tokens of Ray clusters follow."""
+    previous_token_key_file: Path | None = None
+    """The key before its last rotation: jobs that began before keep their tokens. The file may be
+    absent."""
     namespaces: str = ""
     """Comma-separated namespaces to watch; all of them when empty."""
+    own_namespace: str = ""
+    """The namespace of the operator, in which no jobs are run; none when empty."""
+    cluster_domain: str = Field(default=CLUSTER_DOMAIN, pattern=DOMAIN)
+    """The DNS domain of the cluster."""
     workers: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at side by side."""
     max_running: int | None = Field(default=None, ge=1)
@@ -54,11 +68,17 @@ class OperatorSettings(BaseSettings):
 
     def for_reconcile(self) -> Settings:
         """Raises ValueError for defaults or a key that cannot be used."""
-        key = self.token_key_file.read_bytes().strip()
-        if len(key) < MIN_KEY_BYTES:
-            raise ValueError(f"{self.token_key_file} holds fewer than {MIN_KEY_BYTES} bytes")
+        previous, before = self.previous_token_key_file, b""
+        if previous is not None and previous.exists():
+            before = _key(previous)
         concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
-        return Settings(self._defaults(), key, concurrency)
+        return Settings(
+            self._defaults(),
+            _key(self.token_key_file),
+            concurrency,
+            previous_token_key=before,
+            own_namespace=self.own_namespace,
+        )
 
     def _defaults(self) -> Cluster:
         if self.defaults_file is None:
@@ -67,3 +87,15 @@ class OperatorSettings(BaseSettings):
             return parse_cluster(self.defaults_file.read_text(encoding="utf-8"))
         except SpecError as error:
             raise ValueError(f"{self.defaults_file}: {error}") from None
+
+
+def _key(path: Path) -> bytes:
+    """A key from a file. Raises ValueError for one that can be guessed."""
+    key = path.read_bytes().strip()
+    way_out = "generate one with: openssl rand -hex 32"
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {way_out}")
+    shares = [count / len(key) for count in Counter(key).values()]
+    if -len(key) * sum(share * log2(share) for share in shares) < MIN_KEY_BITS:
+        raise ValueError(f"{path} holds a key that is easy to guess; {way_out}")
+    return key

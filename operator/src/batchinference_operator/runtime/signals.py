@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from batchinference.text import in_one_line
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
 from batchinference_operator.runtime.metrics import Metrics
 from batchinference_operator.runtime.recorder import Recorder
 from batchinference_operator.status.attempts import number_of
-from batchinference_operator.status.events import events_between
+from batchinference_operator.status.events import Event, events_between
 
 
 @dataclass
@@ -46,6 +47,14 @@ class Signals:
         if self.recorder is not None:
             events = events_between(before.status, job.status)
             self.recorder.record(job, number_of(job.status), events)
+
+    def rejected(self, job: JobView, words: str) -> None:
+        """A status was refused by the CustomResourceDefinition."""
+        self.wrote("rejected")
+        if self.recorder is not None:
+            note = f"upgrade the CustomResourceDefinition; it is older than the operator: {words}"
+            event = Event("StatusRejected", "Write", in_one_line(note), "Warning")
+            self.recorder.record(job, number_of(job.status), [event])
 
     def wrote(self, result: str) -> None:
         """What has become of the writing of a status."""

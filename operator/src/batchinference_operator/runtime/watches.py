@@ -7,9 +7,12 @@ of its own but the watches' own beginnings.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +20,13 @@ import aiohttp
 import kopf
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference_operator.runtime.exchange import USER_AGENT
 from batchinference_operator.runtime.metrics import Metrics, described
 
 KINDS = (f"/apis/{GROUP}/{VERSION}", PLURAL), ("/apis/ray.io/v1", "rayjobs"), ("/api/v1", "pods")
+REFUSED_SECONDS = 20.0
+"""The pause after a refused list or watch; shorter than kopf's timeout of a request."""
+logger = logging.getLogger("batchinference.operator")
 PATIENCE = 3
 """Turns of a watch that may go by in silence."""
 
@@ -41,22 +48,52 @@ class Watches:
         self._heard = dict.fromkeys(self._begun, clock())
         self._limit = PATIENCE * seconds
         self._clock = clock
+        self._namespaces = frozenset(namespaces)
+        self._refused: set[str] = set()
 
     def heard(self, path: str, *, watch: bool) -> None:
         """The server has answered a list or a watch."""
         if path in self._begun:
             self._heard[path] = self._clock()
             self._begun[path] |= watch
+            if path in self._refused:
+                self._refused.discard(path)
+                logger.info("%s is watched again", path)
+
+    def refuse(self, path: str, status: int) -> bool:
+        """The server has refused a list or a watch; returns whether it is one of these."""
+        if path not in self._begun:
+            return False
+        if path not in self._refused:
+            self._refused.add(path)
+            words = "jobs there are left alone until it is allowed again"
+            logger.warning("%s cannot be watched (%s): %s", path, status, words)
+        return True
+
+    @property
+    def lost(self) -> set[str]:
+        """Namespaces of which something cannot be watched. Where that is all of them, none is: then
+        something is wrong with the operator's rights, and it is to be started again."""
+        found = {name for name in self._namespaces if any(
+            f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip
+        return found if found != self._namespaces else set()
 
     @property
     def missing(self) -> list[str]:
         """Watches that have not begun yet, because their first list is not complete."""
-        return [path for path, begun in self._begun.items() if not begun]
+        return self._of_others([path for path, begun in self._begun.items() if not begun])
 
     @property
     def dead(self) -> list[str]:
         """Watches of which nothing was heard for too long."""
-        return [path for path, silent in self.silence().items() if silent > self._limit]
+        return self._of_others(
+            [path for path, silent in self.silence().items() if silent > self._limit]
+        )
+
+    def _of_others(self, paths: list[str]) -> list[str]:
+        """Those that are not of a lost namespace, which must not stop the others."""
+        lost = [f"/namespaces/{name}/" for name in self.lost]
+        return [path for path in paths if not any(scope in path for scope in lost)]
 
     def silence(self) -> dict[str, float]:
         """Seconds since each watch was heard."""
@@ -70,6 +107,7 @@ class Login:
 
     def __init__(self, watches: Watches, metrics: Metrics) -> None:
         self._trace = _trace(watches, metrics)
+        self._hold = partial(_hold_refused, watches)
         # the same credentials are the same session, so that kopf knows refused ones again
         self._session = lru_cache(maxsize=1)(self._new_session)
 
@@ -80,10 +118,11 @@ class Login:
     def _new_session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
-            headers=info.as_http_headers(),
+            headers={**info.as_http_headers(), "User-Agent": USER_AGENT},
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             trace_configs=[self._trace],
+            middlewares=(self._hold,),
         )
         return kopf.AiohttpSession(
             aiohttp_session=session,
@@ -92,6 +131,24 @@ class Login:
             priority=info.priority,
             expiration=info.expiration,
         )
+
+
+class WatchRefused(aiohttp.ClientConnectionError):
+    """A list or a watch that the API server refuses. kopf tries again after an error of the
+    connection, for ever; after a refusal it stops all watches and the operator."""
+
+
+async def _hold_refused(
+    watches: Watches, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Send a request. One that is refused is answered after a pause, and with another error."""
+    response = await send(request)
+    refused = response.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+    if not refused or not watches.refuse(request.url.path, response.status):
+        return response
+    response.release()
+    await asyncio.sleep(REFUSED_SECONDS)
+    raise WatchRefused(f"{request.url.path}: {response.status}")
 
 
 def _trace(watches: Watches, metrics: Metrics) -> aiohttp.TraceConfig:

@@ -6,6 +6,7 @@ from typing import Any
 
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
+from batchinference.text import in_one_line
 from batchinference_operator.status.status import Status
 
 MAX_ATTEMPTS = 20
@@ -66,13 +67,38 @@ def begun(status: Status, start: str) -> Status:
     return _with_last(status, {"startTime": start})
 
 
-def advanced(status: Status, rows: int | None, now: str) -> Status:
-    """With the rows that the attempt has finished, if they are known. When they changed last is
-    what tells a job that stalls. There are fewer when its driver has begun anew."""
+def advanced(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:
+    """With the rows that the attempt has finished, when the driver counts `rows` of the whole job.
+    A job stalls when they do not change. `ended` tells whether it is the driver's last count."""
     last = current(status)
-    if last is None or rows is None or rows == last.get("rows", 0):
+    if last is None:
         return status
-    return {**_with_last(status, {"rows": rows}), "progressTime": now}
+    before = last.get("rowsBefore")
+    if before is None:
+        before = _rows_before(status, last, rows, ended=ended)
+        status = status if last["number"] == 1 else _with_last(status, {"rowsBefore": before})
+    own = max(0, rows - before)
+    if own == last.get("rows", 0):
+        return status
+    return {**_with_last(status, {"rows": own}), "progressTime": now}
+
+
+def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
+    """Rows from before an attempt. A driver that resumes counts them from its first report on, one
+    that starts from nothing counts fewer than are known. Where the first report is the last one,
+    too, they are those that are known."""
+    known = int(status.get("progress", {}).get("rows", 0))
+    if last["number"] == 1 or rows < known:
+        return 0
+    return known if ended else rows
+
+
+def restarted(status: Status, now: str) -> Status:
+    """With the driver of the attempt at its beginning again, which counts as progress."""
+    last = current(status)
+    if last is None or not last.get("rows", 0):
+        return status
+    return {**_with_last(status, {"rows": 0}), "progressTime": now}
 
 
 def queued(status: Status, now: str) -> Status:
@@ -108,7 +134,7 @@ def closed(
         return status
     ended: Attempt = {**last, "outcome": outcome, "completionTime": now}
     if cause is not None:
-        ended |= {"cause": cause.value, "message": message[:MAX_WORDS]}
+        ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_WORDS]}
     count = failed(status) + (outcome == "Failed")
     return {**_with_last(status, ended), "failedAttempts": count}
 

@@ -23,6 +23,8 @@ _HEAD_GONE = ("Ray head pod not found", "Ray job not found")
 """What KubeRay says when the head, which is where the driver runs, is not there any more."""
 _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:137|-9)\b")
 """What Ray says of a driver that had no last word, for instance when memory ran out under it."""
+_UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
+"""Causes of a driver that only saw its pods go."""
 LOSS_SECONDS = 300.0
 """How long before the end of an attempt something may have befallen a pod to have led to it."""
 
@@ -36,7 +38,7 @@ def cause_of(
     said nothing, what befell the pods lately counts, that of the head first.
     """
     said = _said(report)
-    if said is not None and said[0] not in (Cause.APPLICATION, Cause.INTERRUPTED):
+    if said is not None and said[0] not in _UNSPECIFIC:
         return said
     ended = ended_at(ray_job, report)
     end = seconds_of(ended) if ended else None
@@ -60,6 +62,8 @@ def _said(report: Report | None) -> tuple[Cause, str] | None:
 
 def _of_kuberay(ray_job: RayJobView) -> tuple[Cause, str]:
     message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
+    if told := Cause.named(ray_job.cause):
+        return told, message
     if any(words in message for words in _HEAD_GONE):
         return Cause.HEAD_LOST, message
     if killed := _DRIVER_KILLED.match(message):

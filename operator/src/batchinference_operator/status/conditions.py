@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from batchinference.text import in_one_line
+
 MAX_MESSAGE = 4096
 MAX_REASON = 1024
 """As in the CRD. KubeRay and the driver choose the words; the API server refuses longer ones."""
@@ -61,7 +63,7 @@ def _condition(
     return {
         "type": kind,
         "status": status,
-        "reason": verdict.reason[:MAX_REASON],
+        "reason": in_one_line(verdict.reason)[:MAX_REASON],
         "message": truncated(verdict.message),
         "lastTransitionTime": now if changed or before is None else before["lastTransitionTime"],
         "observedGeneration": generation,
@@ -69,7 +71,9 @@ def _condition(
 
 
 def truncated(message: str) -> str:
-    """The message, cut where an API object would grow too large."""
+    """The message in one line, because kubectl cuts a column at a line break; cut where an API
+    object would grow too large."""
+    message = in_one_line(message)
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
 

@@ -23,6 +23,7 @@ _ORDINARY = frozenset(phase.value for phase in Phase)
 _TROUBLES = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "DriverSilent",
+    "DriverUnauthorized",
     "ApiServerAway",
 }
 """Reasons that are not as they should be; any other is a wait that somebody has chosen."""
@@ -60,7 +61,10 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
 def _end(before: Status, after: Status) -> Iterator[Event]:
     for kind in ("Complete", "Failed"):
         ready = condition_of(after, kind)
-        if ready is None or ready["status"] != "True" or holds(before, kind):
+        known = condition_of(before, kind)
+        if ready is None or ready["status"] != "True":
+            continue
+        if holds(before, kind) and known and known["message"] == ready["message"]:
             continue
         if kind == "Complete":
             yield Event("Succeeded", "Finish", _result(after, ready["message"]))

@@ -5,16 +5,21 @@ The operator keeps thousands of them, so nothing is kept that no decision reads.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from batchinference.rendering import QUEUE_LABEL
+from batchinference.rendering import GPUS_LABEL, QUEUE_LABEL
+from batchinference.spec.report import last_word_in
 from batchinference_operator.status.conditions import truncated
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server sends it."""
 
 DASHBOARD_PORT = 8265
+CLUSTER_LABEL = "ray.io/cluster"
+NODE_TYPE_LABEL = "ray.io/node-type"
+"""KubeRay's; it does not write on a pod which RayJob it is of."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:
@@ -28,8 +33,33 @@ def owner_uid(body: Object, kind: str) -> str | None:
 def _replica_failure(cluster: Object) -> str:
     for condition in cluster.get("conditions", []):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return str(condition.get("message", ""))
+            words = f"{condition.get('reason', '')} {condition.get('message', '')}"
+            return "" if _FAILED_DELETE in words else str(condition.get("message", ""))
     return ""
+
+
+_FAILED_DELETE = "FailedDelete"
+"""The beginning of KubeRay's reasons where a pod cannot be deleted, mostly because it is gone."""
+
+
+def _planned_gpus(spec: Object) -> tuple[int, int | None]:
+    """GPUs of the largest worker, and of all workers at their most."""
+    groups = (spec.get("rayClusterSpec") or {}).get("workerGroupSpecs")
+    if groups is None:
+        return 0, None
+    templates = [(group.get("template") or {}).get("metadata") or {} for group in groups]
+    gpus = [gpus_of(metadata.get("labels") or {}) for metadata in templates]
+    counts = [int(group.get("maxReplicas", 0)) for group in groups]
+    return max(gpus, default=0), sum(map(operator.mul, gpus, counts))
+
+
+def gpus_of(labels: dict[str, str]) -> int:
+    """GPUs of a pod with these labels, which anybody may set."""
+    label = labels.get(GPUS_LABEL, "")
+    return int(label) if label.isdecimal() and len(label) < MAX_DIGITS else 0
+
+
+MAX_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +79,24 @@ class RayJobView:
     deployment_status: str
     reason: str
     message: str
+    """What KubeRay says of its end; the driver's own words where its log ends with them."""
+    cause: str
+    """The cause that the driver's log ends with."""
     cluster: str
     head_ip: str
     head_service: str
     driven_since: str
-    """When the driver began."""
+    """When the driver began, or else when KubeRay accepted the RayJob."""
     ended_at: str
     suspended: bool
     """Whether it waits for somebody to let it begin, as Kueue has its jobs do, or KubeRay has not
     begun yet to let it."""
     queue: str
     """The LocalQueue that it is in; empty where Kueue has no say."""
+    most_gpus: int | None
+    """GPUs of all workers at their most; None where its spec says nothing of workers."""
+    gpus_of_pod: int
+    """GPUs of the largest worker."""
     no_pods: str
     """Why KubeRay cannot create pods, in the API server's words: a quota, an admission policy."""
 
@@ -67,7 +104,9 @@ class RayJobView:
     def of(cls, body: Object) -> Self:
         status = body.get("status") or {}
         cluster = status.get("rayClusterStatus") or {}
-        head = cluster.get("head") or {}
+        told = last_word_in(status.get("message", "")) or ("", status.get("message", ""))
+        gpus, most = _planned_gpus(body.get("spec") or {})
+        head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
         return cls(
             name=body["metadata"]["name"],
             uid=body["metadata"].get("uid", ""),
@@ -79,15 +118,18 @@ class RayJobView:
             job_status=status.get("jobStatus", ""),
             deployment_status=status.get("jobDeploymentStatus", ""),
             reason=status.get("reason", ""),
-            message=truncated(status.get("message", "")),
+            message=truncated(told[1]),
+            cause=told[0],
             cluster=status.get("rayClusterName", ""),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
-            driven_since=status.get("startTime", ""),
+            driven_since=ray.get("startTime") or status.get("startTime", ""),
             ended_at=status.get("endTime", ""),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             suspended=bool(body.get("spec", {}).get("suspend"))
             or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
+            most_gpus=most,
+            gpus_of_pod=gpus,
             no_pods=truncated(_replica_failure(cluster)),
         )
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from batchinference.rendering import GPUS_LABEL, NAME_LABEL
+from batchinference.rendering import NAME_LABEL
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
-from batchinference_operator.status.observations import Object
-
-_CLUSTER_LABEL = "ray.io/cluster"
-_NODE_TYPE_LABEL = "ray.io/node-type"
-"""KubeRay's; it does not write on a pod which RayJob it is of."""
+from batchinference_operator.status.observations import (
+    CLUSTER_LABEL,
+    NODE_TYPE_LABEL,
+    Object,
+    gpus_of,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class PodView:
     cpus: float
     started: float | None
     ended: float | None
+    gated: bool
+    """Whether it is held back from the scheduler, as Kueue does until there is quota."""
     waiting: bool
     """Whether it has a node, and its containers do not start for a reason that only Events tell."""
     trouble: Trouble | None
@@ -59,11 +62,12 @@ class PodView:
         return cls(
             name=metadata["name"],
             job=labels[NAME_LABEL],
-            cluster=labels.get(_CLUSTER_LABEL, ""),
-            gpus=_count(labels.get(GPUS_LABEL, "")),
-            cpus=sum(map(_cpus, (body.get("spec") or {}).get("containers", []))),
+            cluster=labels.get(CLUSTER_LABEL, ""),
+            gpus=gpus_of(labels),
+            cpus=sum(map(_cpus, _side_by_side(body.get("spec") or {}))),
             started=_scheduled_at(status),
             ended=_ended_at(status),
+            gated=any(map(_is_gate, status.get("conditions", []))),
             waiting=_waits(status) and "deletionTimestamp" not in metadata,
             trouble=trouble_of(body),
             loss=loss_of(body),
@@ -107,7 +111,8 @@ def trouble_of(pod: Object) -> Trouble | None:
         return None
     status = pod.get("status") or {}
     for condition in status.get("conditions", []):
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+        unscheduled = condition["type"] == "PodScheduled" and condition["status"] == "False"
+        if unscheduled and not _is_gate(condition):
             return Trouble(Cause.UNSCHEDULABLE, condition.get("message", ""))
     for container in _containers(status):
         if not _runs(container) and (killed := _killed(container)):
@@ -118,6 +123,11 @@ def trouble_of(pod: Object) -> Trouble | None:
     return None
 
 
+def _is_gate(condition: Object) -> bool:
+    gated = condition.get("reason") == "SchedulingGated" and condition["status"] == "False"
+    return gated and condition["type"] == "PodScheduled"
+
+
 def loss_of(pod: Object) -> Loss | None:
     """What ended a pod, or one of its containers, from without."""
     status = pod.get("status") or {}
@@ -125,7 +135,7 @@ def loss_of(pod: Object) -> Loss | None:
     if found is None:
         return None
     cause, words, at = found
-    of_head = pod["metadata"]["labels"].get(_NODE_TYPE_LABEL) == "head"
+    of_head = pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head"
     return Loss(cause, f"pod {pod['metadata']['name']}: {words}", of_head, at)
 
 
@@ -180,9 +190,11 @@ def _waits(status: Object) -> bool:
     return any(one.get("reason") in quiet for one in waiting)
 
 
-def _count(label: str) -> int:
-    """Anybody may label a pod."""
-    return int(label) if label.isdecimal() else 0
+def _side_by_side(spec: Object) -> list[Object]:
+    """The containers that run at the same time, native sidecars included."""
+    inits = spec.get("initContainers") or []
+    sidecars = [one for one in inits if one.get("restartPolicy") == "Always"]
+    return [*(spec.get("containers") or []), *sidecars]
 
 
 def _cpus(container: Object) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import Report
 from batchinference_operator.status.conditions import Verdict, conditions
 from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.times import time_of
 
 Status = dict[str, Any]
 
@@ -41,16 +41,26 @@ def build_status(previous: Status, generation: int, finding: Finding, now: str) 
         status |= _of_report(report, previous)
     if "progress" in status and finding.phase not in AT_WORK:
         status["progress"] = _at_rest(status["progress"])
-    if verdict.complete or verdict.failed:
-        # the driver's clock, or KubeRay's, may be ahead
-        end = min(ended_at(ray_job, report) or now, now, key=datetime.fromisoformat)
-        status.setdefault("completionTime", end)
+    if not (verdict.complete or verdict.failed):
+        status.pop("completionTime", None)  # it was invalid, and is not any more
+    else:
+        status.setdefault("completionTime", _end(status, ended_at(ray_job, report), now))
         if "progress" in status and report is None:
             # without the driver's last word nobody knows how much of it was done
             status["progress"].pop("percent", None)
     if verdict.complete and not (report and report.state.ended):
         status.pop("counts", None)  # an earlier report had them, and more rows were done since
     return status
+
+
+def _end(status: Status, told: str | None, now: str) -> str:
+    """The end that was told, unless it is before the beginning or after now: the clock is that of
+    the driver, or of KubeRay."""
+    times = told, status.get("startTime") or told, now
+    end, start, latest = (time_of(text or "") for text in times)
+    if end is None or start is None or latest is None or not start <= end <= latest:
+        return now
+    return str(told)
 
 
 def read_again(status: Status, generation: int) -> Status | None:
@@ -83,6 +93,18 @@ def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
     if report is not None and report.state.ended:
         return report.updated_at
     return ray_job.ended_at if ray_job is not None and ray_job.ended_at else None
+
+
+def understood(patch: Status) -> Status:
+    """A patch without the values of closed sets, which an older CustomResourceDefinition may not
+    know. The reasons of conditions, which are open, still say the same."""
+    left = {key: value for key, value in patch.items() if key != "phase"}
+    if "attempts" in left:
+        left["attempts"] = [
+            {key: value for key, value in attempt.items() if key not in ("cause", "rowsBefore")}
+            for attempt in left["attempts"]
+        ]
+    return left
 
 
 def merge_patch(old: Status, new: Status) -> Status:

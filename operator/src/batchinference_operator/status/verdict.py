@@ -11,6 +11,7 @@ from batchinference.spec.report import JobState, Report
 from batchinference_operator.status.conditions import Verdict
 from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.pods import PodView, Trouble
+from batchinference_operator.status.words import OF_NODE
 
 UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
 
@@ -67,10 +68,23 @@ def _under_way(
         return Phase.PENDING, Verdict("Queued", _queued(ray_job, words))
     phase, verdict = _stage(ray_job, report, before, words)
     trouble = next(_troubles(ray_job, pods, words), None)
+    gated = next((pod for pod in pods if pod.gated), None)
+    if gated is not None and trouble is None and not _moves(phase, report):
+        return Phase.PENDING, Verdict("Queued", _gated(ray_job, gated, words))
     if trouble is None:
         return phase, verdict
-    moving = phase in AT_WORK and not _waits_for_first_row(report)
-    return phase if moving else Phase.PENDING, Verdict(trouble.cause.value, trouble.message)
+    return phase if _moves(phase, report) else Phase.PENDING, Verdict(
+        trouble.cause.value, trouble.message
+    )
+
+
+def _moves(phase: Phase, report: Report | None) -> bool:
+    return phase in AT_WORK and not _waits_for_first_row(report)
+
+
+def _gated(ray_job: RayJobView, pod: PodView, words: Mapping[str, str]) -> str:
+    why = f": {words[ray_job.name]}" if ray_job.name in words else ""
+    return f"pod {pod.name} waits to be admitted by Kueue{why}"
 
 
 def _queued(ray_job: RayJobView, words: Mapping[str, str]) -> str:
@@ -88,7 +102,9 @@ def _troubles(
         if pod.trouble is not None:
             yield Trouble(pod.trouble.cause, f"pod {pod.name}: {pod.trouble.message}")
         elif pod.waiting and pod.name in words:
-            yield Trouble(Cause.CONTAINER_CONFIG, f"pod {pod.name}: {words[pod.name]}")
+            of_node = words[pod.name].startswith(OF_NODE)
+            cause = Cause.NODE_LOST if of_node else Cause.CONTAINER_CONFIG
+            yield Trouble(cause, f"pod {pod.name}: {words[pod.name]}")
 
 
 def _stage(

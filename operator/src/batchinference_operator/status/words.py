@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from batchinference_operator.status.observations import Object
 
+OF_NODE = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
+"""Reasons of warnings about a pod that lie with its node: they pass, or another node has none."""
 _KEEPS_FROM_STARTING = {
     "FailedMount",
     "FailedMapVolume",
-    "FailedAttachVolume",
     "FailedPrepareDynamicResources",
-    "NetworkNotReady",
-    "FailedCreatePodSandBox",
     "FailedCreatePodContainer",
     "Failed",
+    *OF_NODE,
 }
 """Reasons of warnings about a pod that has its node, but whose containers do not start."""
 
@@ -21,12 +21,18 @@ def warning_of(events: list[Object], *, of_pod: bool) -> str:
     """The words of the last Event, if it warns: what follows a warning tells that it is healed."""
     warns = [_warns(event, of_pod=of_pod) for event in events]
     telling = [
-        (_last_seen(event), warning, str(event.get("message", "")))
+        (_last_seen(event), warning, _words_of(event))
         for event, warning in zip(events, warns, strict=True)
         if warning or event.get("type") == "Normal"
     ]
     _, warning, words = max(telling, default=("", False, ""))
     return words if warning else ""
+
+
+def _words_of(event: Object) -> str:
+    """The message of an Event; behind its reason, where that decides what is to be done."""
+    reason, message = event.get("reason"), str(event.get("message", ""))
+    return f"{reason}: {message}" if reason in OF_NODE else message
 
 
 def _warns(event: Object, *, of_pod: bool) -> bool:

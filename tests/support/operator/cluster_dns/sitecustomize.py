@@ -10,7 +10,7 @@ _lookup = socket.getaddrinfo
 
 
 def _of_cluster(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
-    if str(host).endswith(".svc"):
+    if str(host).endswith(".svc.cluster.local."):
         host, port = os.environ["DASHBOARD_OF_TEST"].split(":")
     return _lookup(host, port, *rest, **options)
 

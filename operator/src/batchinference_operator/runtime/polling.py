@@ -1,0 +1,219 @@
+"""Polling drivers for their reports, apart from the workers that reconcile.
+
+A driver answers over the head of its Ray cluster, which belongs to the job's user: it may answer
+slowly, wrongly or not at all. So a reconcile reads the last answer and never waits for one; an
+answer that arrives puts the job on the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from batchinference_operator.runtime.driver import Answer, Driver
+from batchinference_operator.runtime.keys import Key
+from batchinference_operator.runtime.logs import about
+from batchinference_operator.runtime.queue import KeyedQueue
+from batchinference_operator.status.observations import RayJobView
+
+SLOTS, SLOTS_OF_NAMESPACE = 32, 4
+"""Drivers that are polled at a time, in all and in one namespace."""
+SLOW_SECONDS = 1.0
+"""A driver that takes longer to answer is polled less often."""
+FIRST_PAUSE, MAX_SLOW_PAUSE, MAX_PAUSE = 10.0, 40.0, 160.0
+"""Seconds until a driver is polled again that was slow, or did not answer. They double each time,
+up to the second for a slow one and up to the third for a silent one."""
+FORGET_SECONDS = 600.0
+"""How long an answer is kept that no reconcile asks for."""
+logger = logging.getLogger("batchinference.operator")
+
+
+class Polled(NamedTuple):
+    """A driver. One whose RayJob has ended, or that has a new head, is polled at once."""
+
+    job: Key
+    ray_job: str
+    cluster: str
+    head: str
+    ended: bool
+
+
+@dataclass
+class _Known:
+    """What is known of a driver. `token` is the one that it took last."""
+
+    ray_job: RayJobView
+    tokens: tuple[str, ...]
+    token: str = ""
+    answer: Answer | None = None
+    at: float = 0.0
+    used: float = 0.0
+    pause: float = 0.0
+    due: float = 0.0
+    pending: bool = False
+    stop: bool = False
+
+
+class Drivers(Protocol):
+    """What the controller needs of drivers. No call waits."""
+
+    answered: Callable[[Key], None]
+    """Is called with the job of each answer."""
+
+    @property
+    def slow(self) -> int:
+        """How many drivers are polled with backoff, and so do not count towards the pace."""
+
+    def latest(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], pace: float
+    ) -> Answer | None:
+        """The last answer, with its age; None before the first. The driver is polled again when
+        the last answer is `pace` seconds old."""
+
+    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+        """Ask a driver to commit what is under way and to end."""
+
+
+class DriverPolls:
+    """Polls drivers, with a bound for each namespace, so that none can slow down another's."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        clock: Callable[[], float] = time.monotonic,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.answered: Callable[[Key], None] = lambda _: None
+        self._driver, self._clock, self._count = driver, clock, count
+        self._known: dict[Polled, _Known] = {}
+        self._slow: set[Polled] = set()
+        self._queue: KeyedQueue[Polled] = KeyedQueue(lane=lambda polled: polled.job[0])
+        self._busy: Counter[str] = Counter()
+        self._held: defaultdict[str, deque[Polled]] = defaultdict(deque)
+
+    @property
+    def slow(self) -> int:
+        return len(self._slow)
+
+    def latest(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], pace: float
+    ) -> Answer | None:
+        polled, known = self._known_of(job, ray_job, tokens)
+        if not known.pending:
+            known.pending = True
+            due = max(known.due, known.at + pace) if known.answer else 0.0
+            self._queue.add_after(polled, max(0.0, due - self._clock()))
+        return replace(known.answer, age=self._clock() - known.at) if known.answer else None
+
+    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+        polled, known = self._known_of(job, ray_job, tokens)
+        known.stop = known.pending = True
+        self._queue.add(polled)
+
+    async def work(self) -> None:
+        """One of SLOTS workers; it ends when it is cancelled."""
+        while True:
+            polled = await self._queue.get()
+            namespace = polled.job[0]
+            if self._busy[namespace] >= SLOTS_OF_NAMESPACE:
+                if polled not in self._held[namespace]:
+                    self._held[namespace].append(polled)
+                self._queue.done(polled)
+                continue
+            self._busy[namespace] += 1
+            try:
+                with about(*polled.job):
+                    await self._poll(polled)
+            finally:
+                self._release(polled)
+
+    def _known_of(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]
+    ) -> tuple[Polled, _Known]:
+        """What is known of a driver, which is then the one that is forgotten last."""
+        polled = Polled(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
+        known = self._known.pop(polled, None) or _Known(ray_job, tokens)
+        self._known[polled] = known
+        known.ray_job, known.tokens, known.used = ray_job, tokens, self._clock()
+        self._forget()
+        return polled, known
+
+    def _release(self, polled: Polled) -> None:
+        """Let the next driver of the namespace be polled."""
+        namespace = polled.job[0]
+        self._queue.done(polled)
+        self._busy[namespace] -= 1
+        if held := self._held.get(namespace):
+            self._queue.add(held.popleft())
+        else:
+            self._held.pop(namespace, None)
+        if not self._busy[namespace]:
+            del self._busy[namespace]
+
+    async def _poll(self, polled: Polled) -> None:
+        known = self._known.get(polled)
+        if known is None:
+            return
+        if known.stop:
+            known.stop = known.pending = False
+            await self._stop(polled.job[0], known)
+            return
+        began = self._clock()
+        try:
+            answer = await self._ask(polled.job[0], known)
+        except Exception:
+            logger.exception("the driver's answer cannot be read")
+            answer = Answer(reached=False, problem="its answer cannot be read")
+        self._note(known, answer, self._clock() - began)
+        (self._slow.add if known.pause else self._slow.discard)(polled)
+        self.answered(polled.job)
+
+    async def _stop(self, namespace: str, known: _Known) -> None:
+        try:
+            for token in [known.token] if known.token else known.tokens:
+                await self._driver.stop(namespace, known.ray_job, token)
+        except Exception:
+            logger.exception("the driver cannot be asked to stop")
+
+    async def _ask(self, namespace: str, known: _Known) -> Answer:
+        """Ask with the token that was taken last, or else with each: the key may have changed."""
+        answer = Answer(reached=False)
+        for token in [known.token] if known.token else known.tokens:
+            answer = await self._driver.ask(namespace, known.ray_job, token)
+            known.token = token if answer.reached else ""
+            if not answer.unauthorized:
+                break
+        return answer
+
+    def _note(self, known: _Known, answer: Answer, seconds: float) -> None:
+        slow = seconds > SLOW_SECONDS
+        if answer.reached and not slow:
+            known.pause = 0.0
+        else:
+            longest = MAX_SLOW_PAUSE if answer.reached else MAX_PAUSE
+            known.pause = min(2 * known.pause or FIRST_PAUSE, longest)
+        if answer.problem and (known.answer is None or known.answer.problem != answer.problem):
+            level = logging.WARNING if answer.unauthorized else logging.INFO
+            logger.log(level, "the driver of %s %s", known.ray_job.name, answer.problem)
+        known.answer, known.at, known.pending = answer, self._clock(), False
+        known.due = known.at + known.pause
+        self._count(_result(answer, slow=slow))
+
+    def _forget(self) -> None:
+        """Answers of drivers that nobody asks for. The longest unused come first."""
+        limit = self._clock() - FORGET_SECONDS
+        for polled, known in list(self._known.items()):
+            if known.pending or known.used >= limit:
+                return
+            del self._known[polled]
+            self._slow.discard(polled)
+
+
+def _result(answer: Answer, *, slow: bool) -> str:
+    if answer.reached:
+        return "slow" if slow else "answered"
+    return "unauthorized" if answer.unauthorized else "failed"

@@ -1,0 +1,101 @@
+"""Pods whose containers ended by themselves.
+
+Ray's pods are never restarted: KubeRay deletes a pod whose container ended and creates another, so
+no container reports `CrashLoopBackOff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from batchinference.credentials import without_credentials
+from batchinference.spec.causes import Cause
+from batchinference.text import in_one_line
+from batchinference_operator.status.observations import NODE_TYPE_LABEL, Object
+from batchinference_operator.status.times import time_of
+
+MAX_HEAD_CRASHES = 5
+MAX_WORKER_CRASHES = 20
+"""Pods that may crash before the driver of an attempt starts. KubeRay replaces one every ten
+seconds and never gives up. A slow node makes a head time out once or twice."""
+_SIDECAR = "autoscaler"
+MAX_MESSAGE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A pod that ended by itself. `pod` is its uid."""
+
+    pod: str
+    cause: Cause
+    message: str
+    of_head: bool
+
+
+def crash_of(pod: Object) -> Crash | None:
+    """The crash of a pod, with its exit code and termination message; None for a pod that runs,
+    that was evicted, or whose containers ended because it was deleted."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    ended = _ended_container(status)
+    if ended is None or status.get("reason") or _was_deleted(metadata, ended[1]):
+        return None
+    name, state = ended
+    killed = state.get("reason") == "OOMKilled"
+    return Crash(
+        pod=metadata.get("uid") or metadata["name"],
+        cause=Cause.OUT_OF_MEMORY if killed else Cause.CRASH_LOOP,
+        message=f"pod {metadata['name']}: container {name} ended with {_exit(state)}",
+        of_head=metadata["labels"].get(NODE_TYPE_LABEL) == "head",
+    )
+
+
+def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
+    """The last crash, once so many pods have crashed that the attempt is given up; `pods` is how
+    many there are now. All workers end when their head does, so they count only where no head
+    has crashed."""
+    heads = [crash for crash in crashes if crash.of_head]
+    workers = [] if heads else [crash for crash in crashes if not crash.of_head]
+    most_workers = max(MAX_WORKER_CRASHES, 3 * pods)
+    for found, limit in ((heads, MAX_HEAD_CRASHES), (workers, most_workers)):
+        if len(found) >= limit:
+            return found[-1]
+    return None
+
+
+def describe(crashes: Sequence[Crash]) -> str:
+    """How many pods have crashed, and how the last one did."""
+    count = len(crashes)
+    pods = "1 pod has" if count == 1 else f"{count} pods have"
+    return f"{pods} ended before the driver started; the last: {crashes[-1].message}"
+
+
+def _ended_container(status: Object) -> tuple[str, Object] | None:
+    """The first container of Ray's that ended, or init container that failed."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind, []):
+            state = (container.get("state") or {}).get("terminated")
+            failed = kind == "containerStatuses" or (state and state.get("exitCode"))
+            if state and failed and container["name"] != _SIDECAR:
+                return container["name"], state
+    return None
+
+
+def _was_deleted(metadata: Object, state: Object) -> bool:
+    """Whether the pod was deleted before its container ended. `deletionTimestamp` is the end of the
+    grace period."""
+    deletion = time_of(metadata.get("deletionTimestamp", ""))
+    if deletion is None:
+        return False
+    finished = time_of(state.get("finishedAt", ""))
+    requested = deletion - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    return finished is None or finished >= requested
+
+
+def _exit(state: Object) -> str:
+    reason = f" ({state['reason']})" if state.get("reason") not in (None, "", "Error") else ""
+    message = in_one_line(without_credentials(state.get("message") or ""))
+    if len(message) > MAX_MESSAGE:
+        message = f"...{message[-MAX_MESSAGE:]}"
+    return f"exit code {state.get('exitCode')}{reason}" + (f": {message}" if message else "")

@@ -1,0 +1,185 @@
+"""Pods that end by themselves before the driver starts: KubeRay replaces them without end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.spec.causes import Cause
+from batchinference_operator.runtime.cache import Cache
+from batchinference_operator.status.crashes import (
+    MAX_HEAD_CRASHES,
+    MAX_MESSAGE,
+    MAX_WORKER_CRASHES,
+    Crash,
+    crash_of,
+)
+from batchinference_operator.status.observations import RayJobView
+from support.operator.harness import Harness
+from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
+from support.operator.reconcile_loop import ReconcileLoop
+from support.operator.virtual_time import in_virtual_time, until
+
+Object = dict[str, Any]
+AT = "2026-03-01T12:00:30Z"
+
+
+def ended_pod(name: str = "job-1-head", uid: str = "uid-1", **state: Any) -> Object:
+    """A pod whose container has ended. Further arguments are fields of the container's state."""
+    state = {"exitCode": 1, "reason": "Error", "finishedAt": AT, **state}
+    body = pod_body(name, containerStatuses=[{"name": "ray-head", "state": {"terminated": state}}])
+    body["metadata"]["uid"] = uid
+    return body
+
+
+def test_crash_has_exit_code_and_termination_message() -> None:
+    crash = crash_of(ended_pod(message="Traceback:\n  I am a user's ray.py\x1b[2J"))
+    assert crash == Crash(
+        "uid-1",
+        Cause.CRASH_LOOP,
+        "pod job-1-head: container ray-head ended with exit code 1: "
+        "Traceback: I am a user's ray.py[2J",
+        of_head=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "told"),
+    [
+        ({"exitCode": 0, "reason": "Completed"}, Cause.CRASH_LOOP, "exit code 0 (Completed)"),
+        (
+            {"exitCode": 137, "reason": "OOMKilled"},
+            Cause.OUT_OF_MEMORY,
+            "exit code 137 (OOMKilled)",
+        ),
+        ({"message": "x" * 5000}, Cause.CRASH_LOOP, "..." + "x" * MAX_MESSAGE),
+    ],
+)
+def test_any_end_of_a_container_is_a_crash(state: Object, cause: Cause, told: str) -> None:
+    crash = crash_of(ended_pod("job-1-worker", **state))
+    assert crash is not None
+    assert (crash.cause, crash.of_head) == (cause, False)
+    assert crash.message.endswith(told)
+
+
+def deleted(body: Object, at: str) -> Object:
+    marks = {"deletionTimestamp": at, "deletionGracePeriodSeconds": 5}
+    return {**body, "metadata": {**body["metadata"], **marks}}
+
+
+def of_sidecar(body: Object) -> Object:
+    status = body["status"]["containerStatuses"][0]
+    return {**body, "status": {"containerStatuses": [{**status, "name": "autoscaler"}]}}
+
+
+@pytest.mark.parametrize(
+    ("body", "crashed"),
+    [
+        (pod_body(containerStatuses=[{"name": "ray", "state": {"running": {}}}]), False),
+        (pod_body(initContainerStatuses=[
+            {"name": "wait", "state": {"terminated": {"exitCode": 0}}}]), False),
+        (pod_body(initContainerStatuses=[
+            {"name": "wait", "state": {"terminated": {"exitCode": 1}}}]), True),
+        (of_sidecar(ended_pod()), False),
+        ({**ended_pod(), "status": {**ended_pod()["status"], "reason": "Evicted"}}, False),
+        (deleted(ended_pod(), "2026-03-01T12:00:35Z"), False),
+        (deleted(ended_pod(), "2026-03-01T12:00:36Z"), True),
+    ],
+    ids=["runs", "init-done", "init-failed", "sidecar", "evicted", "deleted", "deleted-later"],
+)  # fmt: skip
+def test_deletion_and_eviction_are_no_crash(body: Object, crashed: bool) -> None:
+    assert (crash_of(body) is not None) == crashed
+
+
+def test_each_pod_counts_once_whatever_its_name() -> None:
+    cache = Cache()
+    cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
+    cache.set_ray_job(ray_job_body(**INITIALIZING))
+    for uid in ("a", "a", "b", "b"):
+        cache.pods.put(ended_pod(uid=uid))
+    cache.pods.drop(ended_pod(uid="c"))
+    observed = cache.observe(("team", "job"))
+    assert observed is not None
+    assert [crash.pod for crash in observed.crashes] == ["a", "b", "c"]
+
+
+def crashes(count: int, *, of_head: bool = True) -> tuple[Crash, ...]:
+    return tuple(
+        Crash(str(number), Cause.CRASH_LOOP, f"exit code {number}", of_head)
+        for number in range(count)
+    )
+
+
+def test_crash_before_the_driver_starts_is_reported() -> None:
+    loop = ReconcileLoop()
+    loop.start()
+    loop.crashes = crashes(1)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Pending", "CrashLoop")
+    assert loop.message == "1 pod has ended before the driver started; the last: exit code 0"
+    loop.set_kuberay_status(**RUNNING)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Starting", "Starting")
+
+
+@pytest.mark.parametrize(
+    ("limit", "of_head"), [(MAX_HEAD_CRASHES, True), (MAX_WORKER_CRASHES, False)]
+)
+def test_attempt_fails_after_so_many_crashes(limit: int, of_head: bool) -> None:
+    loop = ReconcileLoop()
+    loop.start()
+    loop.crashes = crashes(limit - 1, of_head=of_head)
+    loop.reconcile()
+    assert loop.phase == "Pending"
+    loop.crashes = crashes(limit, of_head=of_head)
+    loop.reconcile()
+    assert (loop.phase, loop.attempt["cause"]) == ("Failed", "CrashLoop")
+    assert f"exit code {limit - 1}" in loop.attempt["message"]
+    assert loop.reconcile().remove, "the RayJob does not go on"
+
+
+def test_head_that_ends_with_all_its_workers_is_no_crash_loop() -> None:
+    loop = ReconcileLoop()
+    loop.start()
+    workers = crashes(MAX_WORKER_CRASHES, of_head=False)
+    loop.crashes = (*crashes(1), *workers)
+    loop.reconcile()
+    assert loop.phase == "Pending"
+
+
+def test_crash_loop_is_retried_where_the_policy_says_so() -> None:
+    loop = ReconcileLoop(retry={"onCause": {"CrashLoop": "retry"}})
+    loop.start()
+    loop.crashes = crashes(MAX_HEAD_CRASHES)
+    loop.reconcile()
+    assert loop.phase == "Retrying"
+
+
+def test_failed_deletion_of_a_pod_is_no_refusal() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedDeleteHeadPod",
+               "message": 'FailedDeleteHeadPod\npods "job-1-head" not found'}  # fmt: skip
+    body = ray_job_body(rayClusterStatus={"conditions": [failure]})
+    assert RayJobView.of(body).no_pods == ""
+
+
+def test_message_of_a_refusal_is_one_line() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreateHeadPod",
+               "message": "FailedCreateHeadPod\npods is forbidden:\n  exceeded quota"}  # fmt: skip
+    body = ray_job_body(rayClusterStatus={"conditions": [failure]})
+    assert RayJobView.of(body).no_pods == "FailedCreateHeadPod pods is forbidden: exceeded quota"
+
+
+@in_virtual_time
+async def test_head_that_dies_at_start_ends_the_job_with_an_event(harness: Harness) -> None:
+    async with harness.recorded_operator():
+        await harness.start_job()
+        await harness.ray_job().start()
+        for number in range(MAX_HEAD_CRASHES):
+            harness.cluster.put(ended_pod(uid=f"uid-{number}", message="no ray"))
+            await until(lambda: harness.reason() == "CrashLoop")
+            harness.cluster.delete("Pod", "job-1-head")
+        await until(harness.is_finished)
+    reasons = {event["reason"]: event["note"] for event in harness.cluster.events.values()}
+    assert "exit code 1: no ray" in reasons["CrashLoop"]
+    assert "CrashLoop: 5 pods have ended" in reasons["Failed"]

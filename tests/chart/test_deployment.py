@@ -11,7 +11,7 @@ from batchinference import __version__
 from batchinference.spec import parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.runtime.settings import OperatorSettings
-from support.cluster.chart import Chart, container, one
+from support.cluster.chart import NAMESPACE, Chart, container, one
 
 Object = dict[str, Any]
 
@@ -108,6 +108,7 @@ def test_env_variables_are_read_by_the_operator(
         "api": {"qps": 20.5, "burst": 30},
         "logging": {"format": "plain", "level": "DEBUG"},
         "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3},
+        "clusterDomain": "corp.example",
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
@@ -115,6 +116,7 @@ def test_env_variables_are_read_by_the_operator(
     settings = OperatorSettings()
     assert settings.namespace_list == ["a", "b"]
     assert (settings.workers, settings.qps, settings.burst) == (4, 20.5, 30)
+    assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
+import yaml
+
 from support.cluster.chart import Chart
+from support.cluster.deployment import CHART
 
 Object = dict[str, Any]
 
@@ -38,3 +43,17 @@ def test_kuberay_does_not_change_the_operator(with_kuberay: Chart, chart: Chart)
     for manifest in chart.manifests():
         if manifest["kind"] != "Secret":  # its key is random
             assert named[manifest["kind"], manifest["metadata"]["name"]] == manifest
+
+
+def test_lock_file_is_that_of_the_dependencies() -> None:
+    """`helm dependency build` refuses one that is out of date, by this digest."""
+    files = ("Chart.yaml", "Chart.lock")
+    about, lock = (yaml.safe_load((CHART / name).read_text()) for name in files)
+    fields = ("name", "version", "repository", "condition")
+    asked, locked = (
+        [{name: one[name] for name in fields if name in one} for one in found["dependencies"]]
+        for found in (about, lock)
+    )
+    assert locked == [{k: v for k, v in one.items() if k != "condition"} for one in asked]
+    text = json.dumps([asked, locked], separators=(",", ":"))
+    assert lock["digest"] == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -27,6 +27,7 @@ EVERYTHING = {
     "commonLabels": {"team": "vision"},
     "image": {"repository": "registry.example/operator", "tag": "1.2.3", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "registry"}],
+    "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
     "watchNamespaces": ["a", "b"],
     "defaults": {"image": "registry.example/pipeline:1", "requests": {"cpu": 0.1}},
     "serviceAccount": {"annotations": {"example.com/role": "operator"}},

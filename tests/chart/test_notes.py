@@ -21,6 +21,7 @@ def notes(chart: Chart, directory: Path, *flags: str) -> str:
 def test_notes_of_all_namespaces_without_kuberay(chart: Chart, tmp_path: Path) -> None:
     text = notes(chart, tmp_path)
     assert "watches all namespaces" in text
+    assert "in any of them but default, the operator's own" in text
     assert "kubectl apply -f job.yaml" in text
     assert "kubectl wait --for=jsonpath='{.status.completionTime}'" in text
     assert "KubeRay is expected to run already" in text

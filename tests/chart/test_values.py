@@ -30,12 +30,14 @@ CHANGES: dict[str, Any] = {
     "commonLabels": {"marked": "yes"},
     "image.repository": "registry.example/marked",
     "image.tag": "marked",
+    "image.digest": "sha256:" + "77" * 32,
     "image.pullPolicy": "Always",
     "imagePullSecrets": [{"name": "marked"}],
     "crds.enabled": False,
     "crds.keep": False,
     "watchNamespaces": ["marked"],
     "defaults": {"image": "marked"},
+    "clusterDomain": "marked",
     "tokenKey.existingSecret": "marked",
     "rbac.create": False,
     "rbac.aggregate": False,
@@ -52,6 +54,7 @@ CHANGES: dict[str, Any] = {
     "metrics.service.port": 77,
     "metrics.service.annotations": {"marked": "yes"},
     "metrics.podMonitor.enabled": True,
+    "networkPolicy.enabled": True,
     "resources": {"limits": {"memory": "77Mi"}},
     "podAnnotations": {"marked": "yes"},
     "podLabels": {"marked": "yes"},
@@ -68,6 +71,8 @@ CHANGES: dict[str, Any] = {
 TESTED_ELSEWHERE = {
     "metrics.podMonitor.interval": "test_metrics.py",
     "metrics.podMonitor.labels": "test_metrics.py",
+    "networkPolicy.metricsFrom": "test_network_policy.py",
+    "networkPolicy.apiServerPorts": "test_network_policy.py",
     "kuberay.enabled": "test_kuberay.py",
     "serviceAccount.create": "test_roles.py: it requires a name",
 }
@@ -134,6 +139,9 @@ INVALID = [
     ({"image": {"name": "x"}}, "/image"),
     ({"image": {"repository": ""}}, "/image/repository"),
     ({"image": {"pullPolicy": "Often"}}, "/image/pullPolicy"),
+    ({"image": {"digest": "sha256:4f5c"}}, "/image/digest"),
+    ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
+    ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
     ({"crds": {"enabled": "yes"}}, "/crds/enabled"),
     ({"crds": {"install": True}}, "/crds"),
     ({"kuberay": {"enabled": 1}}, "/kuberay/enabled"),
@@ -176,6 +184,14 @@ def test_value_is_refused_by_name(chart: Chart, values: Object, message: str) ->
 def test_value_of_an_existing_service_account_requires_a_name(chart: Chart) -> None:
     message = "serviceAccount.name is required when serviceAccount.create is false"
     assert message in chart.refusal({"serviceAccount": {"create": False}})
+
+
+def test_image_digest_replaces_the_tag(chart: Chart) -> None:
+    digest = "sha256:" + "4f5c" * 16
+    image = {"repository": "registry.example/operator", "tag": "1", "digest": digest}
+    deployment = one(chart.manifests({"image": image}), "Deployment")
+    found = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert found == f"registry.example/operator@{digest}"
 
 
 def test_value_that_looks_like_a_number_stays_a_string(chart: Chart) -> None:

@@ -35,6 +35,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- define "bi.image" -}}
+{{- with .Values.image.digest -}}
+{{ $.Values.image.repository }}@{{ . }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
 {{- define "bi.keySecret" -}}
 {{- default (printf "%s-key" (include "bi.fullname" .)) .Values.tokenKey.existingSecret -}}
 {{- end -}}
@@ -57,7 +65,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [delete]
+  verbs: [delete, get]
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]

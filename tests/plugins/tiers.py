@@ -31,8 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("--long")
-    selected = [item for item in items if _is_selected(item, wanted)]
-    deselected = [item for item in items if item not in set(selected)]
+    selected: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        (selected if _is_selected(item, wanted) else deselected).append(item)
     config.hook.pytest_deselected(items=deselected)
     items[:] = selected
 

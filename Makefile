@@ -30,7 +30,8 @@ CHART := charts/batch-inference-operator
 
 # How often the benchmarks run each side in turns; the medians count.
 BENCH_ROUNDS ?= 3
-# Five jobs meet each kind of fault. CHAOS_JOBS=30 CHAOS_OPTIONS=--write writes docs/chaos.md.
+# Five jobs with two faults each meet each kind once.
+# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --write" writes docs/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
 CHAOS_OPTIONS ?=

@@ -8,7 +8,6 @@ from random import Random
 
 from chaos.faults import FAULTS, Fault
 
-FAULTS_PER_JOB = 3
 EARLY = 0.25
 """The share of jobs whose first fault comes before their first row."""
 
@@ -23,17 +22,20 @@ class Injection:
     early: bool = False
 
 
-def plans(count: int, seed: int) -> list[list[Injection]]:
-    """The plans of `count` jobs. Each fault is drawn once before any is drawn again."""
+def plans(count: int, faults: int, seed: int) -> list[list[Injection]]:
+    """Return the plans of `count` jobs, with `faults` injections each.
+
+    Each kind of fault is drawn once before any is drawn again.
+    """
     random = Random(seed)
     deck = _drawn(random)
-    return [list(_plan(deck, random)) for _ in range(count)]
+    return [list(_plan(deck, faults, random)) for _ in range(count)]
 
 
-def _plan(deck: Iterator[Fault], random: Random) -> Iterator[Injection]:
+def _plan(deck: Iterator[Fault], faults: int, random: Random) -> Iterator[Injection]:
     early = random.random() < EARLY
     yield Injection(next(deck), random.uniform(0, 12), random.randrange(1 << 30), early)
-    for _ in range(FAULTS_PER_JOB - 1):
+    for _ in range(faults - 1):
         yield Injection(next(deck), random.uniform(1, 10), random.randrange(1 << 30))
 
 

@@ -15,11 +15,12 @@ from chaos.jobs import Job
 from chaos.plans import Injection
 from chaos.proof import Proof, prove
 from support.cluster.kubectl import ENDED, Object
+from support.cluster.state import state
 from support.cluster.statuses import History
 
 LONGEST_START = 240.0
 """Seconds after which a fault no longer waits for the first row."""
-LONGEST_JOB = 900.0
+LONGEST_JOB = 420.0
 """Seconds after the last fault within which a job has to end."""
 LONGEST_SEARCH = 90.0
 """Seconds for which a fault waits for its target to exist."""
@@ -66,6 +67,8 @@ class Runner:
             self._inject(job, injection)
         self.site.store.open_gate(job.name)
         self._wait(lambda: self._has_ended(job), LONGEST_JOB)
+        if not self._has_ended(job):
+            self.say(state(self.site.jobs, self.site.operator, job.name))
         result = Result(job, began, time.monotonic(), self.history.last(job.name))
         result.faults = [one for one in self.injected if _concerns(one, result)]
         with self._quiet:

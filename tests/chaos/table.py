@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from chaos.inputs import ROWS
 from chaos.runner import Injected, Result
 
 _HEAD = """# What jobs have survived
 
-Recorded by `make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} CHAOS_OPTIONS=--write` on a cluster with
-KubeRay 1.6 and one node of two CPUs, on which {at_once} jobs ran at a time, from S3 to S3. Each has
-{rows} rows of input, of which one in a hundred raises an error. Three faults are injected into each
-job at random moments; faults of what all jobs share count for all jobs that were running. The jobs
-reach S3 through a proxy that cuts connections, delays requests and answers 503: one request in a
-hundred, and in a storm (`connections`) every other.
+Recorded by
+
+    make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} CHAOS_OPTIONS="--faults {faults} --write"
+
+on a cluster with KubeRay 1.6 and one node of two CPUs, on which {at_once} jobs ran at a time, from
+S3 to S3. Each job has {rows} rows of input, of which one in a hundred raises an error, and {faults}
+faults at random moments. A fault of what all jobs share counts for all running jobs. The jobs reach
+S3 through a proxy that cuts connections, delays requests and answers 503: one in a hundred
+requests, and in a storm (`connections`) every other one.
 
 {table}
 
@@ -24,7 +28,7 @@ input. *Rows done again* are counted by the first step of each job: rows that it
 once. *Attempts* are those of the status, with the causes of failed ones; KubeRay may also restart a
 driver within an attempt. Each run resumes with the rows that are missing.
 
-Faults: {faults}. Requests that the proxy spoilt: {spoilt}.
+Faults: {injected}. Requests that the proxy spoilt: {spoilt}.
 """
 COLUMNS = (
     "job", "reads, does, writes", "faults, and seconds after its start", "attempts",
@@ -32,16 +36,26 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def page(results: list[Result], spoilt: Counter[str], seed: int, at_once: int) -> str:
+@dataclass(frozen=True)
+class Options:
+    """The options of a run that its page repeats."""
+
+    seed: int
+    faults: int
+    at_once: int
+
+
+def page(results: list[Result], spoilt: Counter[str], options: Options) -> str:
     """Return the text of docs/chaos.md."""
     faults = Counter(one.fault for one in _faults(results))
     return _HEAD.format(
         jobs=len(results),
-        at_once=at_once,
+        at_once=options.at_once,
         rows=ROWS,
-        seed=seed,
+        seed=options.seed,
+        faults=options.faults,
         table=table(results),
-        faults=_listed(faults),
+        injected=_listed(faults),
         spoilt=_listed(spoilt),
     )
 

@@ -15,7 +15,7 @@ from chaos.faults import Site
 from chaos.jobs import jobs
 from chaos.plans import plans
 from chaos.runner import Runner
-from chaos.table import page
+from chaos.table import Options, page
 from support.cluster.deployment import ROOT
 from support.cluster.statuses import watched
 
@@ -38,13 +38,14 @@ def test_each_row_is_written_once_under_every_fault(
     site: Site, seed: int, say: Callable[[str], None], pytestconfig: pytest.Config
 ) -> None:
     count: int = pytestconfig.getoption("--jobs")
+    faults: int = pytestconfig.getoption("--faults")
     at_once: int = pytestconfig.getoption("--at-once")
-    say(f"seed {seed}, {count} jobs")
-    planned = plans(count, seed)
+    say(f"seed {seed}, {count} jobs, {faults} faults for each")
+    planned = plans(count, faults, seed)
     with watched(site.jobs) as history, ThreadPoolExecutor(at_once) as pool:
         runner = Runner(site, history, say)
         results = list(pool.map(runner.run, jobs(count), planned))
-    found = page(results, site.store.spoilt(), seed, at_once)
+    found = page(results, site.store.spoilt(), Options(seed, faults, at_once))
     print(found)
     if pytestconfig.getoption("--write"):
         PAGE.write_text(found)

@@ -6,7 +6,7 @@ from chaos.faults import FAULTS
 from chaos.plans import plans
 
 
-def test_five_jobs_get_every_kind_of_fault_for_any_seed() -> None:
+def test_two_faults_for_each_of_five_jobs_cover_every_kind() -> None:
     for seed in range(200):
-        planned = {injection.fault for plan in plans(5, seed) for injection in plan}
+        planned = {injection.fault for plan in plans(5, 2, seed) for injection in plan}
         assert planned == set(FAULTS), seed

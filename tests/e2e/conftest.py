@@ -22,6 +22,7 @@ from support.cluster.deployment import (
 from support.cluster.kubectl import Kubectl, run
 from support.cluster.object_store import ObjectStore
 from support.cluster.shared import shared
+from support.cluster.state import state
 from support.cluster.statuses import WatchingKubectl, watching
 from support.documents.minimal import document, python_step
 
@@ -49,23 +50,8 @@ def pytest_runtest_makereport(
     """Add the state of the cluster to the report of a failure."""
     report = yield
     if report.failed and (kubectl := getattr(item, "funcargs", {}).get("kubectl")):
-        report.sections.append(("cluster", _state(kubectl)))
+        report.sections.append(("cluster", state(kubectl, Kubectl(NAMESPACE))))
     return report
-
-
-def _state(kubectl: Kubectl) -> str:
-    operator = Kubectl(NAMESPACE)
-    found = []
-    for call in (
-        kubectl.picture,
-        lambda: kubectl("get", "events", "--sort-by=.lastTimestamp"),
-        lambda: operator("logs", "deployment/batchinference", "--tail=60"),
-    ):
-        try:
-            found.append(call()[-6000:])
-        except Exception as error:  # noqa: BLE001 - a part of a report may be missing
-            found.append(str(error))
-    return "\n".join(found)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,8 @@ PREFIXES = ("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-")
 def test_credential_of_any_shape_is_masked(
     secret: str, shape: str, before: str, after: str
 ) -> None:
+    if "://{}@" in shape:
+        secret = secret.replace("/", "-")  # without a user before it, a slash begins the path
     shown = without_credentials(f"{before} {shape.format(secret)} {after}")
     assert secret not in shown
     assert "***" in shown

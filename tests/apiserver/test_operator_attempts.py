@@ -49,6 +49,24 @@ def test_running_ray_job_is_deleted_before_retry(
     assert namespace.find("RayJob", "job-1") is None
 
 
+def test_changed_deadline_reaches_the_ray_job(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    played = begun(job, deadlines={"active": "1h", "pending": "1h"})
+    assert deadlines_of(played) == (7200, 7200)
+    namespace.patch("BatchInference", "job", {"spec": {"deadlines": {"active": "2h"}}})
+    soon("a later end", lambda: deadlines_of(played) == (10_800, 7200))
+    namespace.patch("BatchInference", "job", {"spec": {"deadlines": None}})
+    soon("no end", lambda: deadlines_of(played) == (None, None))
+    assert played.body["status"]["phase"] == "Running"
+
+
+def deadlines_of(played: PlayedJob) -> tuple[int | None, int | None]:
+    """The deadlines of its RayJob, in seconds."""
+    spec = played.ray_job["spec"]
+    return spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds")
+
+
 def test_resume_after_suspension_creates_a_new_ray_job(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import NAME_LABEL
+from batchinference.rendering import NAME_LABEL, Backstop
 from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.runtime.controller import Controller
 from batchinference_operator.runtime.gateway import Conflict
@@ -261,6 +261,13 @@ class FakeGateway:
         if self.cluster.get("RayJob", seen.name):
             self.cluster.patch("RayJob", seen.name, {"spec": {"ttlSecondsAfterFinished": 0}})
         self.end("release")
+
+    async def limit(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
+        await self.begin("limit")
+        found = self.cluster.get("RayJob", seen.name)
+        if found is not None and found["metadata"]["uid"] == seen.uid:
+            self.cluster.patch("RayJob", seen.name, {"spec": backstop.fields})
+        self.end("limit")
 
     async def remove(self, namespace: str, seen: RayJobView) -> None:
         await self.begin("remove RayJob")

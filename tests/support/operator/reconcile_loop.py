@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from batchinference.rendering import Backstop
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.clock import stamp
@@ -73,9 +74,13 @@ class ReconcileLoop:
             if body["kind"] == "RayJob":
                 made = ray_job_body(body["metadata"]["name"])
                 made["metadata"]["creationTimestamp"] = stamp(self.now)
+                made["spec"] |= Backstop.in_spec(body["spec"]).fields
                 self.ray_jobs.setdefault(body["metadata"]["name"], made)
         for seen in actions.release:
             self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0
+        if actions.backstop is not None:
+            seen, backstop = actions.backstop
+            self.ray_jobs[seen.name]["spec"] |= backstop.fields
         if actions.status is not None:
             self.status = actions.status
             self.phases.append(actions.status["phase"])

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
+from batchinference.rendering import Backstop
 from batchinference_operator.runtime.api_server import ApiServer
 from batchinference_operator.runtime.exchange import request
 from batchinference_operator.runtime.gateway import PAGE, Conflict, Refused
@@ -53,6 +54,7 @@ CALLS: dict[str, Call] = {
     "create": lambda gateway: gateway.create(body("RayJob")),
     "get": lambda gateway: gateway.ray_job(NAMESPACE, "job-1"),
     "release": lambda gateway: gateway.release(NAMESPACE, RAY_JOB),
+    "limit": lambda gateway: gateway.limit(NAMESPACE, RAY_JOB, Backstop(7200)),
     "remove": lambda gateway: gateway.remove(NAMESPACE, RAY_JOB),
     "patch status": lambda gateway: gateway.patch_status(NAMESPACE, "job", "41", PATCH),
     "warning": lambda gateway: gateway.warning(NAMESPACE, "Pod", "job-1-head"),
@@ -83,6 +85,9 @@ async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str,
         ("patch status", f"{JOBS}/job/status",
          {"metadata": {"resourceVersion": "41"}, "status": PATCH}),
         ("release", f"{RAY_JOBS}/job-1", {"spec": {"ttlSecondsAfterFinished": 0}}),
+        ("limit", f"{RAY_JOBS}/job-1",
+         {"metadata": {"uid": "uid-of-job-1"},
+          "spec": {"activeDeadlineSeconds": 7200, "preRunningDeadlineSeconds": None}}),
     ],
 )  # fmt: skip
 async def test_patches_are_merge_patches(
@@ -286,7 +291,7 @@ async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, mess
 
 async def test_missing_object_is_no_error(connect: Connect) -> None:
     gateway, _ = await connect(NOT_FOUND)
-    for call in ("get", "patch status", "release", "remove"):
+    for call in ("get", "patch status", "release", "limit", "remove"):
         assert await CALLS[call](gateway) is None, call
 
 

@@ -50,8 +50,6 @@ def test_running_report_does_not_decide_the_end() -> None:
         ("SubmissionFailed", Cause.SUBMISSION_FAILED),
         ("JobStatusCheckTimeoutExceeded", Cause.SUBMISSION_FAILED),
         ("JobDeploymentStatusTransitionGracePeriodExceeded", Cause.SUBMISSION_FAILED),
-        ("DeadlineExceeded", Cause.DEADLINE_EXCEEDED),
-        ("PreRunningDeadlineExceeded", Cause.DEADLINE_EXCEEDED),
         ("ValidationFailed", Cause.INVALID_SPEC),
         ("SomethingNew", Cause.APPLICATION),
         (None, Cause.APPLICATION),
@@ -59,6 +57,19 @@ def test_running_report_does_not_decide_the_end() -> None:
 )
 def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: Cause) -> None:
     assert cause_of(seen(reason=reason), None, ()) == (cause, "Traceback ...")
+
+
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
+@pytest.mark.parametrize("losses", [(), (KILLED, EVICTED)], ids=["no-loss", "losses"])
+@pytest.mark.parametrize(
+    "told", [None, report(rows=5), failure_report("Interrupted")], ids=["silent", "runs", "stopped"]
+)
+def test_deadline_of_kuberay_is_the_cause(
+    reason: str, losses: tuple[Loss, ...], told: Report | None
+) -> None:
+    cause, message = cause_of(seen(reason=reason, message="passed"), told, losses)
+    assert (cause, message.endswith(" by its deadlines: passed")) == (Cause.DEADLINE_EXCEEDED, True)
+    assert cause_of(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
 
 
 def test_deployment_status_is_used_without_reason_or_message() -> None:

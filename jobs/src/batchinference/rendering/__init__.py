@@ -1,5 +1,6 @@
 """From a BatchInference to the Kubernetes objects that run it. Pure: models in, plain dicts out."""
 
+from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.defaults import effective
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.names import (
@@ -22,6 +23,7 @@ __all__ = [
     "QUEUE_LABEL",
     "RAY_API_VERSION",
     "RAY_JOB",
+    "Backstop",
     "Names",
     "Owner",
     "config_map",

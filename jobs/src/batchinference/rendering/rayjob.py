@@ -1,6 +1,7 @@
 """The RayJob of one attempt.
 
-It is created once and never changed afterwards: Kueue writes into its spec.
+It is created once. Kueue writes into its spec, so the operator changes only its deadlines and its
+ttlSecondsAfterFinished afterwards, each by a patch of that field.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
+from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
@@ -56,6 +58,8 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
     if problems := check_cluster(job.spec, groups):
         raise SpecError(problems)
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
+    queue = job.spec.cluster.queue is not None
+    backstop = Backstop.of(job.spec.deadlines, queued=queue, counting=not queue)
     body = {
         "apiVersion": RAY_API_VERSION,
         "kind": RAY_JOB,
@@ -64,6 +68,7 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
             "submissionMode": "HTTPMode",
             "entrypoint": entrypoint(),
             "backoffLimit": 0,
+            **{name: seconds for name, seconds in backstop.fields.items() if seconds is not None},
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": max(KEEP_SECONDS, seconds_of(job.spec.ttl.cluster)),
             "rayClusterSpec": _ray_cluster(job, names, groups),

@@ -28,6 +28,10 @@ retry:
 | cause | retried | what it stands for |
 | --- | --- | --- |
 """
+_BACKSTOP = """
+`DeadlineExceeded` is also the cause of an attempt that KubeRay has ended because the operator was
+away when the deadline passed ([operations.md](operations.md#when-the-operator-is-away)).
+"""
 
 
 def lifecycle_page() -> str:
@@ -44,5 +48,5 @@ def lifecycle_page() -> str:
         f"{_INTRODUCTION}\n```mermaid\n{diagram()}\n```\n\n"
         f"| phase | what it says |\n| --- | --- |\n{phases}\n"
         f"| from | to | when |\n| --- | --- | --- |\n{steps}"
-        f"{_CAUSES}{causes}"
+        f"{_CAUSES}{causes}{_BACKSTOP}"
     )

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
+from batchinference.rendering import Backstop
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference_operator.reconcile.clock import age
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.status.attempts import current
+from batchinference_operator.status.observations import RayJobView
 
 
 @dataclass(frozen=True)
@@ -60,3 +62,14 @@ def of_attempt(
     if last is not None and limits.stall is not None:
         words = f"no row was finished for deadlines.stall {limits.stall}, since {last}: {why}"
         yield Deadline(seconds_of(limits.stall) - age(last, now), Cause.STALLED, words)
+
+
+def backstop_of(job: JobView, policies: Policies, seen: RayJobView, now: datetime) -> Backstop:
+    """When KubeRay is to end the RayJob of the attempt that goes on."""
+    attempt, queued = current(job.status) or {}, bool(seen.queue)
+    began, admitted = attempt.get("startTime", ""), attempt.get("admittedTime", "")
+    waited = max(0, round(age(began, now) - age(admitted, now))) if began and admitted else 0
+    # from the first row on, pods that are gated are additional ones
+    settled = not queued or "progressTime" in job.status
+    counting = settled and "queuedTime" not in attempt
+    return Backstop.of(policies.deadlines, queued=queued, counting=counting, waited=waited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Owner, token_secret
+from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Backstop, Owner, token_secret
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState, Report
@@ -18,7 +18,12 @@ from batchinference_operator.reconcile.beginning import (
     wait_for_name,
 )
 from batchinference_operator.reconcile.clock import age, stamp
-from batchinference_operator.reconcile.deadlines import Deadline, of_attempt, of_job
+from batchinference_operator.reconcile.deadlines import (
+    Deadline,
+    backstop_of,
+    of_attempt,
+    of_job,
+)
 from batchinference_operator.reconcile.ending import (
     POLL_SECONDS,
     attempt_failed,
@@ -279,7 +284,18 @@ def _within_time(
         return _attempt_out_of_time(job, policies, passed[0], finding, now)
     limits += of_job(job, policies, now, gpus_now(observed))
     lefts = [limit.left for limit in limits]
-    return Actions(status=job.status, again_after=min([pace, *lefts]))
+    change = _change_of_backstop(job, policies, finding.ray_job, now)
+    return Actions(status=job.status, again_after=min([pace, *lefts]), backstop=change)
+
+
+def _change_of_backstop(
+    job: JobView, policies: Policies, seen: RayJobView | None, now: datetime
+) -> tuple[RayJobView, Backstop] | None:
+    """When KubeRay is to end the attempt from now on; None where its RayJob says so already."""
+    if seen is None or seen.deleting:
+        return None
+    backstop = backstop_of(job, policies, seen, now)
+    return None if backstop == seen.backstop else (seen, backstop)
 
 
 def _why_no_row(finding: Finding) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from batchinference.rendering import Backstop
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.turns import Turn
 from batchinference_operator.status.crashes import Crash
@@ -117,7 +118,8 @@ class Observed:
 @dataclass(frozen=True)
 class Actions:
     """What to do, in this order: stop drivers, remove RayJobs, create objects, end the wait of a
-    finished RayJob's cluster, write the status, look again after some seconds."""
+    finished RayJob's cluster, change when KubeRay ends a RayJob, write the status, look again after
+    some seconds."""
 
     stop: tuple[RayJobView, ...] = ()
     """RayJobs whose drivers are to commit what is under way and end."""
@@ -126,6 +128,8 @@ class Actions:
     create: tuple[Object, ...] = ()
     release: tuple[RayJobView, ...] = ()
     """RayJobs that have ended, whose clusters need not be kept any longer."""
+    backstop: tuple[RayJobView, Backstop] | None = None
+    """When KubeRay is to end the RayJob that goes on, where that is not what its spec says."""
     status: Status | None = None
     """The status that should stand; None leaves it alone."""
     again_after: float | None = None

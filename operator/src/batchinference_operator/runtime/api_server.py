@@ -13,7 +13,7 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from batchinference.rendering import NAME_LABEL, RAY_API_VERSION, RAY_JOB
+from batchinference.rendering import NAME_LABEL, RAY_API_VERSION, RAY_JOB, Backstop
 from batchinference.spec.job import API_VERSION, KIND, PLURAL
 from batchinference_operator.runtime.exchange import (
     MERGE_PATCH,
@@ -144,6 +144,13 @@ class ApiServer:
     async def release(self, namespace: str, seen: RayJobView) -> None:
         await self._delete_cluster(namespace, seen)  # first: by the patch the RayJob is done with
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
+        path = _path(RAY_JOB, namespace, seen.name)
+        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
+        if not is_gone(status, answer):
+            raise_for(status, answer)
+
+    async def limit(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
+        patch = {"metadata": {"uid": seen.uid}, "spec": backstop.fields}
         path = _path(RAY_JOB, namespace, seen.name)
         status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
         if not is_gone(status, answer):

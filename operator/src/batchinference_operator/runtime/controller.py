@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 
-from batchinference.rendering import RAY_JOB
+from batchinference.rendering import RAY_JOB, Backstop
 from batchinference.spec.job import KIND
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.beginning import AWAY_SECONDS, away, refused
@@ -69,6 +69,9 @@ class Controller:
     """When the status of a job was written last that goes on."""
     away: dict[Key, datetime] = field(default_factory=dict)
     """Since when the API server has failed to make the objects of a job."""
+    limited: dict[Key, tuple[str, Backstop]] = field(default_factory=dict)
+    """The change of a backstop of which the RayJob does not tell yet, with its uid. It is asked for
+    once, because a policy of the cluster may refuse or alter it."""
     unwritten: set[Key] = field(default_factory=set)
     """Jobs whose objects were made before their status was written. A job whose objects are made
     again before that may be gone, which the writing of its status tells."""
@@ -136,6 +139,7 @@ class Controller:
             self.queue.forget(key)
             self.written.pop(key, None)
             self.away.pop(key, None)
+            self.limited.pop(key, None)
             self.unwritten.discard(key)
             await self._look_at_orphans(key)
             return
@@ -221,6 +225,7 @@ class Controller:
         for seen in actions.release:
             await self.gateway.release(job.namespace, seen)
             logger.info("released the cluster of %s", seen.name)
+        await self._limit(job, actions)
         if status is None:
             return actions.again_after
         if (held := self._held(job, actions, status)) > 0:
@@ -228,6 +233,24 @@ class Controller:
             return held
         await self._write(job, status)
         return actions.again_after
+
+    async def _limit(self, job: JobView, actions: Actions) -> None:
+        """Change when KubeRay ends a RayJob. The job goes on where that cannot be done."""
+        if actions.backstop is None:
+            self.limited.pop(job.key, None)
+            return
+        seen, backstop = actions.backstop
+        change = (seen.uid, backstop)
+        if self.limited.get(job.key) == change:
+            return
+        try:
+            await self.gateway.limit(job.namespace, seen, backstop)
+        except (Unreachable, Conflict) as words:
+            logger.warning("the deadlines of RayJob %s are not changed yet: %s", seen.name, words)
+            return
+        except Refused as words:
+            logger.warning("the deadlines of RayJob %s are not changed: %s", seen.name, words)
+        self.limited[job.key] = change
 
     async def _tell(self, job: JobView, words: Refused) -> None:
         """Why the objects of a job are not made. A server that is away has a while to come back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from batchinference.rendering import Backstop
 from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.status import Status
 
@@ -58,6 +59,10 @@ class Gateway(Protocol):
 
     async def release(self, namespace: str, seen: RayJobView) -> None:
         """End the wait of a finished RayJob's cluster, and delete it."""
+
+    async def limit(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
+        """Have KubeRay end a RayJob by these deadlines. What is gone is no error. Raises Conflict
+        and Refused."""
 
     async def remove(self, namespace: str, seen: RayJobView) -> None:
         """Delete a RayJob and its cluster. What is gone, or bears the name only, is no error."""

@@ -15,10 +15,10 @@ _OF_KUBERAY = {
     "SubmissionFailed": Cause.SUBMISSION_FAILED,
     "JobStatusCheckTimeoutExceeded": Cause.SUBMISSION_FAILED,
     "JobDeploymentStatusTransitionGracePeriodExceeded": Cause.SUBMISSION_FAILED,
-    "DeadlineExceeded": Cause.DEADLINE_EXCEEDED,
-    "PreRunningDeadlineExceeded": Cause.DEADLINE_EXCEEDED,
     "ValidationFailed": Cause.INVALID_SPEC,
 }
+_DEADLINES = ("DeadlineExceeded", "PreRunningDeadlineExceeded")
+"""KubeRay's reasons for an attempt that it has ended by the deadlines of the RayJob."""
 _HEAD_GONE = ("Ray head pod not found", "Ray job not found")
 """What KubeRay says when the head, which is where the driver runs, is not there any more."""
 _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:137|-9)\b")
@@ -35,11 +35,15 @@ def cause_of(
     """Why an attempt failed, and in which words.
 
     The driver knows best, unless all it saw was that pods went away under it. Then, and where it
-    said nothing, what befell the pods lately counts, that of the head first.
+    said nothing, KubeRay's deadlines count, and else what befell the pods lately, that of the head
+    first.
     """
     said = _said(report)
     if said is not None and said[0] not in _UNSPECIFIC:
         return said
+    if ray_job.reason in _DEADLINES:
+        words = "KubeRay has ended the attempt, as the operator had not by its deadlines"
+        return Cause.DEADLINE_EXCEEDED, f"{words}: {ray_job.message or ray_job.reason}"
     ended = ended_at(ray_job, report)
     end = seconds_of(ended) if ended else None
     lately = [loss for loss in losses if _led_to(loss, end)]

@@ -9,7 +9,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from batchinference.rendering import GPUS_LABEL, QUEUE_LABEL
+from batchinference.rendering import GPUS_LABEL, QUEUE_LABEL, Backstop
 from batchinference.spec.report import last_word_in
 from batchinference_operator.status.conditions import truncated
 
@@ -93,6 +93,8 @@ class RayJobView:
     begun yet to let it."""
     queue: str
     """The LocalQueue that it is in; empty where Kueue has no say."""
+    backstop: Backstop
+    """When KubeRay ends it by itself."""
     most_gpus: int | None
     """GPUs of all workers at their most; None where its spec says nothing of workers."""
     gpus_of_pod: int
@@ -126,6 +128,7 @@ class RayJobView:
             driven_since=ray.get("startTime") or status.get("startTime", ""),
             ended_at=status.get("endTime", ""),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            backstop=Backstop.in_spec(body.get("spec") or {}),
             suspended=bool(body.get("spec", {}).get("suspend"))
             or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
             most_gpus=most,

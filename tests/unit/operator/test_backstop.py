@@ -1,0 +1,263 @@
+"""The deadlines by which KubeRay ends an attempt that the operator has not ended."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.rendering import QUEUE_LABEL, Backstop
+from batchinference.rendering.backstop import GRACE_SECONDS
+from batchinference.spec.causes import Cause
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.reconcile.deadlines import of_attempt, of_job
+from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
+from batchinference_operator.status.pods import Loss, PodView
+from support.operator.harness import Harness
+from support.operator.objects import INITIALIZING, RUNNING, SETTINGS, job_body, pod_body
+from support.operator.reconcile_loop import ReconcileLoop
+from support.operator.virtual_time import in_virtual_time
+
+HOUR = 3600
+OUT_OF_TIME = {"jobDeploymentStatus": "Failed", "jobStatus": "RUNNING",
+               "message": "The RayJob has passed the activeDeadlineSeconds."}  # fmt: skip
+GATED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                         "message": "Scheduling is blocked"}]}  # fmt: skip
+
+
+def backstop(loop: ReconcileLoop) -> Backstop:
+    return Backstop.in_spec(loop.ray_job["spec"])
+
+
+def suspend(loop: ReconcileLoop) -> None:
+    """Kueue takes the place of the attempt back."""
+    loop.ray_job["spec"]["suspend"] = True
+    loop.ray_job["status"] = {"jobDeploymentStatus": "Suspended"}
+    loop.report = None
+
+
+def admit(loop: ReconcileLoop) -> None:
+    loop.ray_job["spec"]["suspend"] = False
+    loop.ray_job["status"] = {**INITIALIZING, "rayClusterName": "job-1-cluster"}
+
+
+@pytest.mark.parametrize("queue", [None, "gpu"])
+def test_new_ray_job_has_its_backstop_already(queue: str | None) -> None:
+    deadlines = {"pending": "30m", "active": "8h", "total": "24h"}
+    loop = ReconcileLoop(deadlines=deadlines, cluster={"queue": queue} if queue else {})
+    loop.plan()
+    loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
+    loop.ray_job["spec"]["suspend"] = queue is not None
+    assert [loop.reconcile(60).backstop for _ in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "expected"),
+    [
+        ({"active": "5h"}, Backstop(6 * HOUR)),
+        ({"active": "2h"}, Backstop(3 * HOUR)),
+        ({"active": "1h", "total": "30m"}, Backstop(5400)),
+        ({"active": "1h", "pending": "2h"}, Backstop(2 * HOUR, 3 * HOUR)),
+        ({}, Backstop()),
+    ],
+    ids=["raised", "lowered", "total", "pending", "none"],
+)
+def test_changed_deadlines_change_the_backstop(
+    deadlines: dict[str, str], expected: Backstop
+) -> None:
+    loop = ReconcileLoop(deadlines={"active": "1h"})
+    loop.run()
+    loop.spec["deadlines"] = deadlines
+    loop.reconcile(60)
+    assert (loop.phase, backstop(loop)) == ("Running", expected)
+    assert loop.reconcile().backstop is None
+
+
+def test_attempt_of_an_older_operator_gets_a_backstop() -> None:
+    loop = ReconcileLoop(deadlines={"active": "8h"})
+    loop.run()
+    del loop.ray_job["spec"]["activeDeadlineSeconds"]
+    loop.reconcile()
+    assert backstop(loop) == Backstop(9 * HOUR)
+
+
+def test_deleted_ray_job_is_not_changed() -> None:
+    loop = ReconcileLoop(deadlines={"active": "1h"})
+    loop.run()
+    loop.ray_job["metadata"]["deletionTimestamp"] = stamp(loop.now)
+    loop.spec["deadlines"] = {"active": "2h"}
+    assert loop.reconcile().backstop is None
+
+
+def test_queued_attempt_has_the_active_deadline_from_its_first_row() -> None:
+    loop = ReconcileLoop(cluster={"queue": "gpu"}, deadlines={"active": "8h", "pending": "1h"})
+    loop.plan()
+    loop.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
+    suspend(loop)
+    loop.reconcile()
+    admit(loop)
+    loop.reconcile(2 * HOUR)
+    assert backstop(loop) == Backstop()
+    loop.run(rows=5)
+    assert backstop(loop) == Backstop(active=11 * HOUR)
+    suspend(loop)
+    loop.reconcile(60)
+    assert backstop(loop) == Backstop(), "its pods may be gated again"
+
+
+class Play:
+    """An attempt under changes of all kinds, and the time from which KubeRay counts."""
+
+    def __init__(self, queue: str | None) -> None:
+        self.loop = ReconcileLoop(cluster={"queue": queue} if queue else {})
+        self.loop.plan()
+        self.loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
+        self.loop.set_kuberay_status(**INITIALIZING)
+        self.started: datetime = self.loop.now
+
+    def act(self, action: str, value: int) -> None:
+        loop = self.loop
+        held = bool(loop.ray_job["spec"].get("suspend"))
+        if action == "suspend" and not held:
+            suspend(loop)
+        elif action == "admit" and held:
+            admit(loop)
+            self.started = loop.now
+        elif action == "gate":
+            loop.pods = (PodView.of(pod_body("job-1-worker", **GATED)),)
+        elif action == "ungate":
+            loop.pods = ()
+        elif action == "rows" and not held:
+            loop.set_kuberay_status(**RUNNING)
+            loop.set_report(JobState.RUNNING, rows=value)
+        elif action in ("active", "pending", "total"):
+            loop.spec["deadlines"] = {**loop.spec.get("deadlines", {}), action: f"{value + 1}m"}
+        elif action == "never":
+            loop.spec["deadlines"] = {}
+        loop.reconcile(60 * value if action == "wait" else 1)
+
+    def operator_left(self) -> float:
+        """Seconds until the operator ends the attempt."""
+        body = {**job_body(status=self.loop.status), "spec": self.loop.spec}
+        job, policies = JobView.of(body), Policies.of(self.loop.spec, SETTINGS.defaults.limits)
+        ends = [
+            *of_attempt(job, policies, self.loop.now, ""),
+            *of_job(job, policies, self.loop.now),
+        ]
+        return min((end.left for end in ends), default=inf)
+
+    def kuberay_left(self) -> float:
+        """Seconds until KubeRay ends it."""
+        spec, status = self.loop.ray_job["spec"], self.loop.ray_job["status"]
+        if spec.get("suspend"):
+            return inf
+        starting = status["jobDeploymentStatus"] == "Initializing"
+        ends = (backstop(self.loop).active, backstop(self.loop).pre_running if starting else None)
+        gone = (self.loop.now - self.started).total_seconds()
+        return min((end - gone for end in ends if end is not None), default=inf)
+
+
+ACTIONS = ("suspend", "admit", "gate", "ungate", "rows", "active", "pending", "total", "never",
+           "wait", "wait")  # fmt: skip
+
+
+@given(
+    queue=st.sampled_from([None, "gpu"]),
+    actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 600)), max_size=15),
+)
+@settings(deadline=None, max_examples=300)
+def test_operator_always_ends_an_attempt_before_kuberay(
+    queue: str | None, actions: list[tuple[str, int]]
+) -> None:
+    play = Play(queue)
+    for action, value in actions:
+        play.act(action, value)
+        if play.loop.phase in ("Failed", "Retrying"):
+            return
+        assert play.kuberay_left() >= play.operator_left() + GRACE_SECONDS - 2
+
+
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
+@pytest.mark.parametrize("losses", [(), (Loss(Cause.NODE_LOST, "evicted", of_head=True),)])
+def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
+    reason: str, losses: tuple[Loss, ...]
+) -> None:
+    """The operator was away. The driver is still there, and pods of it have gone."""
+    loop = ReconcileLoop(deadlines={"active": "1h"})
+    loop.run()
+    loop.losses = losses
+    loop.set_kuberay_status(**OUT_OF_TIME, reason=reason, endTime=stamp(loop.now))
+    loop.reconcile(48 * HOUR)
+    assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
+    assert loop.attempt["cause"] == "DeadlineExceeded"
+    assert loop.message == (
+        "KubeRay has ended the attempt, as the operator had not by its deadlines: "
+        "The RayJob has passed the activeDeadlineSeconds."
+    )
+
+
+def test_success_wins_over_the_backstop() -> None:
+    loop = ReconcileLoop(deadlines={"active": "1h"})
+    loop.run()
+    loop.set_kuberay_status(**OUT_OF_TIME, reason="DeadlineExceeded", endTime=stamp(loop.now))
+    loop.set_report(JobState.SUCCEEDED, rows=10)
+    loop.reconcile(60)
+    assert loop.phase == "Succeeded"
+
+
+async def start(harness: Harness) -> None:
+    """Start a job with a deadline, and raise that."""
+    harness.cluster.apply(deadlines={"active": "1h"})
+    await harness.ray_job().start()
+    await harness.ray_job().step(**RUNNING)
+    assert spec_of(harness)["activeDeadlineSeconds"] == 2 * HOUR
+    harness.calls.clear()
+    harness.cluster.patch("BatchInference", "job", {"spec": {"deadlines": {"active": "5h"}},
+                                                    "metadata": {"generation": 2}})  # fmt: skip
+
+
+def spec_of(harness: Harness) -> dict[str, Any]:
+    spec: dict[str, Any] = harness.cluster.objects["RayJob", "job-1"]["spec"]
+    return spec
+
+
+@in_virtual_time
+async def test_raised_deadline_reaches_the_ray_job_at_once(harness: Harness) -> None:
+    async with harness.operator():
+        await start(harness)
+        before = spec_of(harness)
+        await asyncio.sleep(1)
+        assert spec_of(harness) == {**before, "activeDeadlineSeconds": 6 * HOUR}
+        await asyncio.sleep(4 * HOUR)
+    assert (harness.phase(), harness.count("limit")) == ("Starting", 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "most"),
+    [(Refused("403: denied by policy"), 1), (Unreachable("500: webhook"), HOUR),
+     (Conflict("the object has been modified"), HOUR)],
+    ids=["refused", "unreachable", "conflict"],
+)  # fmt: skip
+@in_virtual_time
+async def test_job_goes_on_where_its_ray_job_cannot_be_changed(
+    harness: Harness, fault: Exception, most: int
+) -> None:
+    async with harness.operator():
+        await start(harness)
+        harness.fail_call("limit", fault)
+        await asyncio.sleep(HOUR // 2)
+        assert harness.cluster.status()["observedGeneration"] == 2
+        assert 1 <= harness.count("limit") <= most
+        tried = harness.count("limit")
+        harness.gateway.before = harness.record
+        await asyncio.sleep(120)
+    once = isinstance(fault, Refused) and not isinstance(fault, Unreachable)
+    assert harness.count("limit") == tried + (0 if once else 1)

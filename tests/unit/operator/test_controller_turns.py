@@ -56,6 +56,20 @@ def at_creation_of(harness: Harness, name: str, action: Callable[[], None]) -> N
     harness.gateway = Gateway(harness.cluster)
 
 
+class NamespaceOfA(FakeGateway):
+    """The gateway to a cluster where job-a is in another namespace, which may have a `fault`."""
+
+    fault: Exception | None = None
+
+    async def ray_job(self, namespace: str, name: str) -> dict[str, Any] | None:
+        if name == "job-a-1" and self.fault is not None:
+            raise self.fault
+        return await super().ray_job(namespace, name)
+
+
+NO_ROLE = Refused("403: rayjobs.ray.io is forbidden")
+
+
 def count_live_ray_jobs(harness: Harness) -> list[int]:
     """The number of live RayJobs at each change of the cluster."""
     counts: list[int] = []
@@ -189,6 +203,45 @@ async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness
         assert live(harness) == ["job-a-1"]
         harness.cluster.delete("RayJob", "job-a-1", unseen=True)
         await until(lambda: harness.phase("job-b") == "Starting", 1000)
+
+
+@pytest.mark.parametrize("deleting", [False, True], ids=["left", "being-deleted"])
+@in_virtual_time
+async def test_lost_namespace_gives_its_turns_back(harness: Harness, deleting: bool) -> None:
+    harness.gateway = gateway = NamespaceOfA(harness.cluster)
+    async with harness.operator(settings=at_most(1)):
+        await start_a_and_queue_b(harness)
+        gateway.fault = NO_ROLE
+        harness.cluster.delete("BatchInference", "job-a")
+        if deleting:
+            marks = {"deletionTimestamp": "2026-03-01T12:30:00Z"}
+            harness.cluster.patch("RayJob", "job-a-1", {"metadata": marks})
+        await asyncio.sleep(DOUBT_SECONDS - 10)
+        assert harness.reason("job-b") == "WaitingForTurn", "the watch may still tell of it"
+        gateway.fault = Unreachable("500: no leader")
+        await asyncio.sleep(DOUBT_SECONDS)
+        assert harness.reason("job-b") == "WaitingForTurn"
+        gateway.fault = NO_ROLE
+        await until(lambda: harness.phase("job-b") == "Starting", 120)
+
+
+@in_virtual_time
+async def test_ray_job_that_is_seen_again_takes_its_turn_again(harness: Harness) -> None:
+    """The Role was deleted by mistake, and is back."""
+    harness.gateway = gateway = NamespaceOfA(harness.cluster)
+    async with harness.operator(settings=at_most(1)) as controller:
+        await start_a_and_queue_b(harness)
+        gateway.fault = NO_ROLE
+        harness.cluster.delete("BatchInference", "job-a")
+        await until(lambda: harness.phase("job-b") == "Starting", 2 * DOUBT_SECONDS)
+        gateway.fault = None
+        controller.hear(controller.cache.set_ray_job, harness.cluster.objects["RayJob", "job-a-1"])
+        harness.cluster.apply("job-c")
+        await run_job(harness, "job-b")
+        await asyncio.sleep(2 * DOUBT_SECONDS)
+        assert harness.reason("job-c") == "WaitingForTurn"
+        harness.cluster.delete("RayJob", "job-a-1", unseen=True)
+        await until(lambda: harness.phase("job-c") == "Starting", 2 * DOUBT_SECONDS)
 
 
 @in_virtual_time

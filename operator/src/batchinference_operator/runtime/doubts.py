@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.beginning import names_of
 from batchinference_operator.reconcile.model import Observed
 from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.gateway import Gateway
+from batchinference_operator.runtime.gateway import Gateway, Refused, Unreachable
 from batchinference_operator.runtime.keys import Key
 from batchinference_operator.status.attempts import number_of
 from batchinference_operator.status.observations import RayJobView
+
+logger = logging.getLogger("batchinference.operator")
 
 
 @dataclass
@@ -38,11 +41,18 @@ class Doubts:
 
     async def settle_orphans(self, key: Key) -> bool:
         """Look up the RayJobs of a job that is gone; returns whether there are any left. One that
-        is still being deleted waits for KubeRay, which is away: its cluster is removed."""
+        is still being deleted waits for KubeRay, which is away: its cluster is removed. One that
+        the operator may not read any more counts as gone: its namespace is, with the Role there."""
         for seen in self.cache.ray_jobs(key):
             if not self.cache.doubtful(key[0], seen.name):
                 continue
-            left = await self._looked_up(key, seen.name, seen)
+            try:
+                left = await self._looked_up(key, seen.name, seen)
+            except Unreachable:
+                raise
+            except Refused as words:
+                logger.warning("RayJob %s does not count any more: %s", seen.name, words)
+                left = self.cache.confirm(key, seen, None)
             if left is not None and left.deleting:
                 await self.gateway.remove(key[0], left)
         return bool(self.cache.ray_jobs(key))

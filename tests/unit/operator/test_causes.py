@@ -119,6 +119,12 @@ def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Caus
     assert cause_of(seen(), found_report, (loss,))[0] == cause
 
 
+def test_end_time_that_is_none_hides_no_loss() -> None:
+    """The API server takes it for a date-time."""
+    ended = seen(endTime="2026-03-01T12:00:00+99:99")
+    assert cause_of(ended, None, (KILLED,))[0] == Cause.OUT_OF_MEMORY
+
+
 def test_end_time_of_kuberay_counts_without_a_report() -> None:
     ended = seen()
     loss = replace(KILLED, at=seconds_of(ended.ended_at) - LOSS_SECONDS)

@@ -289,6 +289,17 @@ def test_time_of_a_hostile_report_is_not_the_end_of_the_job(time: str) -> None:
     assert (loop.phase, loop.status["completionTime"]) == ("Failed", stamp(loop.now))
 
 
+def test_hostile_time_in_a_ray_job_evades_no_deadline() -> None:
+    """The API server takes it for a date-time."""
+    loop = limited(active="1h")
+    loop.run()
+    time = "2026-03-01T12:00:00+99:99"
+    loop.set_kuberay_status(startTime=time, endTime=time, rayJobInfo={"startTime": time})
+    loop.report = None
+    loop.reconcile(3600)
+    assert state(loop) == EXPIRED
+
+
 def test_late_first_report_of_an_attempt_shows_its_rows() -> None:
     """The operator was away while the attempt worked."""
     loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})

@@ -48,6 +48,14 @@ def test_incomplete_status_has_empty_fields(status: Any) -> None:
     assert not seen.ended
 
 
+@pytest.mark.parametrize("time", ["2026-03-01T12:00:00+99:99", "2026-03-01t12:00:00z"])
+def test_time_that_only_the_api_server_takes_counts_as_absent(time: str) -> None:
+    seen = view(startTime=time, endTime=time, rayJobInfo={"startTime": time})
+    assert (seen.driven_since, seen.ended_at) == ("", "")
+    began = "2026-03-01T12:00:00Z"
+    assert view(startTime=began, rayJobInfo={"startTime": time}).driven_since == began
+
+
 def test_ended_ray_job_has_all_fields() -> None:
     message = {"reason": "AppFailed", "message": "boom", "rayClusterName": "job-1-raycluster-x"}
     seen = view(**SUCCEEDED, **message)

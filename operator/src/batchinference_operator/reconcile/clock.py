@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import inf
+
+from batchinference.spec.times import time_of
 
 
 def stamp(now: datetime) -> str:
@@ -11,6 +14,5 @@ def stamp(now: datetime) -> str:
 
 def age(text: str, now: datetime) -> float:
     """Seconds since a time stamp; without one, as if it were long ago."""
-    if not text:
-        return float("inf")
-    return (now - datetime.fromisoformat(text)).total_seconds()
+    time = time_of(text)
+    return inf if time is None else (now - time).total_seconds()

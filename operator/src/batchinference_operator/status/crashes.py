@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
+from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
 from batchinference_operator.status.observations import NODE_TYPE_LABEL, Object
-from batchinference_operator.status.times import time_of
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
@@ -85,10 +85,10 @@ def _ended_container(status: Object) -> tuple[str, Object] | None:
 def _was_deleted(metadata: Object, state: Object) -> bool:
     """Whether the pod was deleted before its container ended. `deletionTimestamp` is the end of the
     grace period."""
-    deletion = time_of(metadata.get("deletionTimestamp", ""))
+    deletion = time_of(metadata.get("deletionTimestamp") or "")
     if deletion is None:
         return False
-    finished = time_of(state.get("finishedAt", ""))
+    finished = time_of(state.get("finishedAt") or "")
     requested = deletion - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
     return finished is None or finished >= requested
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from batchinference.rendering import GPUS_LABEL, QUEUE_LABEL, Backstop
 from batchinference.spec.report import last_word_in
+from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import truncated
 
 Object = dict[str, Any]
@@ -60,6 +61,12 @@ def gpus_of(labels: dict[str, str]) -> int:
 
 
 MAX_DIGITS = 6
+
+
+def _time(told: Object, field: str) -> str:
+    """A time that users may write; empty where it is none, though the API server has taken it."""
+    text = str(told.get(field) or "")
+    return text if time_of(text) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +132,8 @@ class RayJobView:
             cluster=status.get("rayClusterName", ""),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
-            driven_since=ray.get("startTime") or status.get("startTime", ""),
-            ended_at=status.get("endTime", ""),
+            driven_since=_time(ray, "startTime") or _time(status, "startTime"),
+            ended_at=_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             backstop=Backstop.in_spec(body.get("spec") or {}),
             suspended=bool(body.get("spec", {}).get("suspend"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Self
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
+from batchinference.spec.times import time_of
 from batchinference_operator.status.observations import (
     CLUSTER_LABEL,
     NODE_TYPE_LABEL,
@@ -223,5 +223,8 @@ def _ended_at(status: Object) -> float | None:
 
 
 def seconds_of(stamp: str) -> float:
-    """Seconds since 1970 of a time stamp."""
-    return datetime.fromisoformat(stamp).astimezone(UTC).timestamp()
+    """Seconds since 1970 of a time stamp. Raises ValueError where it is none."""
+    time = time_of(stamp)
+    if time is None:
+        raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({stamp})")
+    return time.timestamp()

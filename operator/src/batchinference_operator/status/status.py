@@ -7,9 +7,9 @@ from typing import Any
 
 from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import Report
+from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import Verdict, conditions
 from batchinference_operator.status.observations import RayJobView
-from batchinference_operator.status.times import time_of
 
 Status = dict[str, Any]
 

@@ -13,8 +13,13 @@ from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.reconcile.beginning import names_of, refused, render
+from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.reconcile.ending import POLL_SECONDS
-from batchinference_operator.reconcile.following import REPORT_GRACE_SECONDS, wants_report
+from batchinference_operator.reconcile.following import (
+    REPORT_GRACE_SECONDS,
+    SILENCE_SECONDS,
+    wants_report,
+)
 from batchinference_operator.reconcile.looks import (
     IDLE_SECONDS,
     NO_PODS_SECONDS,
@@ -286,6 +291,22 @@ def test_silent_driver_is_reported_and_job_continues() -> None:
     running = observe_started(view(**RUNNING), report=report(rows=3), driver_reached=True)
     actions = act(observe_next(running, view(**RUNNING)))
     assert (phase(actions), reason(actions)) == ("Running", "DriverSilent")
+
+
+def test_driver_is_not_silent_in_its_first_minute() -> None:
+    """However long its cluster took: KubeRay's startTime is when it accepted the RayJob."""
+    loop = ReconcileLoop()
+    loop.start()
+    accepted = stamp(loop.now)
+    loop.reconcile(480)
+    began = {"startTime": accepted, "rayJobInfo": {"startTime": stamp(loop.now)}}
+    loop.set_kuberay_status(**RUNNING, **began)
+    reasons = []
+    for _ in range(3):
+        loop.reconcile()
+        reasons.append(loop.reason)
+        loop.now += timedelta(seconds=SILENCE_SECONDS / 2)
+    assert reasons == ["Starting", "Starting", "DriverSilent"]
 
 
 @pytest.mark.parametrize(

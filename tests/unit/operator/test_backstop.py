@@ -113,6 +113,14 @@ def test_queued_attempt_has_the_active_deadline_from_its_first_row() -> None:
     assert backstop(loop) == Backstop(), "its pods may be gated again"
 
 
+def test_hostile_time_in_a_status_changes_no_backstop() -> None:
+    loop = ReconcileLoop(deadlines={"total": "1h"})
+    loop.run()
+    loop.attempt["admittedTime"] = "2026-03-01T12:00:00+99:99"
+    loop.reconcile(60)
+    assert (loop.phase, backstop(loop)) == ("Running", Backstop(2 * HOUR))
+
+
 class Play:
     """An attempt under changes of all kinds, and the time from which KubeRay counts."""
 

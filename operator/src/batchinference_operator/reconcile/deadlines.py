@@ -10,6 +10,7 @@ from math import inf
 from batchinference.rendering import Backstop
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
+from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.clock import age
 from batchinference_operator.reconcile.model import JobView
 from batchinference_operator.reconcile.policies import Policies
@@ -64,11 +65,11 @@ def of_attempt(
         yield Deadline(seconds_of(limits.stall) - age(last, now), Cause.STALLED, words)
 
 
-def backstop_of(job: JobView, policies: Policies, seen: RayJobView, now: datetime) -> Backstop:
+def backstop_of(job: JobView, policies: Policies, seen: RayJobView) -> Backstop:
     """When KubeRay is to end the RayJob of the attempt that goes on."""
     attempt, queued = current(job.status) or {}, bool(seen.queue)
-    began, admitted = attempt.get("startTime", ""), attempt.get("admittedTime", "")
-    waited = max(0, round(age(began, now) - age(admitted, now))) if began and admitted else 0
+    began, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
+    waited = max(0, round((admitted - began).total_seconds())) if began and admitted else 0
     # from the first row on, pods that are gated are additional ones
     settled = not queued or "progressTime" in job.status
     counting = settled and "queuedTime" not in attempt

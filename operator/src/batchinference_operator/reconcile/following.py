@@ -284,17 +284,17 @@ def _within_time(
         return _attempt_out_of_time(job, policies, passed[0], finding, now)
     limits += of_job(job, policies, now, gpus_now(observed))
     lefts = [limit.left for limit in limits]
-    change = _change_of_backstop(job, policies, finding.ray_job, now)
+    change = _change_of_backstop(job, policies, finding.ray_job)
     return Actions(status=job.status, again_after=min([pace, *lefts]), backstop=change)
 
 
 def _change_of_backstop(
-    job: JobView, policies: Policies, seen: RayJobView | None, now: datetime
+    job: JobView, policies: Policies, seen: RayJobView | None
 ) -> tuple[RayJobView, Backstop] | None:
     """When KubeRay is to end the attempt from now on; None where its RayJob says so already."""
     if seen is None or seen.deleting:
         return None
-    backstop = backstop_of(job, policies, seen, now)
+    backstop = backstop_of(job, policies, seen)
     return None if backstop == seen.backstop else (seen, backstop)
 
 

@@ -206,10 +206,7 @@ def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
     loop.reconcile(48 * HOUR)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
     assert loop.attempt["cause"] == "DeadlineExceeded"
-    assert loop.message == (
-        "KubeRay has ended the attempt, as the operator had not by its deadlines: "
-        "The RayJob has passed the activeDeadlineSeconds."
-    )
+    assert loop.message == OUT_OF_TIME["message"]
 
 
 def test_success_wins_over_the_backstop() -> None:

@@ -50,6 +50,8 @@ def test_running_report_does_not_decide_the_end() -> None:
         ("SubmissionFailed", Cause.SUBMISSION_FAILED),
         ("JobStatusCheckTimeoutExceeded", Cause.SUBMISSION_FAILED),
         ("JobDeploymentStatusTransitionGracePeriodExceeded", Cause.SUBMISSION_FAILED),
+        ("DeadlineExceeded", Cause.DEADLINE_EXCEEDED),
+        ("PreRunningDeadlineExceeded", Cause.DEADLINE_EXCEEDED),
         ("ValidationFailed", Cause.INVALID_SPEC),
         ("SomethingNew", Cause.APPLICATION),
         (None, Cause.APPLICATION),
@@ -67,8 +69,8 @@ def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: C
 def test_deadline_of_kuberay_is_the_cause(
     reason: str, losses: tuple[Loss, ...], told: Report | None
 ) -> None:
-    cause, message = cause_of(seen(reason=reason, message="passed"), told, losses)
-    assert (cause, message.endswith(" by its deadlines: passed")) == (Cause.DEADLINE_EXCEEDED, True)
+    ended = seen(reason=reason, message="passed")
+    assert cause_of(ended, told, losses) == (Cause.DEADLINE_EXCEEDED, "passed")
     assert cause_of(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
 
 

@@ -15,10 +15,13 @@ _OF_KUBERAY = {
     "SubmissionFailed": Cause.SUBMISSION_FAILED,
     "JobStatusCheckTimeoutExceeded": Cause.SUBMISSION_FAILED,
     "JobDeploymentStatusTransitionGracePeriodExceeded": Cause.SUBMISSION_FAILED,
+    "DeadlineExceeded": Cause.DEADLINE_EXCEEDED,
+    "PreRunningDeadlineExceeded": Cause.DEADLINE_EXCEEDED,
     "ValidationFailed": Cause.INVALID_SPEC,
 }
 _DEADLINES = ("DeadlineExceeded", "PreRunningDeadlineExceeded")
-"""KubeRay's reasons for an attempt that it has ended by the deadlines of the RayJob."""
+"""KubeRay's reasons where it has ended the attempt by the deadlines of the RayJob, whatever befell
+its pods."""
 _HEAD_GONE = ("Ray head pod not found", "Ray job not found")
 """What KubeRay says when the head, which is where the driver runs, is not there any more."""
 _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:137|-9)\b")
@@ -42,8 +45,7 @@ def cause_of(
     if said is not None and said[0] not in _UNSPECIFIC:
         return said
     if ray_job.reason in _DEADLINES:
-        words = "KubeRay has ended the attempt, as the operator had not by its deadlines"
-        return Cause.DEADLINE_EXCEEDED, f"{words}: {ray_job.message or ray_job.reason}"
+        return _of_kuberay(ray_job)
     ended = ended_at(ray_job, report)
     end = seconds_of(ended) if ended else None
     lately = [loss for loss in losses if _led_to(loss, end)]

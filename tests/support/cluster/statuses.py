@@ -39,12 +39,24 @@ def _without_repetitions(values: list[Any]) -> list[Any]:
 class History(defaultdict[str, Statuses]):
     """The statuses of all BatchInferences of a namespace, by name."""
 
+    failure: Exception | None = None
+    """What ended the watch."""
+
     def __init__(self) -> None:
         super().__init__(Statuses)
 
     def last(self, name: str) -> Status:
         """Return the latest status; empty when there is none."""
+        assert self.failure is None, f"the watch has failed: {self.failure!r}"
         return self[name][-1] if self[name] else {}
+
+    def record(self, found: Object) -> None:
+        """Record the status of a BatchInference.
+
+        A watch that the API server ends with an error yields a Status instead: it is ignored.
+        """
+        if found["kind"] == "BatchInference":
+            self[found["metadata"]["name"]].append(found.get("status", {}))
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,19 @@ class _Watch(threading.Thread):
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
-        while not self._stopped.wait(0.5):
-            with subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            ) as self._process:
-                assert self._process.stdout is not None
-                for found in objects(self._process.stdout):
-                    name, status = found["metadata"]["name"], found.get("status", {})
-                    self.history[name].append(status)
+        try:
+            while not self._stopped.wait(0.5):
+                self._watch()
+        except Exception as error:  # noqa: BLE001 - raised where the history is read
+            self.history.failure = error
+
+    def _watch(self) -> None:
+        with subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as self._process:
+            assert self._process.stdout is not None
+            for found in objects(self._process.stdout):
+                self.history.record(found)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -426,7 +426,7 @@ class LimitedJobModel(JobModel):
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize(
     ("machine", "runs"),
-    [(JobModel, examples(2000, 375)), (LimitedJobModel, examples(666, 125))],
+    [(JobModel, examples(2000, 150)), (LimitedJobModel, examples(666, 50))],
     ids=["unlimited", "one-at-a-time"],
 )
 def test_job_reaches_its_right_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:

@@ -1,0 +1,27 @@
+"""The history of statuses outlives what an API server sends while it starts or stops."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.cluster.statuses import History, objects
+
+JOB = {"kind": "BatchInference", "metadata": {"name": "job"}, "status": {"phase": "Running"}}
+GONE = {"kind": "Status", "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410}
+
+
+def test_status_object_of_the_api_server_is_ignored() -> None:
+    history = History()
+    printed = "".join(json.dumps(found, indent=4) + "\n" for found in (GONE, JOB))
+    for found in objects(printed.splitlines(keepends=True)):
+        history.record(found)
+    assert history == {"job": [{"phase": "Running"}]}
+
+
+def test_failed_watch_fails_whoever_reads_the_history() -> None:
+    history = History()
+    history.failure = ValueError("no JSON")
+    with pytest.raises(AssertionError, match="the watch has failed: ValueError"):
+        history.last("job")

@@ -58,8 +58,8 @@ REPORT_GRACE_SECONDS = 60.0
 """How long the report of a RayJob that has ended is asked for before it is done without."""
 REPORT_MAX_AGE_SECONDS = 300.0
 """How old the last report may be: many slow drivers in one namespace are polled less often."""
-HEAD_GONE_SECONDS = 60.0
-"""How long a head that something has befallen may be silent before that ends its attempt."""
+LOST_PODS_SECONDS = 60.0
+"""How long after the loss of its head, or of all its workers, an attempt ends."""
 
 
 def ray_job_of(observed: Observed) -> RayJobView | None:
@@ -214,8 +214,11 @@ def _explained(
 
 def _hopeless(observed: Observed, seen: RayJobView, now: datetime) -> tuple[Cause, str] | None:
     """Why an attempt is given up that KubeRay would follow without end."""
-    if (gone := _head_gone(observed, seen, now)) is not None:
-        return gone.cause, gone.message
+    if seen.ended:
+        return None
+    then = now.timestamp() - LOST_PODS_SECONDS
+    if (lost := _lost_head(observed, then) or _lost_workers(observed, then)) is not None:
+        return lost.cause, lost.message
     if seen.driver_started or any(loss.of_head for loss in observed.losses):
         return None
     crash = crash_loop(observed.crashes, len(observed.pods_of_attempt))
@@ -226,14 +229,22 @@ def _unheard(observed: Observed, seen: RayJobView) -> bool:
     return seen.driver_started and not observed.driver_reached
 
 
-def _head_gone(observed: Observed, seen: RayJobView, now: datetime) -> Loss | None:
-    """What befell a head whose driver has been silent since. KubeRay waits without end for a head
-    pod that cannot end, because its node has no power."""
-    if seen.ended or observed.driver_reached or not observed.driver_polled:
+def _lost_head(observed: Observed, then: float) -> Loss | None:
+    """Return the loss of a head whose driver has been silent since. KubeRay waits without end for a
+    head pod that cannot end, because its node has no power."""
+    if observed.driver_reached or not observed.driver_polled:
         return None
-    then = now.timestamp() - HEAD_GONE_SECONDS
     heads = (loss for loss in observed.losses if loss.of_head)
     return next((loss for loss in heads if loss.at is not None and loss.at < then), None)
+
+
+def _lost_workers(observed: Observed, then: float) -> Loss | None:
+    """Return the loss of a worker if all workers were lost before a time, and their pods still
+    exist. KubeRay counts pods that cannot end as available, and does not replace them."""
+    workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended is None]
+    losses = [pod.loss for pod in workers]
+    lost = [loss for loss in losses if loss is not None and loss.at is not None and loss.at < then]
+    return lost[0] if lost and len(lost) == len(workers) else None
 
 
 def _of_silence(observed: Observed, seen: RayJobView, now: datetime) -> dict[str, str]:

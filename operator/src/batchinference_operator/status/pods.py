@@ -44,6 +44,7 @@ class PodView:
     job: str
     cluster: str
     """Its RayCluster. Another job of the same name has other clusters, and so has each attempt."""
+    is_head: bool
     gpus: int
     cpus: float
     started: float | None
@@ -63,6 +64,7 @@ class PodView:
             name=metadata["name"],
             job=labels[NAME_LABEL],
             cluster=labels.get(CLUSTER_LABEL, ""),
+            is_head=_is_head(metadata),
             gpus=gpus_of(labels),
             cpus=sum(map(_cpus, _side_by_side(body.get("spec") or {}))),
             started=_scheduled_at(status),
@@ -135,8 +137,12 @@ def loss_of(pod: Object) -> Loss | None:
     if found is None:
         return None
     cause, words, at = found
-    of_head = pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head"
-    return Loss(cause, f"pod {pod['metadata']['name']}: {words}", of_head, at)
+    message = f"pod {pod['metadata']['name']}: {words}"
+    return Loss(cause, message, _is_head(pod["metadata"]), at)
+
+
+def _is_head(metadata: Object) -> bool:
+    return bool(metadata["labels"].get(NODE_TYPE_LABEL) == "head")
 
 
 _Found = tuple[Cause, str, float | None]

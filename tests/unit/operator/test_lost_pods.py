@@ -1,0 +1,83 @@
+"""Pods on a node without power never end, and KubeRay waits for them without end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batchinference.spec.causes import Cause
+from batchinference_operator.reconcile.following import LOST_PODS_SECONDS
+from batchinference_operator.status.pods import Loss, PodView
+from support.operator.objects import placed, pod_body
+from support.operator.reconcile_loop import ReconcileLoop
+
+
+@pytest.fixture
+def loop() -> ReconcileLoop:
+    """A running job whose head was just marked for deletion by a taint of its node."""
+    loop = ReconcileLoop(retry={"backoff": {"initial": "1s"}})
+    loop.run()
+    loop.losses = (Loss(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp()),)
+    return loop
+
+
+def test_silent_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop) -> None:
+    loop.report = None
+    loop.reconcile(LOST_PODS_SECONDS)
+    assert loop.phases[-1] == "Running", "the head may still answer"
+    loop.reconcile(1)
+    assert loop.phases[-1] == "Retrying"
+    (attempt,) = loop.status["attempts"]
+    assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
+
+
+@pytest.mark.parametrize("of_head", [True, False], ids=["head-answers", "worker-lost"])
+def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
+    loop: ReconcileLoop, of_head: bool
+) -> None:
+    if not of_head:
+        loop.losses = tuple(replace(loss, of_head=False) for loss in loop.losses)
+        loop.report = None
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Running"
+
+
+def lost_worker(loop: ReconcileLoop) -> PodView:
+    """A worker that was just marked for deletion by a taint of its node."""
+    pod = PodView.of(pod_body("job-1-worker", **placed()))
+    return replace(pod, loss=Loss(Cause.NODE_LOST, "its node is gone", False, loop.now.timestamp()))
+
+
+def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
+    loop.losses, loop.pods = (), (lost_worker(loop),)
+    loop.reconcile(LOST_PODS_SECONDS)
+    assert loop.phases[-1] == "Running", "its node may come back"
+    loop.reconcile(1)
+    assert loop.phases[-1] == "Retrying"
+    (attempt,) = loop.status["attempts"]
+    assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
+
+
+@pytest.mark.parametrize("other", [{"loss": None}, {"loss": None, "started": None}])
+def test_attempt_continues_with_a_worker_that_is_left_or_starts(
+    loop: ReconcileLoop, other: dict[str, Any]
+) -> None:
+    lost = lost_worker(loop)
+    loop.losses, loop.pods = (), (lost, replace(lost, name="job-1-other", **other))
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Running"
+
+
+def test_ended_pods_of_lost_workers_are_replaced_by_kuberay(loop: ReconcileLoop) -> None:
+    loop.losses, loop.pods = (), (replace(lost_worker(loop), ended=loop.now.timestamp()),)
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Running"
+
+
+def test_end_seen_by_kuberay_wins_over_a_lost_head(loop: ReconcileLoop) -> None:
+    loop.report = None
+    loop.set_kuberay_status(jobStatus="SUCCEEDED", jobDeploymentStatus="Complete")
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] in ("Finalizing", "Succeeded")

@@ -13,7 +13,7 @@ from support.cluster.disruptions import second_node
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import WatchingKubectl
-from support.cluster.waits import CLUSTER_START, pod_bodies, wait_for_rows
+from support.cluster.waits import CLUSTER_START, pod_bodies, pods, wait_for_rows
 
 pytestmark = [pytest.mark.serial, pytest.mark.long("nodes"), pytest.mark.timeout(900)]
 Job = dict[str, Any]
@@ -120,7 +120,7 @@ def test_power_cut_of_the_workers_node_costs_at_most_one_attempt(
     name = create(job)
     rows = wait_for_rows(kubectl, name)
     nodes.only(nodes.second)
-    kubectl("delete", "pod", *where(kubectl, name, "worker"), "--wait=false")
+    kubectl("delete", "pod", *pods(kubectl, name, "worker"), "--wait=false")
     wait_until_ready_on(kubectl, name, "worker", nodes.second)
     wait_for_rows(kubectl, name, more_than=rows)
     survive(job, name)

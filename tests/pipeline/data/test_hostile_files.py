@@ -28,7 +28,7 @@ from PIL import Image
 from batchinference import pipeline
 from batchinference.pipeline import whole_files
 from batchinference.pipeline.open_image import FORMATS, open_image
-from batchinference.pipeline.readers import fields, lines
+from batchinference.pipeline.readers import fields, lines, webdataset
 from batchinference.pipeline.readers import parquet as parquet_reader
 from batchinference.pipeline.readers.base import MAX_COLUMNS
 from batchinference.pipeline.readers.nesting import MAX_DEPTH, check_depth
@@ -438,6 +438,23 @@ def test_members_with_fields_of_their_own_do_not_fill_the_memory(
     outcome = read_files("webdataset", tmp_path)
     assert list(outcome.bad) == [(0, last)]
     assert "more than 50 different fields" in outcome.bad[0, last]
+
+
+def test_samples_with_suffixes_of_their_own_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields, "MAX_FIELDS", 50)
+    monkeypatch.setattr(webdataset, "MAX_FIELDS", 90)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(200):
+            add_member(archive, f"{number}.suffix{number}", b"x")
+        add_member(archive, "last.suffix0", b"x")
+    opened = open_input("webdataset", tmp_path)
+    assert len(opened.file_rows.reader.columns() or []) == 91  # with the key
+    outcome = opened.read()
+    assert set(outcome.bad) == {(0, number) for number in range(140, 200)}
+    assert "more than 50 different fields" in outcome.bad[0, 140]
+    assert outcome.places[-1] == (0, 200)
 
 
 def test_objects_over_several_lines_are_read(tmp_path: Path) -> None:

@@ -33,13 +33,21 @@ class TooManyFields(ValueError):
 class Fields:
     """The fields of a file beside those that are known of other files."""
 
-    def __init__(self, known: pa.Schema) -> None:
+    def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
+        """`columns` are known as well, but for the fields within them."""
         self._known = {path for field in known for path in _paths(field, "")}
+        self._known |= {_path("", name) for name in columns}
         self._seen: set[str] = set()
 
     def add(self, schema: pa.Schema) -> None:
         """Raise TooManyFields if there would be too many."""
-        paths = {path for field in schema for path in _paths(field, "")}
+        self._add({path for field in schema for path in _paths(field, "")})
+
+    def add_columns(self, names: Iterable[str]) -> None:
+        """Add columns without the fields within them. Raises TooManyFields."""
+        self._add({_path("", name) for name in names})
+
+    def _add(self, paths: set[str]) -> None:
         seen = self._seen | (paths - self._known)
         if len(seen) > MAX_FIELDS:
             raise TooManyFields
@@ -47,10 +55,14 @@ class Fields:
 
 
 def _paths(field: pa.Field, above: str) -> Iterator[str]:
-    path = f"{above}/{field.name}"
+    path = _path(above, field.name)
     yield path
     for number in range(field.type.num_fields):
         yield from _paths(field.type.field(number), path)
+
+
+def _path(above: str, name: str) -> str:
+    return f"{above}/{name}"
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:

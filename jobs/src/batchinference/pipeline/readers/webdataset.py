@@ -22,7 +22,7 @@ from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.isolation import is_about_the_file
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.fields import Fields, TooManyFields, pieces
+from batchinference.pipeline.readers.fields import MAX_FIELDS, Fields, TooManyFields, pieces
 from batchinference.pipeline.readers.images import ImageReader
 from batchinference.pipeline.readers.inspection import inspected
 from batchinference.pipeline.readers.json import (
@@ -76,7 +76,8 @@ class WebdatasetReader:
         found = inspected(samples, lambda file: list(self._beginning(file)))
         first = [sample for _, there in found for sample in there]
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
-        self._names = list(dict.fromkeys(name for sample in first for name in sample.members))
+        names = list(dict.fromkeys(name for sample in first for name in sample.members))
+        self._names = names[:MAX_FIELDS]  # the others are columns where they are found
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = agreed_schema(part for line in lines for part in _small(sample_rows(line)))
@@ -102,7 +103,8 @@ class WebdatasetReader:
 
     def read(self, file: Address) -> Iterator[Chunk]:
         with opened(file) as source:
-            yield from self._tables(self._samples(source), Fields(self._json))
+            fields = Fields(self._json, [KEY, *self._names])
+            yield from self._tables(self._samples(source), fields)
 
     def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
         rows: list[Row] = []
@@ -163,6 +165,7 @@ class WebdatasetReader:
         if not rows:
             return
         try:
+            fields.add_columns(rows[0])
             yield pa.table(
                 {name: self._array(name, [row[name] for row in rows], fields) for name in rows[0]}
             )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.failures import BadInput, JobFailure
@@ -29,11 +27,11 @@ PIECE_ROWS = 32
 """The most rows of a table."""
 TABLE_BYTES = 64 << 20
 """About as many bytes are put into a table."""
-_DECODING = threading.Lock()
-"""A large picture takes much memory while it is decoded, and a task has one CPU."""
 HELD_ROWS = 64
 HELD_BYTES = 1 << 30
-"""Rows that a task fetches or holds at the same time, and the bytes that these may have."""
+"""Rows that a task fetches or holds at the same time, and the bytes that these may have. They are
+decoded one after the other, when their turn has come: pictures grow much larger then, and a task
+has one CPU."""
 _WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
 
 
@@ -45,24 +43,13 @@ class _Row:
     row: int = 0
     fetched: Future[Any] | None = None
 
-    @property
-    def value(self) -> Any:
-        return self.fetched.result() if self.fetched else None
-
-    @property
-    def error(self) -> BadRow | None:
-        if isinstance(self.piece, BadRow):
-            return self.piece
-        return BadRow(self.value) if isinstance(self.value, Exception) else None
-
     def held(self, most: int) -> int:
-        """Return the bytes of the value, or `most` if it is still being fetched."""
+        """Return the bytes of what was fetched, or `most` if it is still being fetched."""
         if self.fetched is None:
             return 0
         if not self.fetched.done() or self.fetched.exception() is not None:
             return most
-        value = self.fetched.result()
-        return value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
+        return sys.getsizeof(self.fetched.result())
 
 
 class ManifestReader:
@@ -118,7 +105,7 @@ class ManifestReader:
             if self._options.column not in piece.column_names:
                 raise BadInput(f"{file.uri} has no column '{self._options.column}'")
             for row, uri in enumerate(piece.column(self._options.column).to_pylist()):
-                yield _Row(piece, row, pool.submit(self._value, uri, file))
+                yield _Row(piece, row, pool.submit(self._fetched, uri, file))
 
     def _in_turn(self, begun: Iterator[_Row]) -> Iterator[_Row]:
         """Yield the rows in their order, with as many begun as HELD_BYTES has room for if each
@@ -135,12 +122,12 @@ class ManifestReader:
                 waiting.append(row)
             yield waiting.popleft()
 
-    def _value(self, uri: Any, file: Address) -> Any:
-        """What an address becomes, or the error of its row. Raises JobFailure."""
+    def _fetched(self, uri: Any, file: Address) -> bytes | Exception:
+        """What is behind an address, or the error of its row. Raises JobFailure."""
         try:
             if not uri or not isinstance(uri, str):
                 raise Gone(f"there is no address in column '{self._options.column}', but {uri!r}")
-            return self._decode(self._fetcher.fetch(uri, file))
+            return self._fetcher.fetch(uri, file)
         except Away as error:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_WAY_OUT})") from error
@@ -148,33 +135,50 @@ class ManifestReader:
         except Exception as error:
             if not is_about_the_file(error):
                 raise
-            return error  # whatever a decoder raises, the row is bad
+            return error
+
+    def _value(self, row: _Row) -> Any | BadRow:
+        """What a row gets in its column, or why it is bad."""
+        if row.fetched is None:
+            return row.piece
+        content = row.fetched.result()
+        if isinstance(content, Exception):
+            return BadRow(content)
+        try:
+            return self._decode(content)
+        except Exception as error:
+            if not is_about_the_file(error):
+                raise
+            return BadRow(error)  # whatever a decoder raises, the row is bad
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
-            with _DECODING:
-                return pixels.decode(content, self._options)
+            return pixels.decode(content, self._options)
         return content.decode() if self._options.decode == "text" else content
 
     def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
         """The rows with what was fetched for them."""
-        ready: list[_Row] = []
+        ready: list[tuple[_Row, Any]] = []
+        size = 0
         for row in rows:
-            full = sum(one.held(0) for one in ready) >= TABLE_BYTES
-            if ready and (full or row.piece is not ready[0].piece or row.error is not None):
+            value = self._value(row)
+            bad = isinstance(value, BadRow)
+            if ready and (bad or size >= TABLE_BYTES or row.piece is not ready[0][0].piece):
                 yield self._with_column(ready)
-                ready = []
-            if row.error is not None:
-                yield row.error
+                ready, size = [], 0
+            if bad:
+                yield value
             else:
-                ready.append(row)
+                ready.append((replace(row, fetched=None), value))  # what was fetched can go
+                size += getattr(value, "nbytes", None) or sys.getsizeof(value)
         if ready:
             yield self._with_column(ready)
 
-    def _with_column(self, ready: list[_Row]) -> pa.Table:
+    def _with_column(self, ready: list[tuple[_Row, Any]]) -> pa.Table:
         """Return neighbouring rows of a piece with their values."""
-        rows = ready[0].piece.slice(ready[0].row, len(ready))
-        values = self._to_arrow([row.value for row in ready])
+        first_row = ready[0][0]
+        rows = first_row.piece.slice(first_row.row, len(ready))
+        values = self._to_arrow([value for _, value in ready])
         return rows.append_column(self._options.decode, values)
 
     def _to_arrow(self, values: list[Any]) -> pa.Array:

@@ -1,0 +1,85 @@
+"""A task of a manifest holds few pictures at a time, however large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.readers import manifest, pixels
+from batchinference.pipeline.readers.fetch import Fetcher
+from batchinference.pipeline.readers.manifest import ManifestReader
+from batchinference.pipeline.storage import Address
+from batchinference.spec.read import ManifestOptions
+
+SIDE = 100
+PICTURE_BYTES = 3 * SIDE**2
+
+
+class Picture(np.ndarray):
+    """Pixels, counted while they are in memory."""
+
+    alive = 0
+
+    def __array_finalize__(self, _: Any) -> None:
+        Picture.alive += 1
+
+    def __del__(self) -> None:
+        Picture.alive -= 1
+
+
+class Content(bytes):
+    """Fetched bytes, counted while they are in memory."""
+
+    alive = 0
+
+    def __new__(cls) -> Content:
+        cls.alive += 1
+        return super().__new__(cls, 1000)
+
+    def __del__(self) -> None:
+        Content.alive -= 1
+
+
+def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of the tables of a manifest of 26 pictures."""
+    patch.setattr(Fetcher, "fetch", lambda *_: Content())
+    patch.setattr(pixels, "decode", decode)
+    patch.setattr(manifest, "TABLE_BYTES", 2 * PICTURE_BYTES)
+    pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), path / "a.parquet")
+    file = Address(str(path / "a.parquet"))
+    reader = ManifestReader(ManifestOptions(decode="image"))
+    reader.prepare([file])
+    return [table.num_rows for table in reader.read(file)]
+
+
+def test_pictures_are_decoded_when_their_table_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def decode(*_: Any) -> np.ndarray:
+        seen.append(Picture.alive)
+        return Picture((SIDE, SIDE, 3), np.uint8)
+
+    assert read(tmp_path, decode, monkeypatch) == [2] * 13
+    assert max(seen) <= 3, "those of a table, and the one behind it"
+
+
+def test_what_was_fetched_goes_when_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def decode(*_: Any) -> np.ndarray:
+        seen.append(Content.alive)
+        return np.zeros((1, 1, 3), np.uint8)
+
+    monkeypatch.setattr(manifest, "HELD_ROWS", 4)
+    assert read(tmp_path, decode, monkeypatch) == [26]
+    assert max(seen) <= 4 + 2, "those that wait, the one that is decoded, and the one before it"

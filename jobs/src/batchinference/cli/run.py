@@ -112,13 +112,16 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
     from batchinference.pipeline.engine import connected, embedded, ray_files
     from batchinference.pipeline.job import JobRun
     from batchinference.pipeline.nodes import check_nodes
+    from batchinference.pipeline.own_modules import names_code
     from batchinference.pipeline.supervise import stop_on_signals
 
     with Display() as display, stop_on_signals() as stop:
         publish = _publisher(display.show, options.report_directory)
         if options.address is not None:
             display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")
-            with connected(options.address) as nodes:
+            code = str(directory) if names_code(job.spec) else None
+            quiet = not options.verbose and options.report_directory is None
+            with connected(options.address, code, quiet=quiet) as nodes:
                 check_nodes(plan, nodes)
                 report = JobRun(job, plan, publish, stop).run()
         else:

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,13 +17,20 @@ from typing import Any
 
 import ray
 from ray._private import auto_init_hook
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from batchinference.pipeline.failures import Interrupted, JobFailure, cause_of
+from batchinference.pipeline.own_modules import copied_modules
 from batchinference.plan.writing import with_writers
 
 Resources = dict[str, float]
+CONNECT_SECONDS = 10.0
+_TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+"""Variables by which a user gives Ray a token."""
 _BASE = 28
 """Characters that the path before Ray's directory may have: paths of sockets have 104 at most."""
 
@@ -138,13 +146,56 @@ def _init(**arguments: Any) -> None:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[list[dict[str, Any]]]:
-    """An existing Ray cluster. Yields its nodes. Raises JobFailure when there is none."""
-    _init(address=address, log_to_driver=True)
+def connected(
+    address: str, directory: str | None, *, quiet: bool
+) -> Iterator[list[dict[str, Any]]]:
+    """An existing Ray cluster. Yields its nodes.
+
+    The modules in `directory`, if any, can be imported here and by its workers. `quiet` keeps what
+    Ray prints in a file. Raises JobFailure when there is no such cluster.
+    """
+    here = _reach(address)
+    with _stderr_to_file() if quiet else nullcontext():
+        if here or os.environ.keys() & _TOKENS:
+            # as Ray does for 'auto'; a token in a file is not sent to other machines unasked
+            maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        with copied_modules(directory) if directory else nullcontext() as modules:
+            if directory and modules:
+                importable(directory)
+            _connect(address, {"working_dir": modules} if modules else None, quiet)
+        try:
+            yield ray.nodes()
+        finally:
+            ray.shutdown()
+
+
+def _reach(address: str) -> bool:
+    """Whether HOST:PORT is on this machine. Raises JobFailure when nothing answers there, for which
+    Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return False
     try:
-        yield ray.nodes()
-    finally:
-        ray.shutdown()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as connection:
+            return bool(connection.getpeername()[0] == connection.getsockname()[0])
+    except (OSError, OverflowError) as error:
+        raise JobFailure(
+            f"--address: nothing answers at {address} ({error}). Give the HOST:PORT of the "
+            "cluster's GCS, usually port 6379 of its head"
+        ) from None
+
+
+def _connect(address: str, environment: dict[str, str] | None, quiet: bool) -> None:
+    try:
+        _init(address=address, log_to_driver=not quiet, runtime_env=environment)
+    except JobFailure as failure:
+        if "InvalidAuthToken" not in failure.message:
+            raise
+        raise JobFailure(
+            f"--address: the Ray cluster at {address} rejects the token, or has got none. Set "
+            "RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_MODE=token to send the one in "
+            "~/.ray/auth_token"
+        ) from None
 
 
 def spilled_bytes() -> int | None:

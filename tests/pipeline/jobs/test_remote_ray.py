@@ -1,0 +1,139 @@
+"""`run --address` on a Ray cluster that is there already, which asks for a token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchinference.pipeline import engine
+from batchinference.pipeline.own_modules import copied_modules
+from support.jobs.command import PROGRAM, Command, wait_until
+from support.jobs.on_ray import job_document, write_lines
+from support.outputs.rows import rows_of
+
+pytestmark = [pytest.mark.timeout(600)]
+TOKEN = secrets.token_hex(32)
+STEP = {"name": "up", "python": {"callable": "steps:up"}}
+STEPS = """
+from letters import up as up_one
+
+def up(batch):
+    return {"up": [up_one(text) for text in batch["text"]]}
+"""
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[str]:
+    """The address of a Ray with a token, in whose directory there are no modules."""
+    with tempfile.TemporaryDirectory(prefix="ray-") as files:
+        (Path(files) / "home").mkdir()
+        program = str(PROGRAM.with_name("ray"))
+        command = [
+            *(program, "start", "--head", "--block", "--port=0", "--num-cpus=3"),
+            *("--labels=batchinference.dev/group=cpu", "--include-dashboard=false"),
+            *(f"--temp-dir={files}/r", "--object-store-memory=100000000", "--disable-usage-stats"),
+        ]
+        log = Path(files) / "log"
+        env = {**os.environ, "HOME": f"{files}/home", "RAY_AUTH_TOKEN": TOKEN,
+               "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}  # fmt: skip
+        with log.open("w") as output:
+            process = subprocess.Popen(command, cwd=files, env=env, stdout=output, stderr=output)
+        try:
+            wait_until(lambda: "Ray runtime started" in log.read_text(), log.name, 300)
+            current = Path(files) / "r" / "ray_current_cluster"
+            yield current.read_text().strip()
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def job_in(directory: Path) -> None:
+    """Write a job, its input and its modules, one of which is a package."""
+    source = write_lines(directory / "in", {"a.txt": ["x", "y"]})
+    job = job_document("remote", source, directory / "out", steps=[STEP])
+    (directory / "job.yaml").write_text(yaml.safe_dump(job))
+    (directory / "steps.py").write_text(STEPS)
+    (directory / "letters").mkdir()
+    (directory / "letters" / "__init__.py").write_text("up = str.upper\n")
+
+
+def test_job_with_modules_runs_on_a_ray_that_wants_a_token(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    job_in(tmp_path)
+    run = ["run", "--address", head, "job.yaml"]
+    refused = Command(run, tmp_path, {"RAY_AUTH_TOKEN": secrets.token_hex(32)}).run(timeout=300)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines() == [
+        f"remote: connecting to Ray at {head}",
+        f"remote: --address: the Ray cluster at {head} rejects the token, or has got none. Set "
+        "RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_MODE=token to send the one in "
+        "~/.ray/auth_token",
+    ]
+    done = Command(run, tmp_path, {"RAY_AUTH_TOKEN": TOKEN}).run(timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [row["up"] for row in rows_of(tmp_path / "out")] == ["X", "Y"]
+    assert "INFO" not in done.stderr
+
+
+def test_address_where_nothing_answers_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        job_in(tmp_path)
+        done = Command(["run", "--address", address, "job.yaml"], tmp_path).run()
+    assert done.returncode == 1
+    _, line = done.stderr.splitlines()
+    assert line.startswith(f"remote: --address: nothing answers at {address} ([Errno ")
+
+
+@pytest.mark.parametrize(
+    ("here", "variables", "sent"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (False, {"RAY_AUTH_TOKEN": "a"}, True),
+        (False, {"RAY_AUTH_TOKEN_PATH": "a"}, True),
+    ],
+)
+def test_token_in_a_file_is_not_sent_to_another_machine(
+    here: bool, variables: dict[str, str], sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(engine, "_reach", lambda _: here)
+    monkeypatch.setattr(engine, "maybe_enable_token_auth_if_token_available",
+                        lambda **_: asked.append(True))  # fmt: skip
+    monkeypatch.setattr(engine.ray, "init", lambda **_: None)
+    monkeypatch.setattr(engine.ray, "nodes", list)
+    monkeypatch.setattr(engine.ray, "shutdown", lambda: None)
+    with engine.connected("head:6379", None, quiet=False) as nodes:
+        assert nodes == []
+    assert bool(asked) == sent
+
+
+def test_modules_are_sent_and_nothing_else(tmp_path: Path) -> None:
+    job_in(tmp_path)
+    for name in ("data.csv", "letters/labels.txt", "letters/__pycache__/x.pyc", "notes/a.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    with copied_modules(str(tmp_path)) as copy:
+        assert copy is not None
+        files = (path.relative_to(copy) for path in Path(copy).rglob("*") if path.is_file())
+        assert {str(path) for path in files} == {
+            "steps.py", "letters/__init__.py", "letters/labels.txt"}  # fmt: skip
+    assert not Path(copy).exists()
+    with copied_modules(str(tmp_path / "in")) as none:
+        assert none is None

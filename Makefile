@@ -168,6 +168,11 @@ LANDING = PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m landing
 .PHONY: setup
 setup: $(VENV)/.test ## Install what the tests need into .venv
 
+# In a fresh environment each worker of pytest-xdist would compile all modules that the tests import.
+.PHONY: collect
+collect: $(VENV)/.test
+	@$(PYTEST) $(SUITES) --collect-only -qq >$(VENV)/collect.log || { cat $(VENV)/collect.log; exit 1; }
+
 .PHONY: landing
 landing: ## Run all that must pass before a change lands, on the cluster of KUBECONFIG
 	$(LANDING)

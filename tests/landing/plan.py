@@ -19,7 +19,7 @@ LONG_MINUTES = 4.0
 def plan(long_groups: Sequence[Due]) -> list[Step]:
     """Return the steps, with their budgets in seconds.
 
-    Setup, lint and images overlap with the start of the cluster. The suites run one after the
+    Setup, lint, collection and images overlap with the start of the cluster. The suites run one after the
     other: side by side, Ray and the pods start too slowly on two cores.
     """
     start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
@@ -27,9 +27,10 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
         Step("cluster", start_cluster, 60, cold=1200),
         Step("setup", ("make", "setup"), 90, cold=600),
         Step("lint", ("make", "lint"), 120, after=("setup",)),
+        Step("collect", ("make", "collect"), 60, after=("setup",), cold=120),
         Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
-        Step("demo", ("make", "demo"), 90, after=("lint", "images")),
-        Step("test", ("make", "test"), 600, after=("demo",), is_suite=True),
+        Step("demo", ("make", "demo"), 90, after=("images", "collect")),
+        Step("test", ("make", "test"), 600, after=("lint", "demo"), is_suite=True),
         Step("e2e", ("make", "e2e"), 780, after=("test",), is_suite=True),
         Step("chaos", ("make", "chaos"), 600, after=("e2e",), is_suite=True),
         *_long_steps(long_groups),

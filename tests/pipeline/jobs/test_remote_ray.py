@@ -65,6 +65,7 @@ def job_in(directory: Path) -> None:
     (directory / "letters" / "__init__.py").write_text("up = str.upper\n")
 
 
+@pytest.mark.long("remote")
 def test_job_with_modules_runs_on_a_ray_that_wants_a_token(
     head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

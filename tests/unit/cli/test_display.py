@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 from typing import Any
 from unittest.mock import patch
 
@@ -128,6 +129,27 @@ def test_summary_counts_skipped_and_failed_rows() -> None:
 def test_summary_of_a_failed_job_shows_its_reason() -> None:
     lines = summary(report(JobState.FAILED, reason="ModelLoad", message="there is no model"))
     assert lines[:3] == ["job     mine", "result  failed", "        ModelLoad: there is no model"]
+
+
+def test_summary_of_a_job_that_was_stopped_before_its_first_row() -> None:
+    stopped = report(JobState.FAILED, reason="Interrupted", message="stopped by SIGINT")
+    assert summary(stopped)[1] == "result  interrupted"
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_terminal_shows_messages_of_ray_only_when_asked(
+    verbose: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, _environ={})
+    with Display(console, verbose=verbose) as display:
+        print("(raylet) A worker died")
+        print("a warning of Ray", file=sys.stderr)
+        display.say("a note")
+    out, err = capsys.readouterr()
+    shown = printed(console)
+    assert ("(raylet) A worker died" in shown, "a warning of Ray" in shown) == (verbose, verbose)
+    assert ("(raylet) A worker died" in out, "a warning of Ray" in err) != (verbose, verbose)
+    assert "a note" in shown
 
 
 def test_summary_of_an_interrupted_job_says_how_to_resume() -> None:

@@ -27,7 +27,8 @@ SHOWN_WIDTH = 60
 class Display:
     """Shows reports as they come. Use it as a context manager."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
+        """`verbose` shows above the bar what Ray and this process print."""
         # a descriptor of its own, because Ray's messages may take the place of stderr
         self._console = console or Console(file=os.fdopen(os.dup(2), "w"))
         self._bar = Progress(
@@ -39,6 +40,8 @@ class Display:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
+            redirect_stdout=verbose,  # or a terminal would show what is kept from logs
+            redirect_stderr=verbose,
         )
         self._task = self._bar.add_task("preparing", total=None, speed="")
         self._last_line: tuple[JobState, int] | None = None
@@ -138,8 +141,10 @@ def _summary(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
 
 def _result(report: Report, *, resumes: bool) -> str:
     progress = report.progress
-    if report.reason != "Interrupted" or progress is None or not resumes:
+    if report.reason != "Interrupted":
         return report.state.value
+    if progress is None or not resumes:
+        return "interrupted"
     total = f" of {progress.total}" if progress.total is not None else ""
     return f"interrupted; {progress.rows}{total} rows are saved. Run the same command to resume."
 

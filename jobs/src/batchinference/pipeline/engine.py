@@ -95,7 +95,7 @@ def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> It
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
-    with own_token(), _stderr_to_file() if quiet else nullcontext():
+    with own_token(), _output_to_file() if quiet else nullcontext():
         _init(
             _temp_dir=files.of_ray,
             num_cpus=max(with_writers(_cpus()), math.ceil(cpus)),
@@ -116,17 +116,21 @@ def _cpus() -> int:
 
 
 @contextmanager
-def _stderr_to_file() -> Iterator[None]:
-    """Send the process's stderr, that of its C++ parts included, to a file that goes with it:
-    `--verbose` is for who wants to read it."""
-    saved = os.dup(2)
+def _output_to_file() -> Iterator[None]:
+    """Send the process's stdout and stderr, those of its C++ parts included, to a file that goes
+    with it: `--verbose` is for who wants to read it. Ray prints deaths of workers to stdout."""
+    sys.stdout.flush()
+    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
+        for descriptor in saved:
+            os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        sys.stdout.flush()
+        for descriptor, before in saved.items():
+            os.dup2(before, descriptor)
+            os.close(before)
 
 
 def _init(**arguments: Any) -> None:
@@ -155,7 +159,7 @@ def connected(
     Ray prints in a file. Raises JobFailure when there is no such cluster.
     """
     here = _reach(address)
-    with _stderr_to_file() if quiet else nullcontext():
+    with _output_to_file() if quiet else nullcontext():
         if here or os.environ.keys() & _TOKENS:
             # as Ray does for 'auto'; a token in a file is not sent to other machines unasked
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)

@@ -19,8 +19,8 @@ LONG_MINUTES = 4.0
 def plan(long_groups: Sequence[Due]) -> list[Step]:
     """Return the steps, with their budgets in seconds.
 
-    Setup, lint, collection and images overlap with the start of the cluster. The suites run one after the
-    other: side by side, Ray and the pods start too slowly on two cores.
+    Setup, lint, collection and images overlap with the start of the cluster. The suites run one
+    after the other: side by side, Ray and the pods start too slowly on two cores.
     """
     start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
     return [

@@ -24,10 +24,18 @@ from batchinference.pipeline.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
-from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import (
+    Run,
+    data_files,
+    errors_of,
+    job_document,
+    run_in_process,
+    run_job,
+    write_lines,
+)
 from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 TEXTS = [f"text {n}" for n in range(40)]
 
@@ -43,11 +51,11 @@ def texts(output: Path) -> list[str]:
 
 def test_complete_output_is_not_touched(source: Path, tmp_path: Path) -> None:
     job = job_document("first", source, tmp_path / "out")
-    first = run_job(job)
+    first = run_in_process(job)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
 
     job["metadata"]["name"] = "second"
-    again = run_job(job)
+    again = run_in_process(job)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
     assert again.report.state == JobState.SUCCEEDED
     assert again.report.message == "the output was complete already"
@@ -62,11 +70,11 @@ def test_output_without_success_mark_is_completed(source: Path, tmp_path: Path) 
     write_lines(source, {"c.txt": ["bad row"]})
     errors = {"maxRows": 1}
     job = job_document("job", source, tmp_path / "out", steps=[step], errors=errors)
-    assert run_job(job).report.attempt == 1
+    assert run_in_process(job).report.attempt == 1
     (tmp_path / "out" / "_SUCCESS").unlink()
     files = data_files(tmp_path / "out")
 
-    run = run_job(job)
+    run = run_in_process(job)
     assert data_files(tmp_path / "out") == files
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
     assert run.counts == (41, 40, 1, 0)
@@ -82,12 +90,12 @@ class TestTooManyBadRows:
     def job(self, source: Path, tmp_path: Path) -> Document:
         (source / "c.txt").write_bytes(b"b\xffd\n")
         job = job_document("job", source, tmp_path / "out")
-        assert run_job(job).report.reason == "TooManyErrors"
+        assert run_in_process(job).report.reason == "TooManyErrors"
         return job
 
     def test_higher_limit_completes_the_job(self, job: Document, tmp_path: Path) -> None:
         job["spec"]["errors"] = {"maxRows": 1}
-        run = run_job(job)
+        run = run_in_process(job)
         assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
         assert run.counts == (41, 40, 1, 0)
         assert texts(tmp_path / "out") == sorted(TEXTS)
@@ -96,28 +104,28 @@ class TestTooManyBadRows:
         self, job: Document, source: Path, tmp_path: Path
     ) -> None:
         (source / "c.txt").write_text("good now\n")
-        refused = run_job(job)
+        refused = run_in_process(job)
         assert refused.report.reason == "BadInput"
         assert re.search(
             r"c\.txt' has changed .*\(4 bytes then, 9 now\).* begin anew with resume: false",
             str(refused.report.message),
         )
         job["spec"]["resume"] = False
-        run = run_job(job)
+        run = run_in_process(job)
         assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (41, 41, 0, 0))
         assert texts(tmp_path / "out") == sorted([*TEXTS, "good now"])
 
 
 def test_other_work_is_refused_without_overwrite(source: Path, tmp_path: Path) -> None:
-    run_job(job_document("old", source, tmp_path / "out"))
+    run_in_process(job_document("old", source, tmp_path / "out"))
     steps = [{"name": "few", "filter": "endswith(text, '7')"}]
     other = job_document("new", source, tmp_path / "out", steps=steps)
-    refused = run_job(other)
+    refused = run_in_process(other)
     assert refused.report.reason == "BadOutput"
     assert texts(tmp_path / "out") == sorted(TEXTS)
 
     other["spec"]["write"]["mode"] = "overwrite"
-    run = run_job(other)
+    run = run_in_process(other)
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (40, 4, 0, 36))
     assert texts(tmp_path / "out") == ["text 17", "text 27", "text 37", "text 7"]
 
@@ -125,11 +133,12 @@ def test_other_work_is_refused_without_overwrite(source: Path, tmp_path: Path) -
 def test_output_path_with_files_of_others_is_refused(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    run = run_job(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
+    run = run_in_process(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
     assert run.report.reason == "BadOutput"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.usefixtures("ray")
 def test_later_of_two_runs_writes_the_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,16 +168,17 @@ def test_later_of_two_runs_writes_the_output(
 
 
 def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Path) -> None:
-    run_job(job_document("old", source, tmp_path / "out"))
+    run_in_process(job_document("old", source, tmp_path / "out"))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     stop = StopRequest()
     stop.ask(signal.SIGINT)
     job = job_document("new", source, tmp_path / "out", write={"mode": "overwrite"})
-    run = run_job(job, stop=stop)
+    run = run_in_process(job, stop=stop)
     assert (run.report.reason, run.report.message) == ("Interrupted", "stopped by SIGINT")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
+@pytest.mark.usefixtures("ray")
 class TestInterruptedWhileItRuns:
     """A job whose first attempt is stopped while a task of it still holds its rows."""
 

@@ -69,7 +69,6 @@ def test_two_jobs_may_share_a_directory_for_their_errors(tmp_path: Path) -> None
     assert len(rows_of(tmp_path / "bad")) == 6
 
 
-@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     ("errors", "limit"),
     [
@@ -81,30 +80,26 @@ def test_two_jobs_may_share_a_directory_for_their_errors(tmp_path: Path) -> None
 def test_too_many_failed_rows_fail_the_job_with_an_example(
     tmp_path: Path, errors: dict[str, Any], limit: str
 ) -> None:
-    run = run_job(job(tmp_path, errors))
+    run = run_in_process(job(tmp_path, errors))
     assert (run.report.state, run.report.reason) == (JobState.FAILED, "TooManyErrors")
     message = run.report.message or ""
     assert limit in message
     assert f"of {tmp_path / 'in' / 'a.txt'}, step 'own': ValueError: cannot do bad " in message
 
 
-@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("errors", [None, {"maxRows": 0}, {"maxPercent": 0.0}], ids=str)
 def test_first_failed_row_fails_a_job_without_limit(
     tmp_path: Path, errors: dict[str, Any] | None
 ) -> None:
-    run = run_job(job(tmp_path, errors))
+    run = run_in_process(job(tmp_path, errors))
     assert run.report.state == JobState.FAILED
     message = run.report.message or ""
     assert message.startswith("step 'own' failed on row ")
     assert f"of {tmp_path / 'in' / 'a.txt'}: ValueError: cannot do bad " in message
 
 
-@pytest.mark.usefixtures("ray")
-def test_failed_job_has_a_report_and_no_success_mark(
-    tmp_path: Path,
-) -> None:
-    run = run_job(job(tmp_path, {"maxRows": 2}))
+def test_failed_job_has_a_report_and_no_success_mark(tmp_path: Path) -> None:
+    run = run_in_process(job(tmp_path, {"maxRows": 2}))
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     kept = Report.parse((tmp_path / "out" / "_batchinference" / "report.json").read_bytes())
     assert kept == run.report
@@ -163,10 +158,9 @@ def test_failures_of_reader_and_steps_are_added(tmp_path: Path) -> None:
     assert sorted(error["step"] for error in errors_of(tmp_path / "out")) == ["own"] * 3 + ["read"]
 
 
-@pytest.mark.usefixtures("ray")
 def test_storage_error_is_not_blamed_on_a_row(tmp_path: Path) -> None:
     step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
-    run = run_job(job(tmp_path, {"maxPercent": 100.0}, step))
+    run = run_in_process(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED
     assert "step 'own' cannot go on: OSError: [Errno 5] the disk is gone" in (
         run.report.message or ""

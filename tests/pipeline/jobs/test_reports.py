@@ -16,10 +16,10 @@ from batchinference.pipeline.manifest import Manifest
 from batchinference.pipeline.supervise import supervise
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, python_step
-from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines
 from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 STEPS = [
     {"name": "few", "filter": "not endswith(text, '9')"},
@@ -100,13 +100,11 @@ def test_memory_covers_all_worker_processes(run: Run, directory: Path) -> None:
     assert run.report.memory.peak_worker_bytes == max(peaks)
 
 
-def test_unwritable_report_directory_fails_the_job_early(
-    tmp_path: Path,
-) -> None:
+def test_unwritable_report_directory_fails_the_job_early(tmp_path: Path) -> None:
     def refuse(report: Report) -> None:
         raise PermissionError("this directory takes no reports")
 
-    run = run_job(slow_job(tmp_path), on_publish=refuse)
+    run = run_in_process(slow_job(tmp_path), on_publish=refuse)
     assert run.report.state == JobState.FAILED
     assert "takes no reports" in (run.report.message or "")
     assert not (tmp_path / "out").exists()
@@ -119,7 +117,7 @@ def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state:
             raise OSError("no space left on device")
 
     source = write_lines(tmp_path / "in", {"a.txt": ["text"] * 30})
-    run = run_job(job_document("job", source, tmp_path / "out"), on_publish=refuse)
+    run = run_in_process(job_document("job", source, tmp_path / "out"), on_publish=refuse)
     assert run.report.state == JobState.SUCCEEDED
     kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
     assert Report.parse(kept).state == JobState.SUCCEEDED
@@ -147,7 +145,7 @@ def test_failure_has_a_reason_and_a_message(
     tmp_path: Path, fields: Document, reason: str, words: str
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
-    run = run_job(job_document("job", source, tmp_path / "out", **fields))
+    run = run_in_process(job_document("job", source, tmp_path / "out", **fields))
     assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
     assert words in (run.report.message or "")
     assert run.published[-1] == run.report

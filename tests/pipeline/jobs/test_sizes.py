@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.spec.report import JobState
-from support.jobs.on_ray import data_files, job_document, run_job, write_lines
+from support.jobs.on_ray import data_files, job_document, run_in_process, run_job, write_lines
 from support.outputs.rows import rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 LENGTH = {"name": "own", "python": {"callable": "own_code:length"}}
 
@@ -20,7 +20,7 @@ LENGTH = {"name": "own", "python": {"callable": "own_code:length"}}
 def test_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["x", "y", "z"]})
     steps = [{"name": "none", "filter": "text == 'nothing'"}, LENGTH]
-    run = run_job(job_document("none", source, tmp_path / "out", steps=steps))
+    run = run_in_process(job_document("none", source, tmp_path / "out", steps=steps))
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (3, 0, 0, 3))
     assert data_files(tmp_path / "out") == []
     assert (tmp_path / "out" / "_SUCCESS").exists()
@@ -29,7 +29,7 @@ def test_job_whose_filter_keeps_nothing_is_complete_and_empty(tmp_path: Path) ->
 @pytest.mark.parametrize("files", [1, 5])
 def test_empty_files_make_a_complete_and_empty_output(tmp_path: Path, files: int) -> None:
     source = write_lines(tmp_path / "in", {f"{n}.txt": [] for n in range(files)})
-    run = run_job(job_document("empty", source, tmp_path / "out", steps=[LENGTH]))
+    run = run_in_process(job_document("empty", source, tmp_path / "out", steps=[LENGTH]))
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
     assert run.report.progress is not None
     assert (run.report.progress.total, run.report.progress.percent) == (0, 100)
@@ -42,17 +42,18 @@ def test_empty_tables_make_a_complete_and_empty_output(tmp_path: Path) -> None:
         table = pa.table({"text": pa.array([], pa.string())})
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
     job = job_document("empty", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
-    run = run_job({**job})
+    run = run_in_process({**job})
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
 
 
 def test_empty_files_among_others_take_nothing_away(tmp_path: Path) -> None:
     files = {f"{n}.txt": ["text"] * (n % 3) for n in range(20)}
     source = write_lines(tmp_path / "in", files)
-    run = run_job(job_document("gaps", source, tmp_path / "out"))
+    run = run_in_process(job_document("gaps", source, tmp_path / "out"))
     assert run.counts == (19, 19, 0, 0)
 
 
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("pool", [False, True], ids=["function", "class"])
 def test_one_row(tmp_path: Path, pool: bool) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["only"]})
@@ -63,6 +64,7 @@ def test_one_row(tmp_path: Path, pool: bool) -> None:
     assert row["text"] == ("only?" if pool else "only")
 
 
+@pytest.mark.usefixtures("ray")
 def test_many_small_files(tmp_path: Path) -> None:
     files = {f"{n % 7}/{n:03}.txt": [f"{n} first", f"{n} second"] for n in range(300)}
     source = write_lines(tmp_path / "in", files)
@@ -73,6 +75,7 @@ def test_many_small_files(tmp_path: Path) -> None:
     assert 1 < len(data_files(tmp_path / "out")) < 100
 
 
+@pytest.mark.usefixtures("ray")
 def test_one_file_of_many_rows_becomes_several_output_files(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(20_000)]})
     run = run_job(job_document("long", source, tmp_path / "out", steps=[LENGTH]))

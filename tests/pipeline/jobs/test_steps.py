@@ -13,10 +13,17 @@ from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.steps import Replicas
 from support.documents.minimal import Document
-from support.jobs.on_ray import Run, job_document, run_job, without_order, write_lines
+from support.jobs.on_ray import (
+    Run,
+    job_document,
+    run_in_process,
+    run_job,
+    without_order,
+    write_lines,
+)
 from support.outputs.rows import Row, rows_of
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 LINES = {
     "cats/a.txt": [f"cat {n}" for n in range(20)],
@@ -42,10 +49,11 @@ def check(directory: Path, run: Run, expected: list[Row]) -> None:
 
 
 def test_function_of_ones_own(tmp_path: Path) -> None:
-    run = run_job(job(tmp_path, own("length")))
+    run = run_in_process(job(tmp_path, own("length")))
     check(tmp_path, run, [{"text": text, "length": len(text)} for text in TEXTS])
 
 
+@pytest.mark.usefixtures("ray")
 def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
     steps = [own("shout", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
     run = run_job(job(tmp_path, *steps))
@@ -55,6 +63,7 @@ def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
     assert max(row["rows"] for row in rows) <= 7
 
 
+@pytest.mark.usefixtures("ray")
 def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
     run = run_job(job(tmp_path, own("Suffix", constructorArgs={"suffix": "+"})))
     rows = rows_of(tmp_path / "out")
@@ -65,13 +74,13 @@ def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
 
 
 def test_filtered_rows_are_counted(tmp_path: Path) -> None:
-    run = run_job(job(tmp_path, {"filter": "startswith(text, 'cat')"}))
+    run = run_in_process(job(tmp_path, {"filter": "startswith(text, 'cat')"}))
     check(tmp_path, run, [{"text": text} for text in LINES["cats/a.txt"]])
 
 
 def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
     steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
-    run = run_job(job(tmp_path, *steps, options={"include_paths": True}))
+    run = run_in_process(job(tmp_path, *steps, options={"include_paths": True}))
     expected = [
         {"text": text, "kind": name.split("/")[0]}
         for name, lines in LINES.items()
@@ -81,7 +90,7 @@ def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
 
 
 def test_path_is_that_of_the_rows_file(tmp_path: Path) -> None:
-    run = run_job(job(tmp_path, options={"include_paths": True}))
+    run = run_in_process(job(tmp_path, options={"include_paths": True}))
     expected = [
         {"text": text, "path": str(tmp_path / "in" / name)}
         for name, lines in LINES.items()
@@ -90,6 +99,7 @@ def test_path_is_that_of_the_rows_file(tmp_path: Path) -> None:
     check(tmp_path, run, expected)
 
 
+@pytest.mark.usefixtures("ray")
 def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
     one, two = (own("Suffix", constructorArgs={"suffix": mark}) for mark in "12")
     run = run_job(job(tmp_path, one, {"filter": "not contains(text, '7')"}, two))
@@ -98,6 +108,7 @@ def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
     assert run.counts == (40, 36, 0, 4)
 
 
+@pytest.mark.usefixtures("ray")
 def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
     """In a block that Ray makes of what a pool has made of them."""
     lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
@@ -109,6 +120,7 @@ def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
     check(tmp_path, run, expected)
 
 
+@pytest.mark.usefixtures("ray")
 def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "meeting").mkdir()
     arguments = {"directory": str(tmp_path / "meeting"), "replicas": 2}
@@ -132,6 +144,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(("name", "words"), BROKEN.values(), ids=BROKEN)
 def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, words: str) -> None:
     run = run_job({**job(tmp_path, own(name))})

@@ -50,21 +50,31 @@ def run_job(
     """Run a job on the session's Ray."""
     parsed = job if isinstance(job, BatchInference) else parse(job)
     published: list[Report] = []
-
-    def publish(report: Report) -> None:
-        published.append(report)
-        on_publish(report)
-
     chosen = plan or plan_for_machine(parsed.spec, gpus=0)
+    publish = _publisher(published, on_publish)
     report = JobRun(parsed, chosen, publish, stop or StopRequest()).run()
     return Run(report, published)
 
 
-def run_in_process(job: Document | BatchInference) -> Run:
+def run_in_process(
+    job: Document | BatchInference,
+    on_publish: Callable[[Report], None] = lambda report: None,
+    stop: StopRequest | None = None,
+) -> Run:
     """Run a job without Ray."""
     published: list[Report] = []
-    report = run_without_ray(job, published.append, rows_per_task=200)
-    return Run(report, published)
+    publish = _publisher(published, on_publish)
+    return Run(run_without_ray(job, publish, rows_per_task=200, stop=stop), published)
+
+
+def _publisher(
+    published: list[Report], on_publish: Callable[[Report], None]
+) -> Callable[[Report], None]:
+    def publish(report: Report) -> None:
+        published.append(report)
+        on_publish(report)
+
+    return publish
 
 
 def errors_of(output: Path) -> list[Row]:

@@ -152,12 +152,13 @@ def run_without_ray(
     given: Document | BatchInference,
     publish: Callable[[Report], None] = lambda report: None,
     rows_per_task: int = ROWS_PER_TASK,
+    stop: StopRequest | None = None,
 ) -> Report:
     """Run a job to its end. Its writes to storage have the same order every time."""
     parsed = given if isinstance(given, BatchInference) else parse(given)
     with in_this_process(rows_per_task):
         plan = plan_for_machine(parsed.spec, gpus=0)
-        return JobRun(parsed, plan, publish, StopRequest()).run()
+        return JobRun(parsed, plan, publish, stop or StopRequest()).run()
 
 
 @contextmanager

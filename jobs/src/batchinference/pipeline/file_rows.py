@@ -60,13 +60,11 @@ class FileRows:
                     done += size_of(chunk)
                     yield chunk
                 return
-            except OSError as error:
-                if not is_trouble(error):
-                    yield BadRow(error)
-                    return
-                _bear(patience, error, self.root.at(file.path))
             except Exception as error:
-                if not is_about_the_file(error):
+                if is_trouble(error):
+                    _bear(patience, error, self.root.at(file.path))
+                    continue
+                if not (isinstance(error, OSError) or is_about_the_file(error)):
                     raise
                 yield BadRow(error)
                 return

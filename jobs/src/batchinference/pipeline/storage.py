@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow.fs as pafs
 
@@ -250,7 +250,15 @@ def remnant_of(name: str) -> str | None:
     return found.group(1) if found else None
 
 
-def is_trouble(error: OSError) -> bool:
+def is_trouble(error: BaseException) -> TypeGuard[OSError]:
     """Whether an error speaks of storage, and not of the bytes that came from there: Arrow's
     decoders raise OSError as well, without a number."""
+    if not isinstance(error, OSError):
+        return False
     return error.errno is not None or bool(_STORES.search(str(error)))
+
+
+def raise_trouble(error: Exception) -> None:
+    """Raise an error that speaks of storage, and not of the file."""
+    if is_trouble(error):
+        raise error

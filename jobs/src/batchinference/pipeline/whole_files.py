@@ -78,11 +78,9 @@ def _bytes_of(decoded: Any) -> int:
 def _fetched(reader: WholeFileReader, file: Address) -> Content:
     try:
         return reader.fetch(file)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         if is_trouble(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error
-        return BadRow(error)
-    except MemoryError as error:
         return BadRow(error)
 
 

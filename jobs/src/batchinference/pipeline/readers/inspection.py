@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from batchinference.pipeline.isolation import is_about_the_file
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address, raise_trouble
 
 Found = TypeVar("Found")
 
@@ -27,7 +27,7 @@ def inspected(
 
 def blamed(error: Exception) -> Exception:
     """Return an error that is the file's own. Raises any other, such as one of storage."""
-    storage = isinstance(error, OSError) and is_trouble(error)
-    if storage or not is_about_the_file(error):
+    raise_trouble(error)
+    if not is_about_the_file(error):
         raise error
     return error

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from batchinference.pipeline.readers.base import BadRow
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address, raise_trouble
 
 CHUNK_BYTES = 4 << 20
 SAMPLE_BYTES = 1 << 20
@@ -107,8 +107,7 @@ def _sample(file: Address) -> tuple[bytes, int]:
             head = unpacked.read(SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
             read = source.tell()
     except OSError as error:
-        if is_trouble(error):
-            raise
+        raise_trouble(error)
         return b"", 0  # it becomes a bad row when it is read
     if len(head) < SAMPLE_BYTES:
         return head, read

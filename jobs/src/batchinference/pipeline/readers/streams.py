@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address, raise_trouble
 
 BUFFER_BYTES = 4 << 20
 """What is fetched at a time: each fetch is a request where the file is on an object store."""
@@ -52,8 +52,7 @@ def up_to_damage(
     except damage as error:
         yield error
     except OSError as error:  # of a decoder, unless it is of storage
-        if is_trouble(error):
-            raise
+        raise_trouble(error)
         yield error
 
 

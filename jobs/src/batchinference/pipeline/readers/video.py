@@ -18,7 +18,7 @@ from batchinference.pipeline.open_video import open_video
 from batchinference.pipeline.readers import pixels
 from batchinference.pipeline.readers.base import BadRow, Chunk
 from batchinference.pipeline.readers.streams import BUFFER_BYTES, up_to_damage
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address, raise_trouble
 from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
@@ -99,8 +99,7 @@ class VideoReader:
         except av.FFmpegError:
             return 1
         except OSError as error:
-            if is_trouble(error):
-                raise
+            raise_trouble(error)
             return 1
 
     def columns(self) -> list[str]:

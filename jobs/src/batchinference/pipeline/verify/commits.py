@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from batchinference.pipeline.layout import part_prefix
 from batchinference.pipeline.pieces import Piece
 from batchinference.pipeline.retries import persistently
-from batchinference.pipeline.storage import base_name
-from batchinference.pipeline.verify.counting import DAMAGE, raise_trouble
+from batchinference.pipeline.storage import base_name, raise_trouble
+from batchinference.pipeline.verify.counting import DAMAGE
 from batchinference.pipeline.verify.error_rows import wrong_errors
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.stored_files import Checked, StoredFiles

@@ -18,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow_files import parquet_metadata
 from batchinference.pipeline.readers.numpy import NumpyReader
 from batchinference.pipeline.readers.tar import samples_of
-from batchinference.pipeline.storage import Address, is_trouble
+from batchinference.pipeline.storage import Address
 from batchinference.spec.read import NumpyOptions
 from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteNumpy, WriteParquet
 from batchinference.spec.write import WriteWebdataset as WriteShards
@@ -29,12 +29,6 @@ DAMAGE = (pa.ArrowInvalid, tarfile.TarError, zlib.error, EOFError, ValueError, O
 """What counting raises for a damaged file, and OSError for storage that is away too."""
 Told: TypeAlias = Callable[[Address], int]
 Streamed: TypeAlias = Callable[[BinaryIO], int]
-
-
-def raise_trouble(error: Exception) -> None:
-    """Raise what speaks of storage, and not of the file."""
-    if isinstance(error, OSError) and is_trouble(error):
-        raise error
 
 
 def told_by(write: Write) -> Told | None:

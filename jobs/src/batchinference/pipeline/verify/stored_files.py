@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.layout import Layout
 from batchinference.pipeline.pieces import WrittenFile
 from batchinference.pipeline.retries import persistently
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage import Address, raise_trouble
 from batchinference.pipeline.verify.counting import (
     CHUNK_BYTES,
     DAMAGE,
@@ -21,7 +21,6 @@ from batchinference.pipeline.verify.counting import (
     Told,
     counted_by,
     footer_rows,
-    raise_trouble,
     told_by,
 )
 from batchinference.pipeline.verify.findings import Found, Kind, Spot

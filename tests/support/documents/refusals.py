@@ -44,7 +44,7 @@ def with_value(place: str, value: Any, base: Document | None = None) -> Document
 
 READ_OPTIONS: dict[str, dict[str, Any]] = {
     "images": {"max_row_bytes": 1 << 20, "max_pixels": 1000, "mode": "L", "size": [32, 64]},
-    "parquet": {"max_row_bytes": 1 << 20, "columns": ["id", "text"]},
+    "parquet": {"columns": ["id", "text"]},
     "json": {"max_row_bytes": 1 << 20, "lines": False},
     "csv": {"max_row_bytes": 1 << 20, "delimiter": ";", "column_names": ["id", "text"]},
     "text": {"max_row_bytes": 1 << 20, "encoding": "latin-1", "drop_empty_lines": False},

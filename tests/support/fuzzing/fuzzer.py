@@ -32,8 +32,8 @@ class Worker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def problem(self, request: dict[str, Any], most: int = MAX_MEMORY) -> str | None:
-        """What is wrong with how a file is read. `most` is how much memory that may take."""
+    def problem(self, request: dict[str, Any]) -> str | None:
+        """What is wrong with how a file is read."""
         process = self._started()
         assert process.stdin is not None
         process.stdin.write(json.dumps(request) + "\n")
@@ -51,7 +51,7 @@ class Worker:
             return f"it takes {answer['seconds']:.0f} s"
         if answer["failed"]:
             return f"the job fails: {answer['told']}"
-        if answer["memory"] > most:
+        if answer["memory"] > MAX_MEMORY:
             return f"it takes {answer['memory'] >> 20} MiB of memory"
         return None
 

@@ -73,7 +73,7 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
     [
         ("images", {"mode": "RGB", "size": None, "max_row_bytes": None,
                     "max_pixels": 64_000_000}),
-        ("parquet", {"columns": None, "max_row_bytes": None}),
+        ("parquet", {"columns": None}),
         ("json", {"lines": True, "max_row_bytes": None}),
         ("csv", {"delimiter": ",", "column_names": None, "max_row_bytes": None}),
         ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),

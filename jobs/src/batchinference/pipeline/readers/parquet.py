@@ -13,9 +13,7 @@ from batchinference.pipeline.failures import BadInput
 from batchinference.pipeline.readers.base import CHUNK_ROWS, BadRow, Chunk
 from batchinference.pipeline.readers.chunks import after as after_rows
 from batchinference.pipeline.readers.chunks import first as first_rows
-from batchinference.pipeline.readers.chunks import size_of
 from batchinference.pipeline.readers.inspection import blamed
-from batchinference.pipeline.readers.memory_limit import decoded
 from batchinference.pipeline.readers.schemas import shared_types, with_types
 from batchinference.pipeline.storage import Address
 from batchinference.spec.read import ParquetOptions
@@ -24,12 +22,6 @@ TAIL_BYTES = 1 << 13
 """The end of a file, in which its footer fits more often than not."""
 MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
 """Rows of a file. Rows that are all the same take hardly any bytes."""
-CHUNK_BYTES = 64 << 20
-"""What a batch has, as far as a footer tells."""
-FEWER = 128
-"""By how much the rows of a batch are divided when decoding them takes too much memory."""
-IN_MEMORY = 3
-"""Decoding may take so many times the bytes of the largest row and of a row group in storage."""
 
 
 class ParquetReader:
@@ -38,7 +30,6 @@ class ParquetReader:
 
     def __init__(self, options: ParquetOptions) -> None:
         self._wanted = options.columns
-        self._row_bytes = options.row_bytes
         self._columns: list[str] | None = None
         self._types: dict[str, pa.DataType] = {}
 
@@ -70,75 +61,24 @@ class ParquetReader:
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
-            size = source.size()
             for group, (first, after) in enumerate(pairwise(_edges(opened.metadata))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
-                    chunks = self._group(opened, group, after - first, size)
+                    chunks = self._group(opened, group, after - first)
                     yield from first_rows(end - begin, after_rows(begin - first, chunks))
 
-    def _group(self, opened: pq.ParquetFile, group: int, rows: int, size: int) -> Iterator[Chunk]:
-        """A row group; where it is damaged, takes too much memory, or does not have the types of
-        all files, its rest are bad rows. `size` is that of the file."""
-        done, batch_rows = 0, 0
-        while True:
-            try:
-                footer = opened.metadata.row_group(group)
-                batch_rows = batch_rows or self._batch_rows(footer)
-                most = IN_MEMORY * (self._row_bytes + min(size, _stored_bytes(footer)))
-                tables = decoded(self._tables(opened, group, batch_rows), most)
-                for chunk in after_rows(done, tables):
-                    done += size_of(chunk)
-                    yield from self._within_limit(chunk)
-                return
-            except Exception as error:  # noqa: BLE001 - see blamed
-                if not isinstance(error, MemoryError) or batch_rows <= 1:
-                    yield from _bad_rows(self._told(blamed(error)), rows - done)
-                    return
-                batch_rows = max(1, batch_rows // FEWER)
-
-    def _batch_rows(self, footer: pq.RowGroupMetaData) -> int:
-        """How many rows of a group have about CHUNK_BYTES."""
-        size = sum(int(chunk.total_uncompressed_size) for chunk in self._chunks(footer))
-        rows = int(footer.num_rows)
-        return max(1, min(CHUNK_ROWS, rows, CHUNK_BYTES * rows // max(1, size)))
-
-    def _chunks(self, footer: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
-        """Those of wanted columns, but for nested ones with a dot in their names."""
-        for chunk in _chunks(footer):
-            name = chunk.path_in_schema
-            if self._wanted is None or {name, name.partition(".")[0]} & set(self._wanted):
-                yield chunk
-
-    def _tables(self, opened: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.Table]:
-        # a task has one CPU, and a thread that cannot start for want of memory ends the process
-        batches = opened.iter_batches(
-            rows, row_groups=[group], columns=self._wanted, use_threads=False
-        )
-        for batch in batches:
-            yield with_types(self._wanted_of(pa.table(batch)), self._types)
-
-    def _within_limit(self, table: pa.Table) -> Iterator[Chunk]:
-        """The rows of a table, with each that is too large set aside alone."""
-        if table.nbytes <= self._row_bytes:
-            yield table
-        elif table.num_rows == 1:
-            told = f"the row has {table.nbytes} bytes, more than max_row_bytes ({self._row_bytes})"
-            yield BadRow(ValueError(told))
-        else:
-            half = table.num_rows // 2
-            yield from self._within_limit(table.slice(0, half))
-            yield from self._within_limit(table.slice(half))
-
-    def _told(self, error: Exception) -> Exception:
-        """An error with the option that may help."""
-        if not isinstance(error, MemoryError):
-            return error
-        return MemoryError(
-            f"max_row_bytes: decoding takes more memory than {IN_MEMORY} times as many bytes "
-            f"({self._row_bytes}). Raise it together with the memory of the workers, or write the "
-            "file with smaller rows and pages"
-        )
+    def _group(self, opened: pq.ParquetFile, group: int, rows: int) -> Iterator[Chunk]:
+        """A row group; where it is damaged, or does not have the types of all files, its rest are
+        bad rows."""
+        try:
+            for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[group], columns=self._wanted):
+                table = with_types(self._wanted_of(pa.table(batch)), self._types)
+                rows -= batch.num_rows
+                yield table
+        except Exception as error:  # noqa: BLE001 - see blamed
+            own = blamed(error)
+            for start in range(0, rows, CHUNK_ROWS):
+                yield BadRow(own, min(CHUNK_ROWS, rows - start))
 
     def _wanted_of(self, table: pa.Table) -> pa.Table:
         """The wanted columns. A dotted name reads the field of a struct besides, which was not
@@ -173,19 +113,6 @@ class ParquetReader:
         footer = _metadata(source)
         checked(self._chosen(footer.schema.to_arrow_schema()))
         return footer
-
-
-def _bad_rows(error: Exception, rows: int) -> Iterator[BadRow]:
-    for start in range(0, rows, CHUNK_ROWS):
-        yield BadRow(error, min(CHUNK_ROWS, rows - start))
-
-
-def _chunks(footer: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
-    return (footer.column(number) for number in range(footer.num_columns))
-
-
-def _stored_bytes(footer: pq.RowGroupMetaData) -> int:
-    return max(0, sum(int(chunk.total_compressed_size) for chunk in _chunks(footer)))
 
 
 def _edges(footer: pq.FileMetaData) -> list[int]:

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, Columns
-from batchinference.spec.read.base import ReadFiles, RowOptions
+from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 
 
-class ParquetOptions(RowOptions):
+class ParquetOptions(FileOptions):
     columns: Columns | None = None
     """The columns to read; the others are never fetched."""
 

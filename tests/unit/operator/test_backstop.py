@@ -247,8 +247,8 @@ async def test_raised_deadline_reaches_the_ray_job_at_once(harness: Harness) -> 
 
 @pytest.mark.parametrize(
     ("fault", "most"),
-    [(Refused("403: denied by policy"), 1), (Unreachable("500: webhook"), HOUR),
-     (Conflict("the object has been modified"), HOUR)],
+    [(Refused("403: denied by policy"), 1), (Unreachable("500: webhook"), 100),
+     (Conflict("the object has been modified"), 100)],
     ids=["refused", "unreachable", "conflict"],
 )  # fmt: skip
 @in_virtual_time

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference_operator.reconcile.turns import Concurrency
-from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
+from batchinference_operator.runtime.gateway import Conflict, Forbidden, Refused, Unreachable
 from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
 from batchinference_operator.status.observations import RayJobView
 from support.operator.fake_cluster import FakeGateway
@@ -67,7 +67,7 @@ class NamespaceOfA(FakeGateway):
         return await super().ray_job(namespace, name)
 
 
-NO_ROLE = Refused("403: rayjobs.ray.io is forbidden")
+NO_ROLE = Forbidden("403: rayjobs.ray.io is forbidden")
 
 
 def count_live_ray_jobs(harness: Harness) -> list[int]:
@@ -218,9 +218,10 @@ async def test_lost_namespace_gives_its_turns_back(harness: Harness, deleting: b
             harness.cluster.patch("RayJob", "job-a-1", {"metadata": marks})
         await asyncio.sleep(DOUBT_SECONDS - 10)
         assert harness.reason("job-b") == "WaitingForTurn", "the watch may still tell of it"
-        gateway.fault = Unreachable("500: no leader")
-        await asyncio.sleep(DOUBT_SECONDS)
-        assert harness.reason("job-b") == "WaitingForTurn"
+        for fault in (Unreachable("500: no leader"), Refused("401: the token has expired")):
+            gateway.fault = fault
+            await asyncio.sleep(DOUBT_SECONDS)
+            assert harness.reason("job-b") == "WaitingForTurn"
         gateway.fault = NO_ROLE
         await until(lambda: harness.phase("job-b") == "Starting", 120)
 

@@ -300,6 +300,16 @@ def test_hostile_time_in_a_ray_job_evades_no_deadline() -> None:
     assert state(loop) == EXPIRED
 
 
+def test_end_of_a_ray_job_in_the_future_delays_no_end() -> None:
+    loop = ReconcileLoop(retry={"maxAttempts": 1})
+    loop.run()
+    loop.report = None
+    end = "9999-12-31T23:59:59Z"
+    loop.set_kuberay_status(jobStatus="FAILED", jobDeploymentStatus="Failed", endTime=end)
+    loop.reconcile(60)
+    assert loop.phase == "Failed"
+
+
 def test_late_first_report_of_an_attempt_shows_its_rows() -> None:
     """The operator was away while the attempt worked."""
     loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.following import LOST_PODS_SECONDS
 from batchinference_operator.status.pods import Loss, PodView
@@ -47,7 +48,8 @@ def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
 def lost_worker(loop: ReconcileLoop) -> PodView:
     """A worker that was just marked for deletion by a taint of its node."""
     pod = PodView.of(pod_body("job-1-worker", **placed()))
-    return replace(pod, loss=Loss(Cause.NODE_LOST, "its node is gone", False, loop.now.timestamp()))
+    lost = Loss(Cause.NODE_LOST, "its node is gone", False, loop.now.timestamp())
+    return replace(pod, loss=lost, group="cpu", deleting=True)
 
 
 def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
@@ -58,6 +60,34 @@ def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
     assert loop.phases[-1] == "Retrying"
     (attempt,) = loop.status["attempts"]
     assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
+
+
+def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
+    lost = lost_worker(loop)
+    loop.losses, loop.pods = (), (lost, replace(lost, name="gpu", group="gpu", loss=None))
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Retrying"
+
+
+@pytest.mark.parametrize(
+    "change", [{"deleting": False}, {"loss": Loss(Cause.OUT_OF_MEMORY, "a sidecar", False, 0.0)}]
+)
+def test_worker_that_its_node_has_not_taken_is_not_lost(
+    loop: ReconcileLoop, change: dict[str, Any]
+) -> None:
+    loop.losses, loop.pods = (), (replace(lost_worker(loop), **change),)
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Running"
+
+
+def test_attempt_that_kueue_takes_back_is_queued(loop: ReconcileLoop) -> None:
+    loop.losses, loop.pods = (), (lost_worker(loop),)
+    ray_job = loop.ray_jobs["job-1"]
+    ray_job["metadata"].setdefault("labels", {})[QUEUE_LABEL] = "gpu"
+    ray_job["spec"]["suspend"] = True
+    loop.set_kuberay_status(jobDeploymentStatus="Suspending")
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Pending"
 
 
 @pytest.mark.parametrize("other", [{"loss": None}, {"loss": None, "started": None}])

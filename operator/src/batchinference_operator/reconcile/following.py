@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from datetime import datetime
 
@@ -48,7 +49,7 @@ from batchinference_operator.status.causes import cause_of
 from batchinference_operator.status.conditions import Verdict, condition_of
 from batchinference_operator.status.crashes import crash_loop, describe
 from batchinference_operator.status.observations import Object, RayJobView
-from batchinference_operator.status.pods import Loss
+from batchinference_operator.status.pods import Loss, PodView
 from batchinference_operator.status.status import Finding, Status, build_status
 from batchinference_operator.status.verdict import judge
 
@@ -192,7 +193,8 @@ def _report_may_come(observed: Observed, seen: RayJobView, now: datetime) -> boo
     while after its end."""
     if not _unheard(observed, seen):
         return False
-    return not observed.driver_polled or age(seen.ended_at, now) < REPORT_GRACE_SECONDS
+    # a user may write an end that lies in the future
+    return not observed.driver_polled or abs(age(seen.ended_at, now)) < REPORT_GRACE_SECONDS
 
 
 def _explained(
@@ -214,7 +216,7 @@ def _explained(
 
 def _hopeless(observed: Observed, seen: RayJobView, now: datetime) -> tuple[Cause, str] | None:
     """Why an attempt is given up that KubeRay would follow without end."""
-    if seen.ended:
+    if seen.ended or seen.held:
         return None
     then = now.timestamp() - LOST_PODS_SECONDS
     if (lost := _lost_head(observed, then) or _lost_workers(observed, then)) is not None:
@@ -239,12 +241,24 @@ def _lost_head(observed: Observed, then: float) -> Loss | None:
 
 
 def _lost_workers(observed: Observed, then: float) -> Loss | None:
-    """Return the loss of a worker if all workers were lost before a time, and their pods still
-    exist. KubeRay counts pods that cannot end as available, and does not replace them."""
-    workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended is None]
-    losses = [pod.loss for pod in workers]
-    lost = [loss for loss in losses if loss is not None and loss.at is not None and loss.at < then]
-    return lost[0] if lost and len(lost) == len(workers) else None
+    """Return the loss of a worker if its node took all workers of a group before a time.
+
+    KubeRay counts pods that cannot end as available, and does not replace them. Stages run in one
+    group only, so a group without workers stops the job.
+    """
+    groups: defaultdict[str, list[Loss | None]] = defaultdict(list)
+    for pod in observed.pods_of_attempt:
+        if not pod.is_head and pod.ended is None:
+            groups[pod.group].append(_loss_to_node(pod, then))
+    return next((losses[0] for losses in groups.values() if all(losses)), None)
+
+
+def _loss_to_node(pod: PodView, then: float) -> Loss | None:
+    """Return the loss of a pod that its node took before a time and that has not ended since."""
+    loss = pod.loss
+    if loss is None or not pod.deleting or loss.cause not in (Cause.NODE_LOST, Cause.PREEMPTED):
+        return None
+    return loss if loss.at is not None and loss.at < then else None
 
 
 def _of_silence(observed: Observed, seen: RayJobView, now: datetime) -> dict[str, str]:

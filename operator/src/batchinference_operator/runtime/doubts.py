@@ -9,7 +9,7 @@ from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.beginning import names_of
 from batchinference_operator.reconcile.model import Observed
 from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.gateway import Gateway, Refused, Unreachable
+from batchinference_operator.runtime.gateway import Forbidden, Gateway
 from batchinference_operator.runtime.keys import Key
 from batchinference_operator.status.attempts import number_of
 from batchinference_operator.status.observations import RayJobView
@@ -48,9 +48,7 @@ class Doubts:
                 continue
             try:
                 left = await self._looked_up(key, seen.name, seen)
-            except Unreachable:
-                raise
-            except Refused as words:
+            except Forbidden as words:
                 logger.warning("RayJob %s does not count any more: %s", seen.name, words)
                 left = self.cache.confirm(key, seen, None)
             if left is not None and left.deleting:

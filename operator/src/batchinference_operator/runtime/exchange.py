@@ -10,7 +10,13 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference import __version__
 from batchinference.rendering import MANAGER
-from batchinference_operator.runtime.gateway import Conflict, Invalid, Refused, Unreachable
+from batchinference_operator.runtime.gateway import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    Refused,
+    Unreachable,
+)
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -71,7 +77,9 @@ def raise_for(status: int, answer: Any) -> None:
         return
     if status == HTTPStatus.CONFLICT:
         raise Conflict(words_of(answer))
-    kind = Unreachable if status in PASSING else Refused
-    if status == HTTPStatus.UNPROCESSABLE_ENTITY:
-        kind = Invalid
+    kinds: dict[int, type[Refused]] = {
+        HTTPStatus.FORBIDDEN: Forbidden,
+        HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
+    }
+    kind = Unreachable if status in PASSING else kinds.get(status, Refused)
     raise kind(f"{status}: {words_of(answer)}")

@@ -24,6 +24,10 @@ class Refused(Exception):
     """The API server said no, in these words."""
 
 
+class Forbidden(Refused):
+    """The operator lacks the right for a request."""
+
+
 class Invalid(Refused):
     """The API server does not know a field or a value of an object: its definition is older."""
 

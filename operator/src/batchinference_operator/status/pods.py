@@ -45,6 +45,9 @@ class PodView:
     cluster: str
     """Its RayCluster. Another job of the same name has other clusters, and so has each attempt."""
     is_head: bool
+    group: str
+    """The worker group of KubeRay; empty for the head."""
+    deleting: bool
     gpus: int
     cpus: float
     started: float | None
@@ -65,6 +68,8 @@ class PodView:
             job=labels[NAME_LABEL],
             cluster=labels.get(CLUSTER_LABEL, ""),
             is_head=_is_head(metadata),
+            group=labels.get(GROUP_LABEL, ""),
+            deleting="deletionTimestamp" in metadata,
             gpus=gpus_of(labels),
             cpus=sum(map(_cpus, _side_by_side(body.get("spec") or {}))),
             started=_scheduled_at(status),
@@ -76,6 +81,7 @@ class PodView:
         )
 
 
+GROUP_LABEL = "ray.io/group"
 _WAITING = {
     "ErrImagePull": Cause.IMAGE_PULL,
     "ImagePullBackOff": Cause.IMAGE_PULL,

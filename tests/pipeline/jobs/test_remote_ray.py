@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from batchinference.pipeline import engine
-from batchinference.pipeline.own_modules import copied_modules
+from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.own_modules import MAX_BYTES, copied_modules
 from support.jobs.command import PROGRAM, Command, wait_until
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.rows import rows_of
@@ -123,6 +124,28 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
     with engine.connected("head:6379", None, quiet=False) as nodes:
         assert nodes == []
     assert bool(asked) == sent
+
+
+def test_what_is_no_file_is_not_sent(tmp_path: Path) -> None:
+    job_in(tmp_path)
+    package = tmp_path / "letters"
+    (package / ".#up.py").symlink_to("someone@host.1")  # the lock of an editor
+    (package / "broken.py").symlink_to("nothing")
+    (package / "loop").symlink_to(package)
+    os.mkfifo(package / "pipe")
+    with copied_modules(str(tmp_path)) as copy:
+        assert copy is not None
+        assert sorted(os.listdir(Path(copy) / "letters")) == ["__init__.py"]
+
+
+def test_large_packages_are_refused(tmp_path: Path) -> None:
+    job_in(tmp_path)
+    weights = tmp_path / "letters" / "weights.bin"
+    with weights.open("wb") as file:
+        file.truncate(MAX_BYTES)
+    words = r"have 100 MiB.*'.*/letters/weights\.bin'"
+    with pytest.raises(JobFailure, match=words), copied_modules(str(tmp_path)):
+        pass
 
 
 def test_modules_are_sent_and_nothing_else(tmp_path: Path) -> None:

@@ -119,18 +119,31 @@ def _cpus() -> int:
 def _output_to_file() -> Iterator[None]:
     """Send the process's stdout and stderr, those of its C++ parts included, to a file that goes
     with it: `--verbose` is for who wants to read it. Ray prints deaths of workers to stdout."""
-    sys.stdout.flush()
-    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    _flush_stdout()
+    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2) if _is_open(descriptor)}
     with tempfile.TemporaryFile() as file:
         for descriptor in saved:
             os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        sys.stdout.flush()
+        _flush_stdout()
         for descriptor, before in saved.items():
             os.dup2(before, descriptor)
             os.close(before)
+
+
+def _flush_stdout() -> None:
+    if sys.stdout is not None:  # as it is where a shell has closed it with >&-
+        sys.stdout.flush()
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _init(**arguments: Any) -> None:

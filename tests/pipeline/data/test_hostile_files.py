@@ -287,6 +287,21 @@ def test_compressed_archives_are_unpacked_in_pieces(mode: str, tmp_path: Path) -
     ]
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size", [1 << 40, 1 << 62])
+@pytest.mark.parametrize("suffixes", [None, ["txt"]], ids=["wanted", "passed over"])
+def test_member_that_claims_much_more_than_there_is_does_not_hang(
+    size: int, suffixes: list[str] | None, tmp_path: Path
+) -> None:
+    member = tarfile.TarInfo("b.bin")
+    member.size = size
+    content = tar_of({"a.bin": b"1", "a.txt": b"2"})[: 4 * 512] + member.tobuf(tarfile.GNU_FORMAT)
+    (tmp_path / "a.tar").write_bytes(content)
+    outcome = read_files("webdataset", tmp_path, **({"suffixes": suffixes} if suffixes else {}))
+    assert [row["txt"] for row in outcome.good] == ["2"]
+    assert outcome.bad
+
+
 def test_large_samples_are_not_looked_at_together(tmp_path: Path) -> None:
     members = {f"{number}.bin": bytes(5 * MIB) for number in range(20)}
     (tmp_path / "a.tar").write_bytes(tar_of(members, "w:gz"))

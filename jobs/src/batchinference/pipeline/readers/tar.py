@@ -6,7 +6,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from batchinference.pipeline.readers.base import MAX_COLUMNS
 
@@ -16,6 +16,9 @@ _HEADERS = {
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 }
+MAX_EMPTY_READS = 100
+"""Behind the end of an archive. tarfile reads on until it has passed what a member claims to have,
+which may take years."""
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 
 
@@ -54,6 +57,20 @@ class _TarInfo(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
 
+class _Ending:
+    """An archive that can be read behind its end only a few times."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._empty = source, 0
+
+    def read(self, size: int) -> bytes:
+        content = self._source.read(size)
+        self._empty = 0 if content else self._empty + 1
+        if self._empty > MAX_EMPTY_READS:
+            raise tarfile.ReadError("the archive ends within a member")
+        return content
+
+
 def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
     """The samples of an unpacked archive, with members of these suffixes. Of a sample, no more than
     `most` bytes are read.
@@ -61,7 +78,8 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Itera
     Raises tarfile.TarError, or what unpacking raises, where the archive is damaged.
     """
     sample: Sample | None = None
-    with tarfile.open(fileobj=source, mode="r|", tarinfo=_TarInfo) as archive:
+    ending = cast(BinaryIO, _Ending(source))
+    with tarfile.open(fileobj=ending, mode="r|", tarinfo=_TarInfo) as archive:
         for member in archive:
             # tarfile would keep all of them
             archive.members = []  # type: ignore[attr-defined]

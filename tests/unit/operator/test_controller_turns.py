@@ -77,6 +77,18 @@ def count_live_ray_jobs(harness: Harness) -> list[int]:
     return counts
 
 
+def watch_ray_jobs(harness: Harness) -> list[str]:
+    """The jobs of the RayJobs that are created, in their order."""
+    started: list[str] = []
+
+    def watch(event: str | None, body: dict[str, Any]) -> None:
+        if body["kind"] == "RayJob" and event == "ADDED":
+            started.append(body["metadata"]["name"][:-2])
+
+    harness.cluster.watchers.append(watch)
+    return started
+
+
 async def start_a_and_queue_b(harness: Harness, **spec: Any) -> None:
     """Start job-a, and let job-b wait for its turn."""
     harness.cluster.apply("job-a", **spec)
@@ -107,17 +119,30 @@ async def test_concurrency_limit_holds_to_the_end(
 
 
 @in_virtual_time
+async def test_job_whose_turn_comes_while_it_is_reconciled_keeps_it(harness: Harness) -> None:
+    class Gateway(FakeGateway):
+        async def patch_status(self, namespace: str, name: str, *rest: Any) -> Any:
+            answer = await super().patch_status(namespace, name, *rest)
+            if name == "job-b" and harness.phase("job-a") == "Starting":
+                await harness.ray_job("job-a").run()
+                await until(lambda: harness.phase("job-a") == "Succeeded")
+            return answer
+
+    harness.gateway = Gateway(harness.cluster)
+    started = watch_ray_jobs(harness)
+    async with harness.operator(settings=at_most(1), workers=4):
+        await start_a_and_queue_b(harness)
+        await apply_in_order(harness, "job-c")
+        await until(lambda: len(started) > 1)
+    assert started[:2] == ["job-a", "job-b"]
+
+
+@in_virtual_time
 async def test_jobs_start_by_priority_and_age(harness: Harness) -> None:
-    started = []
+    started = watch_ray_jobs(harness)
     for name, priority in zip(NAMES, [0, 0, 5, -1, 5, 0], strict=True):
         harness.cluster.apply(name, priority=priority)
         await asyncio.sleep(1)
-
-    def watch(event: str | None, body: dict[str, Any]) -> None:
-        if body["kind"] == "RayJob" and event == "ADDED":
-            started.append(body["metadata"]["name"][:-2])
-
-    harness.cluster.watchers.append(watch)
     async with harness.operator(settings=at_most(1), workers=4):
         await asyncio.gather(*(run_job(harness, name) for name in NAMES))
     assert started == ["job-c", "job-e", "job-a", "job-b", "job-f", "job-d"]

@@ -130,7 +130,8 @@ class Controller:
             delay = self.queue.retry(key)
             logger.exception("trying again in %.1f s", delay)
         finally:
-            self.cache.turns.pass_over(key)
+            if not self.queue.is_due(key):  # its turn may have come while it was being reconciled
+                self.cache.turns.pass_over(key)
             self.queue.done(key)
 
     async def _look(self, key: Key) -> None:

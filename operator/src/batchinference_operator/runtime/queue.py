@@ -54,6 +54,10 @@ class KeyedQueue(Generic[Key]):
         self._cancel_timer(key)
         self._timers[key] = loop.call_later(seconds, self.add, key)
 
+    def is_due(self, key: Key) -> bool:
+        """Whether a key is to be looked at as soon as may be."""
+        return key in self._dirty
+
     async def get(self) -> Key:
         """The next key. `done` must be called for it afterwards."""
         await self._ready.acquire()

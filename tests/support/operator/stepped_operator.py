@@ -120,6 +120,9 @@ class SteppedQueue:
         if not self.waiting and (self.due is None or at < self.due):
             self.due = at
 
+    def is_due(self, key: Key) -> bool:
+        return self.waiting
+
     async def get(self) -> Key:
         while not self.ready:
             await Call(IDLE)

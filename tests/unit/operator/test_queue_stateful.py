@@ -98,6 +98,7 @@ class Queue(RuleBasedStateMachine):
         late = [key for key, when in self.due.items() if when <= now - 0.1]
         assert len(self.queue) <= len(due)
         assert len(self.queue) >= len([key for key in late if key not in self.active])
+        assert all(map(self.queue.is_due, late))
 
 
 TestQueue = Queue.TestCase

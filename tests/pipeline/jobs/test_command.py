@@ -39,13 +39,15 @@ def report_in(directory: Path) -> Report:
 
 @pytest.mark.xdist_group("command")
 class TestSuccess:
-    """One job that succeeds, with all options."""
+    """One job that succeeds, with all options, although a process of it dies."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def directory(cls, tmp_path_factory: pytest.TempPathFactory, own_code: Path) -> Path:
         directory = tmp_path_factory.mktemp("success")
-        steps = [{"name": "own", "python": {"callable": "own_code:length"}}]
+        dies = {"callable": "own_code:die_once", "callArgs": {"file": str(directory / "died")}}
+        length = {"callable": "own_code:length"}
+        steps = [{"name": "dies", "python": dies}, {"name": "own", "python": length}]
         job_file(directory, own_code, steps=steps)
         return directory
 
@@ -119,9 +121,13 @@ class TestSuccess:
     ) -> None:
         wait_until(lambda: not command.processes(), "the job's processes to end")
 
-    def test_output_of_ray_is_not_printed(self, done: subprocess.CompletedProcess[str]) -> None:
-        assert "Dataset" not in done.stderr
-        assert "worker.py" not in done.stderr
+    def test_output_of_ray_is_not_printed(
+        self, done: subprocess.CompletedProcess[str], directory: Path
+    ) -> None:
+        """Ray prints a page about each process that dies."""
+        assert (directory / "died").exists()
+        for words in ("Dataset", "worker.py", "A worker died"):
+            assert words not in done.stderr
 
     def test_complete_job_from_stdin_is_not_done_again(
         self,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from batchinference.pipeline import dataset
 from batchinference.spec.report import JobState
-from support.jobs.command import Command
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
@@ -54,15 +52,3 @@ def test_code_that_always_kills_its_process_fails_the_job(
     assert run.report.state == JobState.FAILED
     assert words in (run.report.message or "")
     assert not (tmp_path / "out" / "_SUCCESS").exists()
-
-
-def test_death_of_a_process_is_told_to_verbose_users_only(tmp_path: Path) -> None:
-    """Ray prints a page of text about each to stdout."""
-    step = {"callable": "own_code:die_once", "callArgs": {"file": str(tmp_path / "died")}}
-    source = write_lines(tmp_path / "in", LINES)
-    job = job_document("dies", source, tmp_path / "out", steps=[{"name": "own", "python": step}])
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    done = Command(["run", "job.yaml"], tmp_path).run()
-    assert (tmp_path / "died").exists()
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "A worker died" not in done.stderr

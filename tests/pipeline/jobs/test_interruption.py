@@ -25,6 +25,11 @@ def held(tmp_path: Path, own_code: Path) -> Iterator[HeldCommand]:
 def test_sigterm_ends_a_running_job(held: HeldCommand, ray: None, tmp_path: Path) -> None:
     wait_until(lambda: held.committed() >= len(TEXTS), "rows to be committed")
     held.process.send_signal(signal.SIGTERM)  # as Kubernetes does
+    stderr = held.process.stderr
+    assert stderr is not None
+    while "held: stopping" not in stderr.readline():
+        assert held.process.poll() is None
+    held.process.send_signal(signal.SIGTERM)  # does not wait for the row that waits
     printed = held.end()
 
     assert held.process.returncode == 130

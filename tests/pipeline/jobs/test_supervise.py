@@ -129,11 +129,13 @@ def test_signal_interrupts_work(
     long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise_module, "DRAIN_SECONDS", QUICK)
-    with stop_on_signals() as stop:
+    said: list[str] = []
+    with stop_on_signals(said.append) as stop:
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
             supervise(long, nothing, stop)
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
+    assert said == [supervise_module.STOPPING]
 
 
 def test_work_that_ends_on_request_is_not_abandoned(
@@ -182,6 +184,7 @@ def test_late_signal_changes_nothing() -> None:
 def test_signal_handlers_are_restored() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
-    with stop_on_signals() as stop:
+    said: list[str] = []
+    with stop_on_signals(said.append) as stop:
         assert [signal.getsignal(number) for number in numbers] == [stop.ask, stop.ask]
     assert [signal.getsignal(number) for number in numbers] == before

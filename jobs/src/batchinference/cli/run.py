@@ -115,7 +115,10 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
     from batchinference.pipeline.own_modules import names_code
     from batchinference.pipeline.supervise import stop_on_signals
 
-    with Display(verbose=options.verbose) as display, stop_on_signals() as stop:
+    with (
+        Display(verbose=options.verbose) as display,
+        stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
+    ):
         publish = _publisher(display.show, options.report_directory)
         if options.address is not None:
             display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")

@@ -21,6 +21,10 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 POLL_SECONDS = 2.0
 LAST_SECONDS = 10.0
 """What work that is given up has left to end."""
+STOPPING = (
+    f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
+    "A second signal (Ctrl-C) stops at once"
+)
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
 """How far an estimate of the input's rows is trusted: the rows may be so many times as many, and so
 many must have been done before a job is ended by it."""
@@ -29,7 +33,8 @@ many must have been done before a job is ended by it."""
 class StopRequest:
     """Set when somebody asks the job to stop (SIGTERM, SIGINT); who asks twice wants it at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
+        self.say = say
         self.event = threading.Event()
         self.insists = threading.Event()
         self.signal: int | None = None
@@ -47,9 +52,10 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """A StopRequest that SIGTERM and SIGINT set while the block runs."""
-    request = StopRequest()
+def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
+    """A StopRequest that SIGTERM and SIGINT set while the block runs. `say` gets a line for the
+    user when that takes time."""
+    request = StopRequest(say)
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
     try:
@@ -98,6 +104,7 @@ def supervise(
     try:
         _watch(done, observe, stop, poll_seconds)
         if stop.event.is_set() and not done.is_set():
+            stop.say(STOPPING)
             work.drain()
             _wait(done, stop.insists)
         if not done.is_set():

@@ -16,6 +16,8 @@ from pathlib import Path
 PROGRAM = Path(sys.executable).parent / "batchinference"
 MARK = "TEST_COMMAND_MARK"
 """A variable that children inherit. It finds them in any session."""
+_RAY = {"RAY_worker_niceness": "0"}
+"""15 by default: Ray's workers would wait for the tests of other processes."""
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Command:
         return subprocess.Popen(
             [str(self.program), *self.arguments],
             cwd=self.directory,
-            env={**os.environ, **self.env, MARK: self._mark},
+            env={**os.environ, **_RAY, **self.env, MARK: self._mark},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

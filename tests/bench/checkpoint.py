@@ -35,9 +35,9 @@ import yaml
 from fault_scenarios import SCENARIOS, Faults, Outcome, put_input
 from rounds import ROUNDS
 
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import owner_of
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import owner_of
 from batchinference.plan import cpus_needed, plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.report import Report

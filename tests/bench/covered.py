@@ -11,13 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.manifest import Manifest
-from batchinference.pipeline.output import Standing
-from batchinference.pipeline.owner import owner_of
-from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
-from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.commit.manifest_entry import Counts, Piece, WrittenFile
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.state import Standing
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document

@@ -18,12 +18,12 @@ from faults import at
 from ray.data.block import Block
 
 from batchinference.cli.main import app
-from batchinference.pipeline import dataset
-from batchinference.pipeline.layout import Layout, part_prefix
-from batchinference.pipeline.manifest import counts_of_name
-from batchinference.pipeline.sink import CommitSink
-from batchinference.pipeline.storage import Address, base_name
-from batchinference.pipeline.table_sink import sink_for
+from batchinference.pipeline.commit.layout import Layout, part_prefix
+from batchinference.pipeline.commit.manifest import counts_of_name
+from batchinference.pipeline.execution import executor
+from batchinference.pipeline.execution.sink import CommitSink
+from batchinference.pipeline.execution.table_sink import sink_for
+from batchinference.pipeline.storage.location import Address, base_name
 
 
 class FaultySink(CommitSink):
@@ -86,5 +86,5 @@ if __name__ == "__main__":
     # not those of __main__, which the workers could not import
     import faulty_job
 
-    setattr(dataset, "sink_for", faulty_job.faulty_sink)  # noqa: B010
+    setattr(executor, "sink_for", faulty_job.faulty_sink)  # noqa: B010
     app(["run", *sys.argv[1:]])

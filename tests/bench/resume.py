@@ -31,9 +31,9 @@ import yaml
 from PIL import Image
 from skimage import data as photos
 
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import owner_of
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import owner_of
 from batchinference.spec import parse
 from support.documents.minimal import Document, document
 from support.jobs.command import Command, wait_until

@@ -14,13 +14,13 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.failed_rows import without_failed
-from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
-from batchinference.pipeline.sink import error_rows
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest_entry import Counts, Piece, WrittenFile
+from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.execution.sink import error_rows
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.location import Address
 
 EACH, FAILED = 100_000, 1_000
 """Rows of a file, which are those of a write task, and how many of them have failed."""
@@ -28,7 +28,7 @@ EACH, FAILED = 100_000, 1_000
 
 def piece_of(file: int, paths: pa.ChunkedArray, errors: Address) -> Piece:
     every = EACH // FAILED
-    failed = rows.unreadable_rows(file, 0, EACH, "own", ValueError("no")).take(
+    failed = row_ids.unreadable_rows(file, 0, EACH, "own", ValueError("no")).take(
         np.arange(0, EACH, every)
     )
     ((ending, content),) = ParquetWriter("snappy").files(error_rows(failed, paths))

@@ -19,7 +19,7 @@ import torchvision
 import transformers
 from PIL import Image
 
-from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse

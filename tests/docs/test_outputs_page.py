@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 from skimage import data
 
 from batchinference.cli.files import with_absolute_paths
-from batchinference.pipeline.sample import first_rows
+from batchinference.pipeline.output.preview import first_rows
 from batchinference.spec import parse
 from support.documents.pages import jobs
 from support.jobs.on_ray import job_document

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from batchinference.cli.main import app
 from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Kind
-from batchinference.pipeline.verify.proof import Result
+from batchinference.pipeline.verify.verification_report import Result
 from batchinference.spec.crd import PRINTER_COLUMNS
 from batchinference.spec.job import MUTABLE
 from support.documents.pages import ROOT, blocks, jobs, name_of

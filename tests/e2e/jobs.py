@@ -16,7 +16,7 @@ GATED, PAUSED, LONG = 400, 1200, 2000
 """Rows of slow jobs."""
 CODE = """
 import time
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 
 class Slow:
     def __call__(self, batch, last, gate):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from batchinference.pipeline.devices import SIMULATED
+from batchinference.pipeline.runtimes.device import SIMULATED
 
 if TYPE_CHECKING:
     from support.servers.s3 import S3Server
@@ -147,8 +147,8 @@ def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry HTTP requests at once, unless the server asks for a wait."""
-    from batchinference.pipeline import http_retries
-    from batchinference.pipeline.endpoint import endpoint
+    from batchinference.pipeline.runtimes.http import client
+    from batchinference.pipeline.storage import http_retry
 
-    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.0)
-    monkeypatch.setattr(endpoint, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(client, "FIRST_WAIT", 0.0)

@@ -22,7 +22,11 @@ from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 
 import batchinference
 from batchinference import pipeline
-from batchinference.pipeline.arrow_files import (
+from batchinference.pipeline.autoload import without_autoload
+from batchinference.pipeline.commit.retry_errors import Failed
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.input.listing import FrozenInput, paths_of
+from batchinference.pipeline.storage.arrow_files import (
     PICKLED,
     UnsafeColumn,
     checked,
@@ -32,11 +36,7 @@ from batchinference.pipeline.arrow_files import (
     read_table,
     schema_of,
 )
-from batchinference.pipeline.autoload import without_autoload
-from batchinference.pipeline.failed_rows import Failed
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.inputs import FrozenInput, paths_of
-from batchinference.pipeline.storage import FROM_ENVIRONMENT, Address
+from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Address
 from batchinference.pipeline.verify import error_rows
 from batchinference.spec.report import JobState
 from support.jobs.on_ray import errors_of, job_document, run_in_process

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.batch_sizes import FIRST_SIZE, BatchSize, is_out_of_memory
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.stage import ErrorHandling, StepRunner
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize, is_out_of_memory
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.steps import Step
 
 
@@ -47,18 +47,18 @@ def runner(transform: Any, batch_size: Any) -> StepRunner:
 
 
 def table(*values: int) -> pa.Table:
-    return rows.with_ids(pa.table({"n": pa.array(values, pa.int64())}), 0, 0)
+    return row_ids.with_ids(pa.table({"n": pa.array(values, pa.int64())}), 0, 0)
 
 
 def good_of(result: pa.Table) -> list[int]:
-    return sorted(rows.split(result)[0].column("n").to_pylist())
+    return sorted(row_ids.split(result)[0].column("n").to_pylist())
 
 
 def notes_of(result: pa.Table) -> list[dict[str, Any]]:
-    if rows.ERROR not in result.column_names:
+    if row_ids.ERROR not in result.column_names:
         return []
-    notes = result.filter(pa.compute.equal(result.column(rows.STATE), rows.NOTE))
-    return [json.loads(text) for text in notes.column(rows.ERROR).to_pylist()]
+    notes = result.filter(pa.compute.equal(result.column(row_ids.STATE), row_ids.NOTE))
+    return [json.loads(text) for text in notes.column(row_ids.ERROR).to_pylist()]
 
 
 def test_batches_are_halved_until_memory_suffices() -> None:
@@ -136,10 +136,10 @@ def test_bad_row_is_isolated_after_halving() -> None:
     values = [-1 if n == 41 else n for n in range(50)]
     result = runner(Limited(12), 32)(table(*values))
     assert good_of(result) == [n for n in range(50) if n != 41]
-    _, rest = rows.split(result)
+    _, rest = row_ids.split(result)
     assert rest is not None
-    failed = rest.filter(pa.compute.equal(rest.column(rows.STATE), rows.FAILED))
-    assert rows.ids_of(failed).tolist() == [rows.pack(0, 41)]
+    failed = rest.filter(pa.compute.equal(rest.column(row_ids.STATE), row_ids.FAILED))
+    assert row_ids.ids_of(failed).tolist() == [row_ids.pack(0, 41)]
 
 
 def test_out_of_memory_with_one_row_fails_the_job() -> None:

@@ -18,7 +18,12 @@ from ray.data.extensions import (
     get_arrow_extension_tensor_types,
 )
 
-from batchinference.pipeline.blocks import concat, to_batch, to_column, to_table
+from batchinference.pipeline.arrow import (
+    concat,
+    to_batch,
+    to_column,
+    to_table,
+)
 
 
 def test_ray_has_the_expected_version() -> None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from batchinference.pipeline import retries
-from batchinference.pipeline.failures import BadInput, JobFailure, without_secrets
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.storage import Address, is_trouble
-from batchinference.pipeline.stores import object_store
+from batchinference.pipeline.errors import BadInput, JobFailure, without_secrets
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.location import Address, is_trouble
+from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served
 
@@ -152,8 +152,8 @@ class TestAzureAccount:
     def test_error_messages_hide_the_signature(
         self, monkeypatch: pytest.MonkeyPatch, clouds: dict[str, Cloud]
     ) -> None:
-        monkeypatch.setattr(retries, "FIRST_WAIT", 0)
-        monkeypatch.setattr(retries, "ATTEMPTS", 1)
+        monkeypatch.setattr(retry, "FIRST_WAIT", 0)
+        monkeypatch.setattr(retry, "ATTEMPTS", 1)
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"?sv=2026&sig={SIGNATURE}&se=2099")
         address = Address("az://bucket/a", Storage(endpoint=clouds["az"].endpoint))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps.columns import with_column
 from batchinference.spec.steps import Step

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from batchinference.pipeline.search.cosine import NOBODY, TopK, is_usable, lengths_of
+from batchinference.pipeline.search.topk import (
+    NOBODY,
+    TopK,
+    is_usable,
+    lengths_of,
+)
 from support.tiers import examples
 
 NUMBERS = st.floats(-100, 100, width=32).map(lambda x: 0.0 if abs(x) < 1e-3 else x)

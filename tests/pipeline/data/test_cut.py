@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
 
 TABLE = pa.table(
     {"n": range(7), "kind": ["b", "a", "b", None, "a b/c", "b", "a"], "flag": [True] * 7}

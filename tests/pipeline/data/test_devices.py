@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from batchinference.pipeline.devices import Device, device_of
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.device import Device, device_of
 
 NPU = {"NPU": "npu"}
 

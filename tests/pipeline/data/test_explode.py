@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.blocks import to_batch, to_column
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.arrow import to_batch, to_column
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Changed, load_step
 from batchinference.spec.steps import Step
 

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.data.datasource import Partitioning
 
-from batchinference.pipeline import retries, rows
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.file_input import FileInput
-from batchinference.pipeline.sizing import RowCount, sizing_of
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input.planning import RowCount, sizing_of
+from batchinference.pipeline.storage import retry
 from support.documents.parsed import job
 from support.inputs.read_files import Input, Outcome, data_of, open_input
 from support.tiers import examples
@@ -239,13 +240,13 @@ class UnreliableReader:
 def test_reading_resumes_at_the_row_where_storage_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int
 ) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0)
+    monkeypatch.setattr(retry, "FIRST_WAIT", 0)
     opened = open_input("text", write(tmp_path / "in", "txt", [5]))
     reader = UnreliableReader(opened, row, times=3)
     object.__setattr__(opened.file_rows, "reader", reader)
     tables = list(opened.file_rows.read(opened.frozen.files()))
     assert [entry["text"] for entry in data_of(tables)] == [f"0:{n}" for n in range(5)]
-    assert tables[-1].column(rows.STATE).to_pylist() == [rows.END]
+    assert tables[-1].column(row_ids.STATE).to_pylist() == [row_ids.END]
     reader.times = 99
     with pytest.raises(Exception, match=r"000\.txt cannot be read: AWS Error NETWORK"):
         list(opened.file_rows.read(opened.frozen.files()))

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.steps.filter import Filter
 
 ROWS = pa.table(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.readers import READERS
-from batchinference.pipeline.writers.base import plain
+from batchinference.pipeline.input.readers import READERS
+from batchinference.pipeline.output.writers.base import plain
 from support.inputs.formats import CASES, Case
 from support.inputs.read_files import open_input, read_files
 from support.jobs.on_ray import without_order

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.coverage import Gap, Gaps
-from batchinference.pipeline.job_input import JobInput
-from batchinference.pipeline.readers.base import BadRow, Chunk
-from batchinference.pipeline.readers.chunks import size_of, within
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.commit.row_set import Gap, Gaps
+from batchinference.pipeline.input.base import JobInput
+from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.chunks import size_of, within
+from batchinference.pipeline.storage.location import Address
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input
 from support.tiers import examples
@@ -203,7 +203,7 @@ def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
 
 
 def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
-    from batchinference.pipeline.job_input import open_input as open_any
+    from batchinference.pipeline.input.base import open_input as open_any
     from batchinference.spec.read import ReadLance
 
     path = tmp_path / "a.lance"

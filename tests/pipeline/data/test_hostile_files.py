@@ -26,13 +26,13 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from batchinference import pipeline
-from batchinference.pipeline import whole_files
-from batchinference.pipeline.open_image import FORMATS, open_image
-from batchinference.pipeline.readers import fields, lines, webdataset
-from batchinference.pipeline.readers import parquet as parquet_reader
-from batchinference.pipeline.readers.base import MAX_COLUMNS
-from batchinference.pipeline.readers.nesting import MAX_DEPTH, check_depth
-from batchinference.pipeline.readers.webdataset import SAMPLE_ROWS
+from batchinference.pipeline.input import whole_files
+from batchinference.pipeline.input.readers import fields, lines, webdataset
+from batchinference.pipeline.input.readers import parquet as parquet_reader
+from batchinference.pipeline.input.readers.base import MAX_COLUMNS
+from batchinference.pipeline.input.readers.json_depth import MAX_DEPTH, check_depth
+from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
+from batchinference.pipeline.media.image_file import FORMATS, open_image
 from support.inputs.formats import add_member, pictures, png
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, masked_crc, record

@@ -12,11 +12,16 @@ import pytest
 import tenacity
 from aiohttp import web
 
-from batchinference.pipeline.endpoint.errors import BadAnswer, NoAnswer, RequestFailed, TooFast
-from batchinference.pipeline.endpoint.health import DOWN_AFTER
-from batchinference.pipeline.endpoint.pace import Pace
-from batchinference.pipeline.endpoint.retries import Retries
-from batchinference.pipeline.http_retries import (
+from batchinference.pipeline.runtimes.http.errors import (
+    BadAnswer,
+    NoAnswer,
+    RequestFailed,
+    TooFast,
+)
+from batchinference.pipeline.runtimes.http.failure_classifier import DOWN_AFTER
+from batchinference.pipeline.runtimes.http.rate_limiter import Pace
+from batchinference.pipeline.runtimes.http.retry_policy import Retries
+from batchinference.pipeline.storage.http_retry import (
     FIRST_WAIT,
     LONGEST_PAUSE,
     LONGEST_WAIT,

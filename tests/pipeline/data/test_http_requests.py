@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
-from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.endpoint import RequestFailed, endpoint
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.http import RequestFailed, client
 from support.documents.http_models import ask, chat, json_endpoint
 from support.servers.scripted_http import Answer, Server, answering, served
 
@@ -275,7 +275,7 @@ async def test_half_a_surrogate_pair_in_a_chat_fails_the_row() -> None:
 
 
 async def test_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr(client, "MAX_ANSWER", 1 << 20)
     async with served(answering_odd(json.dumps("x" * (1 << 20)), json.dumps("x" * 1000))) as server:
         model = json_endpoint(url=server.url, resultPath="v")
         error, answer = await ask(model, value=["odd", "even"])
@@ -285,7 +285,7 @@ async def test_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_long_error_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr(client, "MAX_ANSWER", 1 << 20)
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=400, text="wrong " * (1 << 20))
@@ -299,7 +299,7 @@ async def test_long_error_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_compressed_answer_is_limited_while_it_is_read(
     monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    monkeypatch.setattr(endpoint, "MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr(client, "MAX_ANSWER", 1 << 20)
     bomb = {"gzip": gzip, "deflate": zlib}[encoding].compress(bytes(64 << 20), 1)
 
     async def answer(_: web.Request) -> web.Response:

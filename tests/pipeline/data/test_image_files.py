@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from ray.data.extensions import ArrowVariableShapedTensorArray
 
-from batchinference.pipeline.blocks import concat, to_column
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.sample import first_rows
-from batchinference.pipeline.writers import writer_for
-from batchinference.pipeline.writers.images import MAX_NAME, file_name
+from batchinference.pipeline.arrow import concat, to_column
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers.images import MAX_NAME, file_name
 from support.documents.parsed_write import write_of
 from support.tiers import examples
 

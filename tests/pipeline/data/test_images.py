@@ -11,8 +11,8 @@ import skimage
 import sklearn.datasets
 from PIL import Image
 
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.whole_files import GROUP_FILES
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.whole_files import GROUP_FILES
 from support.inputs.read_files import open_input, read_files
 
 SKIMAGE = Path(skimage.data_dir)

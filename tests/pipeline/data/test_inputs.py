@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import inputs
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.inputs import freeze_input, paths_of
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input import listing
+from batchinference.pipeline.input.listing import freeze_input, paths_of
+from batchinference.pipeline.storage.location import Address
 from support.tiers import examples
 
 FILES = [
@@ -110,7 +110,7 @@ def test_paths_in_different_storages_are_rejected(tree: Path) -> None:
 
 
 def test_too_many_files_are_rejected(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "MAX_FILES", 5)
+    monkeypatch.setattr(listing, "MAX_FILES", 5)
     with pytest.raises(BadInput, match="the input has 6 files; at most 5"):
         names(tree, "")
 

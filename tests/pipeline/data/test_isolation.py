@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.failures import BadInput, JobFailure, ModelLoad
-from batchinference.pipeline.isolation import Part, is_about_the_row, isolate
+from batchinference.pipeline.error_attribution import Part, is_about_the_row, isolate
+from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from support.tiers import examples
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from batchinference.pipeline.readers import json as reader
-from batchinference.pipeline.readers import lines
+from batchinference.pipeline.input.readers import json as reader
+from batchinference.pipeline.input.readers import lines
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
+from batchinference.pipeline.runtimes.device import Device
 from support.models.replicas import loaded, model_of
 
 FACTORY = "user_keras:dense"

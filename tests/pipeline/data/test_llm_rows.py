@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 from ray.llm._internal.batch.stages.base import wrap_postprocess, wrap_preprocess
 
-from batchinference.pipeline import blocks, rows
-from batchinference.pipeline.blocks import concat, to_batch, to_table
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.llm.carried import (
+from batchinference.pipeline import arrow, row_ids
+from batchinference.pipeline.arrow import concat, to_batch, to_table
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.runtimes.vllm.requests import ADAPTER, result_of
+from batchinference.pipeline.runtimes.vllm.row_codec import (
     ERROR,
     REQUEST,
     RESULT,
@@ -24,7 +25,6 @@ from batchinference.pipeline.llm.carried import (
     seal,
     unseal,
 )
-from batchinference.pipeline.llm.requests import ADAPTER, result_of
 from batchinference.spec.models import VllmModel
 from support.documents.vllm_models import vllm
 
@@ -37,7 +37,7 @@ def model(**fields: Any) -> VllmModel:
 
 
 def good(**columns: Any) -> pa.Table:
-    return rows.with_ids(to_table(columns), 0, 0)
+    return row_ids.with_ids(to_table(columns), 0, 0)
 
 
 def requests(spec: VllmModel, **columns: Any) -> list[Any]:
@@ -67,11 +67,11 @@ def through_ray(
             data["__data"] |= answer(data["__data"])
         results.append(after(data))
     names = dict.fromkeys(name for row in results for name in (ROW, RESULT, ERROR) if name in row)
-    return blocks.to_table({name: [row.get(name) for row in results] for name in names})
+    return arrow.to_table({name: [row.get(name) for row in results] for name in names})
 
 
 def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
-    return rows.failed_row(row_id, "ask", error, share=share)
+    return row_ids.failed_row(row_id, "ask", error, share=share)
 
 
 def test_requests_have_messages_or_a_prompt() -> None:
@@ -93,8 +93,8 @@ def test_request_names_the_adapter() -> None:
 def test_row_with_null_input_fails_alone() -> None:
     table = good(text=pa.array(["a", None]))
     done = unseal(through_ray(seal("ask", model(), table)), model(), set_aside)
-    bad = done.filter(pa.compute.equal(done[rows.STATE], rows.FAILED)).to_pylist()
-    assert [(row[rows.ID], row[rows.ERROR]) for row in bad] == [
+    bad = done.filter(pa.compute.equal(done[row_ids.STATE], row_ids.FAILED)).to_pylist()
+    assert [(row[row_ids.ID], row[row_ids.ERROR]) for row in bad] == [
         (1, "EngineError: ValueError: input 'question' is null")
     ]
     assert done["answer"].to_pylist() == ["well", None]
@@ -122,44 +122,46 @@ def test_embeddings_are_float32_vectors() -> None:
     for texts in (["a", "bcd"], ["a", None, "bcd"]):
         sealed = seal("ask", spec, good(text=pa.array(texts)))
         done = unseal(through_ray(sealed, embedded, "embed"), spec, set_aside)
-        answers, _ = rows.split(done)
+        answers, _ = row_ids.split(done)
         assert np.stack(to_batch(answers)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
         assert done.schema.field("answer").type == plain.schema.field("answer").type
 
 
 def test_rows_of_other_states_pass_through() -> None:
     others = [
-        rows.skipped_rows(np.array([7, 8]), np.array([5, 6])),
-        rows.failed_row(9, "before", ValueError("no")),
-        rows.end_of_file(0, 10),
-        rows.note_row("before", "note"),
+        row_ids.skipped_rows(np.array([7, 8]), np.array([5, 6])),
+        row_ids.failed_row(9, "before", ValueError("no")),
+        row_ids.end_of_file(0, 10),
+        row_ids.note_row("before", "note"),
     ]
     sealed = seal("ask", model(), concat([good(text=["a"]), *others]))
     assert sealed[ERROR].to_pylist().count("") == 1
     done = unseal(through_ray(sealed), model(), set_aside)
-    _, rest = rows.split(done)
+    _, rest = row_ids.split(done)
     assert rest is not None
-    states = rest[rows.STATE].to_pylist()
-    assert sorted(states) == sorted([rows.SKIPPED] * 2 + [rows.FAILED, rows.END, rows.NOTE])
-    assert sorted(filter(None, rest[rows.SHARE].to_pylist())) == [5, 6]
+    states = rest[row_ids.STATE].to_pylist()
+    assert sorted(states) == sorted(
+        [row_ids.SKIPPED] * 2 + [row_ids.FAILED, row_ids.END, row_ids.NOTE]
+    )
+    assert sorted(filter(None, rest[row_ids.SHARE].to_pylist())) == [5, 6]
 
 
 def test_batch_without_requests_is_unchanged() -> None:
-    end = rows.end_of_file(0, 10)
+    end = row_ids.end_of_file(0, 10)
     assert unseal(through_ray(seal("ask", model(), end)), model(), set_aside).equals(end)
 
 
 def test_row_refused_by_the_engine_keeps_its_share() -> None:
-    shares = np.array([rows.WHOLE // 2, rows.WHOLE // 2])
-    table = rows.with_own_columns(to_table({"text": ["a", "b"]}), pa.array([4, 4]), shares)
+    shares = np.array([row_ids.WHOLE // 2, row_ids.WHOLE // 2])
+    table = row_ids.with_own_columns(to_table({"text": ["a", "b"]}), pa.array([4, 4]), shares)
 
     def refusing(row: Row) -> Row:
         content = row["messages"][0]["content"]
         return {ERROR: "ValueError: too long"} if content == "b" else well(row)
 
     done = unseal(through_ray(seal("ask", model(), table), refusing), model(), set_aside)
-    assert done[rows.STATE].to_pylist() == [rows.GOOD, rows.FAILED]
-    assert done[rows.SHARE].to_pylist() == shares.tolist()
+    assert done[row_ids.STATE].to_pylist() == [row_ids.GOOD, row_ids.FAILED]
+    assert done[row_ids.SHARE].to_pylist() == shares.tolist()
 
 
 def test_failed_row_ends_a_job_without_tolerance() -> None:

@@ -22,15 +22,15 @@ from ray.llm._internal.batch.stages.prepare_multimodal_stage import PrepareMulti
 from ray.llm._internal.batch.stages.tokenize_stage import TokenizeUDF
 from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
-from batchinference.pipeline import retries
-from batchinference.pipeline.failures import JobFailure, ModelLoad
-from batchinference.pipeline.llm import files
-from batchinference.pipeline.llm.carried import ERROR
-from batchinference.pipeline.llm.files import ADAPTER_FILE, files_beside, files_of
-from batchinference.pipeline.llm.images import GuardedImages, Inlined
-from batchinference.pipeline.llm.requests import ADAPTER
-from batchinference.pipeline.llm.stages import GuardedEngine, GuardedStage, guarded
-from batchinference.pipeline.stores import object_store
+from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.runtimes.vllm import model_files
+from batchinference.pipeline.runtimes.vllm.model_files import ADAPTER_FILE, files_beside, files_of
+from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages, Inlined
+from batchinference.pipeline.runtimes.vllm.requests import ADAPTER
+from batchinference.pipeline.runtimes.vllm.row_codec import ERROR
+from batchinference.pipeline.runtimes.vllm.stages import GuardedEngine, GuardedStage, guarded
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.models import VllmModel
 from support.documents.vllm_models import vllm
 from support.models.hub_cache import add_to_hub_cache
@@ -274,7 +274,7 @@ class TestAdapters:
             asked.append(name)
             return tmp_path
 
-        monkeypatch.setattr(files, "snapshot_download", download)
+        monkeypatch.setattr(model_files, "snapshot_download", download)
         (tmp_path / ADAPTER_FILE).write_text("{}")
         of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
         rows = [asking(name) for name in ("org/poem", "evil/repo", "s3://adapters/poem", "/etc")]
@@ -297,7 +297,7 @@ class TestAdapters:
     def test_unreachable_storage_ends_the_job(
         self, folder: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retries, "is_passing", lambda error: False)
+        monkeypatch.setattr(retry, "is_passing", lambda error: False)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
         storage = {"endpoint": "http://127.0.0.1:1"}

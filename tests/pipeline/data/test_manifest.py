@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import http_retries
-from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.readers import allowed, fetch
-from batchinference.pipeline.sizing import count_rows
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input.planning import count_rows
+from batchinference.pipeline.storage import allowed_addresses, http, http_retry
 from support.inputs.formats import pictures, png
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.servers.loopback import handled_by
@@ -77,8 +76,8 @@ def web_server() -> Iterator[Web]:
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """A web server that counts as public. Retries wait for milliseconds."""
-    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(allowed, "is_public", lambda _: True)
+    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(allowed_addresses, "is_public", lambda _: True)
     with web_server() as web:
         yield web
 
@@ -211,7 +210,7 @@ def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
         manifest(tmp_path, f"{web.url}/a", uri)
         with pytest.raises(JobFailure, match=reason):
             read_files("manifest", tmp_path)
-    assert (web.asked["/b"], web.asked["/c"]) == (fetch.ATTEMPTS, 1)
+    assert (web.asked["/b"], web.asked["/c"]) == (http.ATTEMPTS, 1)
 
 
 def test_on_unreachable_error_fails_rows_only(tmp_path: Path, web: Web) -> None:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import http_retries
-from batchinference.pipeline.readers import allowed, fetch, manifest
-from batchinference.pipeline.readers.allowed import Allowed, Forbidden, is_public
-from batchinference.pipeline.readers.fetch import Fetcher
-from batchinference.pipeline.readers.manifest import ManifestReader
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.input.readers import url_list as manifest
+from batchinference.pipeline.input.readers.url_list import ManifestReader
+from batchinference.pipeline.storage import allowed_addresses, http, http_retry
+from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden, is_public
+from batchinference.pipeline.storage.http import Fetcher
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.read import ManifestOptions
 from support.inputs.read_files import read_files
 from support.servers.loopback import handled_by
@@ -152,7 +152,7 @@ def test_netrc_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert errors(tmp_path, f"{url}/secret", allow=[url]) == [""]
         assert SENT[-1].get("Authorization") is None
         own = url.replace("://", "://me:own@")
-        monkeypatch.setattr(allowed, "is_public", lambda _: True)
+        monkeypatch.setattr(allowed_addresses, "is_public", lambda _: True)
         assert errors(tmp_path, f"{own}/secret") == [""]
         assert SENT[-1]["Authorization"].startswith("Basic ")
 
@@ -166,7 +166,7 @@ def test_redirect_to_a_private_server_is_refused(
         assert "private network" in error
         assert errors(tmp_path, uri, allow=[public, private]) == [""]
         (error,) = errors(tmp_path, f"{public}/loop", allow=[public])
-        assert f"more than {fetch.MAX_REDIRECTS} redirects" in error
+        assert f"more than {http.MAX_REDIRECTS} redirects" in error
     with server_that_redirects("file:///etc/hostname") as public:
         (error,) = errors(tmp_path, f"{public}/there", allow=[public])
         assert "redirects lead to http:// and https:// only" in error
@@ -186,15 +186,15 @@ def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
 
 
 def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(fetch, "MAX_SECONDS", -1.0)
+    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http, "MAX_SECONDS", -1.0)
     with server_that_redirects() as url:
         (error,) = errors(tmp_path, f"{url}/large", allow=[url], on_unreachable="error")
     assert "has not sent everything within" in error
 
 
 def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(http, "MAX_SECONDS", 0.2)
     before = len(SENT)
     with server_that_drips() as url:
         (error,) = errors(tmp_path, f"{url}/x", allow=[url], on_unreachable="error")
@@ -205,7 +205,7 @@ def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_gzip_stream_that_breaks_off_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
     with server_that_redirects() as url:
         uris = [f"{url}{path}" for path in ENCODED]
         whole, cut, strange = errors(tmp_path, *uris, allow=[url], on_unreachable="error")
@@ -219,11 +219,11 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def overloaded(_: Fetcher, url: str) -> bytes:
         asked.append(url)
-        raise fetch.Away("busy", http_retries.LONGEST_PAUSE)
+        raise http.Away("busy", http_retry.LONGEST_PAUSE)
 
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
     monkeypatch.setattr(Fetcher, "_get", overloaded)
-    with pytest.raises(fetch.Away):
+    with pytest.raises(http.Away):
         Fetcher(Allowed(), 1).fetch_url("http://host/")
     assert len(asked) == 1, "another try would begin after the longest pause"
 
@@ -293,7 +293,7 @@ def test_manifest_in_a_bucket_reads_its_own_bucket_only(
 
 def test_fetcher_travels_without_its_connections() -> None:
     fetcher = Fetcher(Allowed(["s3://a/"]), 7)
-    assert fetcher._public.adapters["http://"].__class__ is allowed.PublicAdapter
+    assert fetcher._public.adapters["http://"].__class__ is allowed_addresses.PublicAdapter
     copy = pickle.loads(pickle.dumps(fetcher))
     assert copy._max_bytes == 7
     assert "_public" not in vars(copy)

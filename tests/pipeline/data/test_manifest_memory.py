@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.readers import manifest, pixels
-from batchinference.pipeline.readers.fetch import Fetcher
-from batchinference.pipeline.readers.manifest import ManifestReader
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.input.readers import url_list
+from batchinference.pipeline.input.readers.url_list import ManifestReader
+from batchinference.pipeline.media import decoding
+from batchinference.pipeline.storage.http import Fetcher
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.read import ManifestOptions
 
 SIDE = 100
@@ -49,8 +50,8 @@ class Content(bytes):
 def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch) -> list[int]:
     """The rows of the tables of a manifest of 26 pictures."""
     patch.setattr(Fetcher, "fetch", lambda *_: Content())
-    patch.setattr(pixels, "decode", decode)
-    patch.setattr(manifest, "TABLE_BYTES", 2 * PICTURE_BYTES)
+    patch.setattr(decoding, "decode", decode)
+    patch.setattr(url_list, "TABLE_BYTES", 2 * PICTURE_BYTES)
     pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), path / "a.parquet")
     file = Address(str(path / "a.parquet"))
     reader = ManifestReader(ManifestOptions(decode="image"))
@@ -80,6 +81,6 @@ def test_what_was_fetched_goes_when_it_is_decoded(
         seen.append(Content.alive)
         return np.zeros((1, 1, 3), np.uint8)
 
-    monkeypatch.setattr(manifest, "HELD_ROWS", 4)
+    monkeypatch.setattr(url_list, "HELD_ROWS", 4)
     assert read(tmp_path, decode, monkeypatch) == [26]
     assert max(seen) <= 4 + 2, "those that wait, the one that is decoded, and the one before it"

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat, to_batch
-from batchinference.pipeline.failures import JobFailure, ModelLoad
-from batchinference.pipeline.stage import ErrorHandling, StageRunner
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat, to_batch
+from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.storage.location import Address
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of, own_columns, read_files
@@ -41,29 +41,29 @@ def runner(*steps: dict[str, Any]) -> StageRunner:
 
 
 def table(**columns: Any) -> pa.Table:
-    return rows.with_ids(pa.table(columns), 0, 0)
+    return row_ids.with_ids(pa.table(columns), 0, 0)
 
 
 def states(result: pa.Table) -> dict[int, int]:
-    return {row[rows.ID]: row[rows.STATE] for row in own_columns(result)}
+    return {row[row_ids.ID]: row[row_ids.STATE] for row in own_columns(result)}
 
 
 def error_of(result: pa.Table, row: int) -> str:
-    (error,) = [own[rows.ERROR] for own in own_columns(result) if own[rows.ID] == row]
+    (error,) = [own[row_ids.ERROR] for own in own_columns(result) if own[row_ids.ID] == row]
     return str(error)
 
 
 def test_output_is_added_or_replaces_its_input(bert: str) -> None:
     result = runner(step(source=bert))(table(text=["a", "b", "c"], n=[1, 2, 3]))
-    assert rows.data_columns(result) == ["text", "n", "embedding"]
+    assert row_ids.data_columns(result) == ["text", "n", "embedding"]
     assert to_batch(result)["embedding"].shape == (3, 32)
-    assert states(result) == dict.fromkeys(range(3), rows.GOOD)
+    assert states(result) == dict.fromkeys(range(3), row_ids.GOOD)
     replaced = runner(step(source=bert, output="text"))(table(text=["a", "b"], n=[1, 2]))
-    assert rows.data_columns(replaced) == ["text", "n"]
+    assert row_ids.data_columns(replaced) == ["text", "n"]
     assert to_batch(replaced)["text"].shape == (2, 32)
     drop = {"name": "slim", "dropColumns": ["text"]}
     dropped = runner(step(source=bert), drop)(table(text=["a"], n=[1]))
-    assert rows.data_columns(dropped) == ["n", "embedding"]
+    assert row_ids.data_columns(dropped) == ["n", "embedding"]
 
 
 def test_classification_has_label_and_score(bert: str) -> None:
@@ -75,7 +75,7 @@ def test_classification_has_label_and_score(bert: str) -> None:
 
 def test_null_text_fails_its_row_only(bert: str) -> None:
     result = runner(step(source=bert))(table(text=["a", None, "c", "d"]))
-    assert states(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD, 3: rows.GOOD}
+    assert states(result) == {0: row_ids.GOOD, 1: row_ids.FAILED, 2: row_ids.GOOD, 3: row_ids.GOOD}
     assert error_of(result, 1) == "TypeError: expected text, got NoneType"
     assert [row["text"] for row in data_of([result])] == ["a", "c", "d"]
 
@@ -85,7 +85,7 @@ def test_results_keep_their_rows_when_others_fail(bert: str) -> None:
     run = runner(step(source=bert))
     some = run(table(text=texts))
     alone = {text: to_batch(run(table(text=[text])))["embedding"][0] for text in texts if text}
-    good, _ = rows.split(some)
+    good, _ = row_ids.split(some)
     found = zip(good["text"].to_pylist(), to_batch(good)["embedding"], strict=True)
     for text, embedding in found:
         assert np.abs(embedding - alone[text]).max() < 1e-5
@@ -99,8 +99,8 @@ def test_images_reach_the_model(vit: str, tmp_path: Path) -> None:
     model = step(source=vit, task="image-classification", inputs={"image": "image"}, output="class")
     result = runner(model, {"name": "slim", "dropColumns": ["image"]})(read)
     assert len(data_of([result])) == 3
-    assert sorted(row[rows.STATE] for row in own_columns(result)) == [
-        *([rows.GOOD] * 3), rows.FAILED
+    assert sorted(row[row_ids.STATE] for row in own_columns(result)) == [
+        *([row_ids.GOOD] * 3), row_ids.FAILED
     ]  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_list_of_another_length_fails_its_row_only() -> None:
                        output="y")  # fmt: skip
     lists = pa.array([[1.0, 2.0], [1.0], [3.0, 4.0]], pa.list_(pa.float32()))
     result = runner(model)(table(a=lists))
-    assert states(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD}
+    assert states(result) == {0: row_ids.GOOD, 1: row_ids.FAILED, 2: row_ids.GOOD}
 
 
 def test_wrong_number_of_results_ends_the_job() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.blocks import to_table
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.arrow import to_table
+from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.prepare import check_step
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Changed, load_step
 from batchinference.spec.steps import Step
 from support.outputs.made import embedded, finished_output, vectors

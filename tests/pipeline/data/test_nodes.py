@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.nodes import check_nodes
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.nodes import check_nodes
 from batchinference.plan import plan_for_cluster
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import spec_of

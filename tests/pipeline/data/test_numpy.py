@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.pipeline.readers import numpy as reader
+from batchinference.pipeline.input.readers import numpy as reader
 from support.inputs.read_files import open_input, read_files
 
 RANDOM = np.random.default_rng(7)

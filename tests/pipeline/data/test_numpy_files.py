@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.sample import first_rows
-from batchinference.pipeline.writers import writer_for
+from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.writers import writer_for
 from support.documents.parsed_write import write_of
 
 WRITE = write_of("numpy")

@@ -14,11 +14,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from batchinference.pipeline.blocks import to_batch
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.arrow import to_batch
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.memory import memory_errors
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.oom import memory_errors
 from support.models.replicas import loaded, model_of
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64

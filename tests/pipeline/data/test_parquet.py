@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.readers.base import CHUNK_ROWS
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.base import CHUNK_ROWS
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.tiers import examples
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import process_memory, rows
-from batchinference.pipeline.process_memory import MemoryWatch, ReadWatch, peak_bytes
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.execution import memory
+from batchinference.pipeline.execution.memory import MemoryWatch, ReadWatch, peak_bytes
 from support.inputs.read_files import own_columns
 
 Peak = Callable[[int], None]
@@ -19,25 +20,25 @@ Peak = Callable[[int], None]
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
     """Set the peak memory of the process."""
-    return lambda size: monkeypatch.setattr(process_memory, "peak_bytes", lambda: size)
+    return lambda size: monkeypatch.setattr(memory, "peak_bytes", lambda: size)
 
 
 def table() -> pa.Table:
-    return rows.with_ids(pa.table({"n": [1, 2]}), 0, 0)
+    return row_ids.with_ids(pa.table({"n": [1, 2]}), 0, 0)
 
 
 def reading() -> Iterator[pa.Table]:
     yield table()
-    yield rows.end_of_file(0, 2)
+    yield row_ids.end_of_file(0, 2)
 
 
 def reported(tables: list[pa.Table]) -> list[tuple[str, int]]:
     """Return the steps and bytes of the notes."""
     return [
-        (row[rows.STEP], json.loads(row[rows.ERROR])["peak_bytes"])
+        (row[row_ids.STEP], json.loads(row[row_ids.ERROR])["peak_bytes"])
         for one in tables
         for row in own_columns(one)
-        if row[rows.STATE] == rows.NOTE
+        if row[row_ids.STATE] == row_ids.NOTE
     ]
 
 
@@ -57,7 +58,7 @@ def test_stage_reports_once_and_after_growth(peak: Peak) -> None:
 def test_read_task_reports_after_its_rows(peak: Peak) -> None:
     peak(100)
     first, end, note = ReadWatch("one", "read", reading)()
-    assert (first, end) == (table(), rows.end_of_file(0, 2))
+    assert (first, end) == (table(), row_ids.end_of_file(0, 2))
     assert reported([note]) == [("read", 100)]
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from batchinference.pipeline.blocks import to_batch, to_column
-from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.arrow import to_batch, to_column
+from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.steps import Changed, Transform
-from batchinference.pipeline.steps.python import python_transform
+from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 
 TABLE = pa.table({"n": [1, 2, 3], "text": ["a", "b c", ""]})

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.failures import JobFailure, ModelLoad
-from batchinference.pipeline.loading import load_callable
+from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.import_object import load_callable
 from batchinference.pipeline.steps import Transform
-from batchinference.pipeline.steps.python import python_transform
+from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 
 TABLE = pa.table({"n": [1, 2, 3], "text": ["a", "bb", "ccc"]})

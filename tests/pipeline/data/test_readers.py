@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.readers import lines, streams
-from batchinference.pipeline.sizing import count_rows
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.planning import count_rows
+from batchinference.pipeline.input.readers import lines, streams
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
 from support.inputs.tfrecords import write_examples

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from batchinference.pipeline import retries
-from batchinference.pipeline.retries import ATTEMPTS, is_passing, persistently
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import ATTEMPTS, is_passing, persistently
 
 TRANSIENT = [
     OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject operation"),
@@ -36,7 +36,7 @@ PERMANENT = [
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each sleep, which does not happen."""
     slept: list[float] = []
-    monkeypatch.setattr(retries.time, "sleep", slept.append)
+    monkeypatch.setattr(retry.time, "sleep", slept.append)
     return slept
 
 

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.file_input import tasks_of
-from batchinference.pipeline.inputs import InputFile
-from batchinference.pipeline.readers.binary import BinaryReader
-from batchinference.pipeline.source import RowSource
-from batchinference.pipeline.whole_files import READ_STEP
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.execution.source import RowSource
+from batchinference.pipeline.input.files import tasks_of
+from batchinference.pipeline.input.listing import InputFile
+from batchinference.pipeline.input.readers.binary import BinaryReader
+from batchinference.pipeline.input.whole_files import READ_STEP
 from support.inputs.read_files import Input, Outcome, data_of, open_input, own_columns
 from support.tiers import examples
 
@@ -78,9 +78,9 @@ def by_id(outcome: Outcome) -> dict[tuple[int, int], str]:
     own = (row for table in outcome.tables for row in own_columns(table))
     found = {}
     for row in own:
-        good = row[rows.STATE] == rows.GOOD
-        what = str(next(data)) if good else str(row.get(rows.ERROR)).partition(":")[0]
-        found[row[rows.ID], row[rows.STATE]] = what
+        good = row[row_ids.STATE] == row_ids.GOOD
+        what = str(next(data)) if good else str(row.get(row_ids.ERROR)).partition(":")[0]
+        found[row[row_ids.ID], row[row_ids.STATE]] = what
     return found
 
 
@@ -101,10 +101,10 @@ def test_end_closes_each_file_of_several_rows(opened: Input) -> None:
     own = [row for table in outcome.tables for row in own_columns(table)]
     open_file: int | None = None
     for row in own:
-        file = row[rows.ID] >> rows.ROW_BITS
+        file = row[row_ids.ID] >> row_ids.ROW_BITS
         assert open_file in (None, file), "rows of a file follow each other"
-        open_file = None if row[rows.STATE] == rows.END else file
-    assert own[-1][rows.STATE] == rows.END
+        open_file = None if row[row_ids.STATE] == row_ids.END else file
+    assert own[-1][row_ids.STATE] == row_ids.END
 
 
 def test_row_ids_do_not_depend_on_the_first_file(opened: Input) -> None:
@@ -113,7 +113,7 @@ def test_row_ids_do_not_depend_on_the_first_file(opened: Input) -> None:
         for after in range(first + 1, 6):
             part = by_id(opened.read(first, after))
             assert part.items() <= everything.items()
-            files = {row_id >> rows.ROW_BITS for row_id, _ in part}
+            files = {row_id >> row_ids.ROW_BITS for row_id, _ in part}
             assert files == set(range(first, min(after, 5)))
 
 
@@ -127,17 +127,17 @@ def test_reading_again_gives_the_same(opened: Input) -> None:
 
 def test_failed_row_has_step_and_error(opened: Input) -> None:
     own = [row for table in opened.read().tables for row in own_columns(table)]
-    bad = [row for row in own if row[rows.STATE] == rows.FAILED]
+    bad = [row for row in own if row[row_ids.STATE] == row_ids.FAILED]
     assert len(bad) > 0 or isinstance(opened.file_rows.reader, BinaryReader)
-    assert all(row[rows.STEP] == READ_STEP for row in bad)
-    assert all(": " in row[rows.ERROR] for row in bad)
+    assert all(row[row_ids.STEP] == READ_STEP for row in bad)
+    assert all(": " in row[row_ids.ERROR] for row in bad)
 
 
 def test_read_tasks_of_ray_read_everything(opened: Input) -> None:
     source = RowSource(opened.given.read_tasks(3))
     tasks = source.get_read_tasks(parallelism=3)
     read = [table for task in tasks for table in task()]
-    tables = [table for table in read if own_columns(table)[0][rows.STATE] != rows.NOTE]
+    tables = [table for table in read if own_columns(table)[0][row_ids.STATE] != row_ids.NOTE]
     assert len(tasks) == 3
     assert by_id(Outcome(tables)) == by_id(opened.read())
     assert source.get_name() == "Rows"

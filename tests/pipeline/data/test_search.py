@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.query.row import of_row
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
-from batchinference.pipeline.search.row import of_row
 from batchinference.pipeline.search.search import Choice, search
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 from support.outputs.made import embedded, finished_output, vectors
 
 WIDTH = 8

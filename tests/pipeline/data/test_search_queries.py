@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import BadInput, ModelLoad
-from batchinference.pipeline.readers.images import ImageReader
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.errors import BadInput, ModelLoad
+from batchinference.pipeline.input.readers.images import ImageReader
+from batchinference.pipeline.query.embed import of_image, of_text
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.search.index import Index, open_index
-from batchinference.pipeline.search.query import of_image, of_text
 from batchinference.pipeline.search.search import search
 from batchinference.pipeline.steps.model import ModelTransform
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
 from support.documents.minimal import Document, python_step

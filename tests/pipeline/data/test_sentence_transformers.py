@@ -10,7 +10,7 @@ from PIL import Image
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
 from support.models import tiny_transformers as tiny_models
 from support.models.replicas import loaded

@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import JobFailure, ModelLoad
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.stage import TRACEBACK_LINES, WAITS, ErrorHandling, StageRunner
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.execution.step_runner import (
+    TRACEBACK_LINES,
+    WAITS,
+    ErrorHandling,
+    StageRunner,
+)
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.storage.location import Address
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of, own_columns
@@ -33,14 +38,14 @@ def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> StageRun
 
 
 def table(*texts: str, first: int = 0) -> pa.Table:
-    return rows.with_ids(pa.table({"text": list(texts)}), 3, first)
+    return row_ids.with_ids(pa.table({"text": list(texts)}), 3, first)
 
 
 def states_of(result: pa.Table) -> dict[int, int]:
     """Return states by row number. All ids must be of file 3."""
     own = own_columns(result)
-    assert {row[rows.ID] >> rows.ROW_BITS for row in own} <= {3}
-    return {row[rows.ID] - rows.pack(3, 0): row[rows.STATE] for row in own}
+    assert {row[row_ids.ID] >> row_ids.ROW_BITS for row in own} <= {3}
+    return {row[row_ids.ID] - row_ids.pack(3, 0): row[row_ids.STATE] for row in own}
 
 
 def test_steps_run_in_order() -> None:
@@ -51,19 +56,19 @@ def test_steps_run_in_order() -> None:
     )
     result = run(table("aa", "b", "ccc"))
     assert data_of([result]) == [{"length": 2}, {"length": 3}]
-    assert states_of(result) == {0: rows.GOOD, 1: rows.SKIPPED, 2: rows.GOOD}
+    assert states_of(result) == {0: row_ids.GOOD, 1: row_ids.SKIPPED, 2: row_ids.GOOD}
 
 
 def test_exception_fails_its_row_with_a_traceback() -> None:
     result = runner(PICKY)(table("a", "bad one", "c"))
     assert data_of([result]) == [{"text": "a", "upper": "A"}, {"text": "c", "upper": "C"}]
-    assert states_of(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD}
-    (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
-    assert failed[rows.STEP] == "picky"
-    assert failed[rows.ERROR] == "ValueError: cannot take bad one"
-    assert failed[rows.TRACEBACK].startswith("Traceback (most recent call last)")
-    assert failed[rows.TRACEBACK].endswith("ValueError: cannot take bad one\n")
-    assert "user_code.py" in failed[rows.TRACEBACK]
+    assert states_of(result) == {0: row_ids.GOOD, 1: row_ids.FAILED, 2: row_ids.GOOD}
+    (failed,) = [row for row in own_columns(result) if row[row_ids.STATE] == row_ids.FAILED]
+    assert failed[row_ids.STEP] == "picky"
+    assert failed[row_ids.ERROR] == "ValueError: cannot take bad one"
+    assert failed[row_ids.TRACEBACK].startswith("Traceback (most recent call last)")
+    assert failed[row_ids.TRACEBACK].endswith("ValueError: cannot take bad one\n")
+    assert "user_code.py" in failed[row_ids.TRACEBACK]
 
 
 def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +82,8 @@ def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_code, "deep", lambda batch: deep(50), raising=False)
     step = {"name": "deep", "python": {"callable": "user_code:deep"}}
     (failed,) = own_columns(runner(step)(table("a")))
-    assert failed[rows.TRACEBACK].endswith("ValueError: at the bottom\n")
-    assert failed[rows.TRACEBACK].count("\n") < 4 * TRACEBACK_LINES
+    assert failed[row_ids.TRACEBACK].endswith("ValueError: at the bottom\n")
+    assert failed[row_ids.TRACEBACK].count("\n") < 4 * TRACEBACK_LINES
 
 
 def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     kept = Address(str(tmp_path / "input.parquet"))
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=kept))
     # the list of input files is read only after a failure
-    assert states_of(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+    assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}
     kept.write(freeze_input([f"{tmp_path}/*.txt"], []).serialized())
     with pytest.raises(JobFailure) as failure:
         run(table("good", "bad one", "bad two", first=10))
@@ -124,7 +129,7 @@ def test_connection_errors_are_retried(
         with pytest.raises(JobFailure, match="step 'flaky' cannot go on: "):
             run(table("a", "b"))
     else:
-        assert states_of(run(table("a", "b"))) == {0: rows.GOOD, 1: rows.GOOD}
+        assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}
     assert slept == list(WAITS)[:times]
 
 
@@ -137,30 +142,36 @@ def test_job_failure_and_load_error_are_raised() -> None:
 
 def test_rows_of_other_states_pass_through() -> None:
     before = [
-        rows.failed_row(rows.pack(3, 7), "read", ValueError("broken"), "trace"),
-        rows.skipped_rows(pa.chunked_array([pa.array([rows.pack(3, 8)])])),
-        rows.end_of_file(3, 9),
+        row_ids.failed_row(row_ids.pack(3, 7), "read", ValueError("broken"), "trace"),
+        row_ids.skipped_rows(pa.chunked_array([pa.array([row_ids.pack(3, 8)])])),
+        row_ids.end_of_file(3, 9),
     ]
     result = runner(PICKY)(concat([table("a", "bad"), *before]))
     assert states_of(result) == {
-        **{0: rows.GOOD, 1: rows.FAILED, 7: rows.FAILED, 8: rows.SKIPPED, 9: rows.END}
+        **{
+            0: row_ids.GOOD,
+            1: row_ids.FAILED,
+            7: row_ids.FAILED,
+            8: row_ids.SKIPPED,
+            9: row_ids.END,
+        }
     }
-    errors = {row[rows.ID] & 255: row.get(rows.ERROR) for row in own_columns(result)}
+    errors = {row[row_ids.ID] & 255: row.get(row_ids.ERROR) for row in own_columns(result)}
     assert errors[7] == "ValueError: broken"
     assert errors[1] == "ValueError: cannot take bad"
 
 
 def test_table_without_good_rows_is_unchanged() -> None:
-    only_end = rows.end_of_file(3, 0)
+    only_end = row_ids.end_of_file(3, 0)
     assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end).equals(only_end)
 
 
 def test_dropped_column_is_absent_from_other_rows() -> None:
     """A batch may hold only ends of files, cut from a block of rows with columns."""
-    only_end = concat([table("a"), rows.end_of_file(3, 1)]).slice(1)
+    only_end = concat([table("a"), row_ids.end_of_file(3, 1)]).slice(1)
     assert "text" in only_end.column_names
     result = runner({"name": "slim", "dropColumns": ["text"]})(only_end)
-    assert rows.data_columns(result) == []
+    assert row_ids.data_columns(result) == []
 
 
 def test_filtered_rows_keep_their_ids() -> None:
@@ -168,25 +179,31 @@ def test_filtered_rows_keep_their_ids() -> None:
     for expression, kept in expected.items():
         result = runner({"name": "f", "filter": expression})(table("a", "b", "c"))
         assert states_of(result) == {
-            number: rows.GOOD if text in kept else rows.SKIPPED for number, text in enumerate("abc")
+            number: row_ids.GOOD if text in kept else row_ids.SKIPPED
+            for number, text in enumerate("abc")
         }
         assert [row["text"] for row in data_of([result])] == list(kept)
 
 
 def test_filter_overflow_fails_its_row() -> None:
-    numbers = rows.with_ids(pa.table({"n": [1, 2**63 - 1, 3, -5]}), 3, 0)
+    numbers = row_ids.with_ids(pa.table({"n": [1, 2**63 - 1, 3, -5]}), 3, 0)
     result = runner({"name": "f", "filter": "n + 1 > 0"})(numbers)
-    assert states_of(result) == {0: rows.GOOD, 1: rows.FAILED, 2: rows.GOOD, 3: rows.SKIPPED}
-    (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
-    assert (failed[rows.STEP], failed[rows.ERROR]) == ("f", "ArrowInvalid: overflow")
+    assert states_of(result) == {
+        0: row_ids.GOOD,
+        1: row_ids.FAILED,
+        2: row_ids.GOOD,
+        3: row_ids.SKIPPED,
+    }
+    (failed,) = [row for row in own_columns(result) if row[row_ids.STATE] == row_ids.FAILED]
+    assert (failed[row_ids.STEP], failed[row_ids.ERROR]) == ("f", "ArrowInvalid: overflow")
 
 
 def test_path_too_short_for_its_label_fails_its_row() -> None:
-    paths = rows.with_ids(pa.table({"path": ["/a/b/c", "c"]}), 3, 0)
+    paths = row_ids.with_ids(pa.table({"path": ["/a/b/c", "c"]}), 3, 0)
     label = {"name": "label", "labelFromPath": {"column": "folder", "index": -2}}
     result = runner(label)(paths)
     assert data_of([result]) == [{"path": "/a/b/c", "folder": "b"}]
-    assert states_of(result)[1] == rows.FAILED
+    assert states_of(result)[1] == row_ids.FAILED
 
 
 def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +227,10 @@ def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stage_can_be_pickled() -> None:
     stage = Stage("stage", (Step.model_validate(PICKY),))
     travelled = pickle.loads(pickle.dumps((stage, TOLERANT)))
-    assert states_of(StageRunner(*travelled)(table("a", "bad"))) == {0: rows.GOOD, 1: rows.FAILED}
+    assert states_of(StageRunner(*travelled)(table("a", "bad"))) == {
+        0: row_ids.GOOD,
+        1: row_ids.FAILED,
+    }
 
 
 WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])
@@ -230,11 +250,11 @@ def test_each_row_has_one_state_for_any_batches(
     )
     whole = table(*texts)
     results = [run(whole.slice(start, cuts)) for start in range(0, len(texts), cuts)]
-    expected = {"a": rows.GOOD, "c": rows.GOOD, "bb": rows.SKIPPED}
+    expected = {"a": row_ids.GOOD, "c": row_ids.GOOD, "bb": row_ids.SKIPPED}
     assert states_of(concat(results)) == {
-        number: expected.get(text, rows.FAILED) for number, text in enumerate(texts)
+        number: expected.get(text, row_ids.FAILED) for number, text in enumerate(texts)
     }
     assert sum(result.num_rows for result in results) == len(texts)
     assert [row["upper"] for row in data_of(results)] == [
-        text.upper() for text in texts if expected.get(text) == rows.GOOD
+        text.upper() for text in texts if expected.get(text) == row_ids.GOOD
     ]

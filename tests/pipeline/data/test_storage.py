@@ -16,8 +16,8 @@ from unittest.mock import patch
 import pyarrow.fs as pafs
 import pytest
 
-from batchinference.pipeline.failures import BadOutput, cause_of
-from batchinference.pipeline.storage import Address, base_name
+from batchinference.pipeline.errors import BadOutput, cause_of
+from batchinference.pipeline.storage.location import Address, base_name
 
 
 class Elsewhere(Address):

@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.transforms import BucketTransform
 
-from batchinference.pipeline import tables
-from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.failures import BadOutput
+from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output import tables
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 
 Write = dict[str, Any]

@@ -22,14 +22,14 @@ from pydantic import TypeAdapter
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
-from batchinference.pipeline import table_sources
-from batchinference.pipeline.additions import targets_of
-from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.job_input import JobInput, open_input
+from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input import sources
+from batchinference.pipeline.input.base import JobInput, open_input
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.prepare import prepare
-from batchinference.pipeline.sizing import RowCount
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.table_input import TableInput
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec import parse
 from batchinference.spec.read import Read
 from support.documents.minimal import Document, document
@@ -116,7 +116,7 @@ def test_frozen_input_names_the_parts(format_: str, given: JobInput) -> None:
 def test_missing_library_error_has_the_install_command(
     format_: str, fields: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(table_sources.LIBRARIES, format_, "not_installed")
+    monkeypatch.setitem(sources.LIBRARIES, format_, "not_installed")
     with pytest.raises(BadInput, match=r"pip install '\./jobs\[formats\]'"):
         opened(format_, **fields)
 
@@ -238,7 +238,7 @@ class TestSql:
 
 
 def tables_sql() -> Any:
-    from batchinference.pipeline.table_sources import sql
+    from batchinference.pipeline.input.sources import sql
 
     return sql
 

@@ -19,14 +19,14 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
-from batchinference.pipeline.blocks import to_column
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import is_complete
-from batchinference.pipeline.sample import first_rows
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.tables import Fence, reaching_table
-from batchinference.pipeline.tables.base import read_receipts, receipt
+from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import is_complete
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.tables import Fence, reaching_table
+from batchinference.pipeline.output.tables.base import read_receipts, receipt
+from batchinference.pipeline.storage.location import Address
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 
 Row = dict[str, Any]

@@ -15,9 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.data._internal.arrow_ops.transform_pyarrow import combine_chunks
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat, rows_of, to_batch, to_table
-from batchinference.pipeline.writers.base import plain, values_of
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import (
+    concat,
+    rows_of,
+    to_batch,
+    to_table,
+)
+from batchinference.pipeline.output.writers.base import plain, values_of
 from support.tiers import examples
 
 SHAPES = {"vectors": (4,), "pixels": (2, 3, 3), "one number": (1,)}
@@ -44,9 +49,9 @@ def tensors(numbers: list[int], shape: tuple[int, ...] | None, dtype: str) -> An
 def with_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) -> pa.Table:
     """Return rows of tensors with ends of files among them, in one chunk."""
     parts = [
-        rows.with_ids(to_table({"tensor": tensors([row], shape, dtype)}), 0, row)
+        row_ids.with_ids(to_table({"tensor": tensors([row], shape, dtype)}), 0, row)
         if there
-        else rows.end_of_file(0, row)
+        else row_ids.end_of_file(0, row)
         for row, there in enumerate(present)
     ]
     # as it comes out of the object store
@@ -88,7 +93,7 @@ def test_split_parts_hold_the_tensors_of_their_rows(
     present[0] = True
     start = data.draw(st.integers(0, len(present) - 1))
     stop = data.draw(st.integers(start + 1, len(present)))
-    good, _ = rows.split(with_ends(present, (2, 2), "float32").slice(start, stop - start))
+    good, _ = row_ids.split(with_ends(present, (2, 2), "float32").slice(start, stop - start))
     numbers = [row for row in range(start, stop) if present[row]]
     for first in range(len(numbers)):
         batch = to_batch(good.slice(first, 2).select(["tensor"]))["tensor"]

@@ -9,8 +9,8 @@ import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.readers import lines
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers import lines
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 

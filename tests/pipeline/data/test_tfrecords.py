@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.errors import BadInput
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, masked_crc, record, write_examples
 

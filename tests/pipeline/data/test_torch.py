@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from batchinference.pipeline.blocks import to_batch
-from batchinference.pipeline.devices import Device, device_of
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.arrow import to_batch
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.base import Runtime, take
+from batchinference.pipeline.runtimes.device import Device, device_of
 from batchinference.spec.models import TorchModel
 
 FACTORY = "user_code:Affine"

@@ -13,12 +13,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from torchvision import models
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline import row_ids as rows
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.runtimes import Runtime, check_runtime
-from batchinference.pipeline.stage import ErrorHandling, StageRunner
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of, own_columns, read_files

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from batchinference.pipeline.devices import Device
 from batchinference.pipeline.runtimes import load_runtime
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime, pool
 from batchinference.spec.models import TransformersModel
 from support.models.run_transformers import objects, photographs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import transformers as hf
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.transformers import loading
 from support.models.run_transformers import loaded, run
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers import loading
 from batchinference.pipeline.runtimes.transformers.loading import device_map_of
 from batchinference.spec.models import TransformersModel

@@ -13,8 +13,8 @@ import torch
 import transformers
 from skimage import data
 
-from batchinference.pipeline.runtimes.transformers.decoding import frames_of
-from batchinference.pipeline.runtimes.transformers.values import pictures, sounds, spread
+from batchinference.pipeline.runtimes.transformers.value_checks import pictures, sounds, spread
+from batchinference.pipeline.runtimes.transformers.video_frames import frames_of
 from support.models.run_transformers import alike, loaded, objects, run
 
 Tiny = Callable[[str], str]

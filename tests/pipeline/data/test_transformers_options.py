@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import transformers as hf
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from support.documents.minimal import Document
 from support.models.run_transformers import loaded
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 from skimage import data
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from support.models.run_transformers import column, loaded
 
 TEXTS = ["a cat", "a cup of coffee on a table", ""]

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat, to_batch, to_column
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.stage import ErrorHandling, StageRunner
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat, to_batch, to_column
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.steps import Changed, Transform
-from batchinference.pipeline.steps.python import python_transform
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.steps.user_code import python_transform
+from batchinference.pipeline.storage.location import Address
 from batchinference.plan import Stage
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.steps import Step
@@ -149,11 +149,11 @@ def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch)
     values[11] = "text"
     step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
     run = StageRunner(Stage("own", (step,)), ErrorHandling(True, Address("/none")))
-    result = run(rows.with_ids(numbers(0, 20), 0, 0))
+    result = run(row_ids.with_ids(numbers(0, 20), 0, 0))
     assert [row["n"] for row in data_of([result])] == [
         n for n in range(20) if n % 5 != 3 and n != 11
     ]
-    assert sorted(rows.ids_of(result).tolist()) == list(range(20))
+    assert sorted(row_ids.ids_of(result).tolist()) == list(range(20))
 
 
 def test_type_conflict_names_column_and_types() -> None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.sizing import SAMPLED_FILES
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.planning import SAMPLED_FILES
 from support.inputs.read_files import open_input, read_files
 
 MANY = 3 * SAMPLED_FILES

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from ray.data._internal.arrow_ops import transform_pyarrow
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat, to_batch, to_table
-from batchinference.pipeline.stage import ErrorHandling, StageRunner
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat, to_batch, to_table
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.storage.location import Address
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of
@@ -34,7 +34,7 @@ def runner(callable_: str, **fields: Any) -> StageRunner:
 
 def table(first: int, count: int) -> pa.Table:
     numbers = np.arange(first, first + count)
-    return rows.with_ids(pa.table({"n": numbers, "after": numbers}), 0, first)
+    return row_ids.with_ids(pa.table({"n": numbers, "after": numbers}), 0, first)
 
 
 def joined_by_ray(tables: list[pa.Table]) -> pa.Table:
@@ -64,8 +64,8 @@ def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def check(result: pa.Table, values: Any, numbers: list[int]) -> None:
-    good, _ = rows.split(result)
-    assert rows.data_columns(good) == ["n", "found", "after"]
+    good, _ = row_ids.split(result)
+    assert row_ids.data_columns(good) == ["n", "found", "after"]
     assert good.column("n").to_pylist() == numbers
     assert good.column("after").to_pylist() == numbers
     valid = good.column("found").is_valid().to_pylist()
@@ -92,15 +92,15 @@ def test_next_step_gets_the_column_in_every_block(values: Any) -> None:
 
 def test_column_without_values_keeps_its_place(values: Any) -> None:
     run = runner("some")
-    whole = joined_by_ray([run(table(0, 2)), run(table(2, 2)), rows.end_of_file(0, 4)])
-    good, rest = rows.split(whole)
-    assert good.select(rows.data_columns(good)).to_pylist() == [
+    whole = joined_by_ray([run(table(0, 2)), run(table(2, 2)), row_ids.end_of_file(0, 4)])
+    good, rest = row_ids.split(whole)
+    assert good.select(row_ids.data_columns(good)).to_pylist() == [
         {"n": n, "found": None, "after": n} for n in range(4)
     ]
     assert rest is not None
-    assert rows.NULLS not in rest.column_names
+    assert row_ids.NULLS not in rest.column_names
 
 
 def test_columns_with_values_are_unchanged() -> None:
-    whole = rows.with_ids(to_table({"x": np.ones((2, 3)), "y": [None, 1.0]}), 0, 0)
-    assert rows.closed(whole) is whole
+    whole = row_ids.with_ids(to_table({"x": np.ones((2, 3)), "y": [None, 1.0]}), 0, 0)
+    assert row_ids.closed(whole) is whole

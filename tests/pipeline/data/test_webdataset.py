@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import webdataset
 
-from batchinference.pipeline.failures import BadInput
+from batchinference.pipeline.errors import BadInput
 from support.inputs.formats import add_member, pictures, png, write_webdataset
 from support.inputs.read_files import open_input, read_files
 

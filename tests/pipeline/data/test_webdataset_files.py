@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from batchinference.pipeline.blocks import concat, to_column
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.sample import first_rows
-from batchinference.pipeline.writers import writer_for
+from batchinference.pipeline.arrow import concat, to_column
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.writers import writer_for
 from support.documents.parsed_write import write_of
 from support.inputs.read_files import read_files
 from support.tiers import examples

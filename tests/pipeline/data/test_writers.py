@@ -22,10 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.blocks import concat, to_column
-from batchinference.pipeline.sample import first_rows
-from batchinference.pipeline.writers import Writer, base, writer_for
-from batchinference.pipeline.writers.base import plain
+from batchinference.pipeline.arrow import concat, to_column
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.writers import Writer, base, writer_for
+from batchinference.pipeline.output.writers.base import plain
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 from support.documents.parsed_write import write_of
 from support.tiers import examples

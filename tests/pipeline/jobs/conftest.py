@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline import engine
+from batchinference.pipeline.execution import cluster
 from support.jobs.crash_points import Place, cloud_place, local_place, s3_place
 from support.servers.clouds import served
 from support.servers.s3 import S3Server, s3_server
@@ -23,7 +23,7 @@ OWN_CODE = Path(__file__).parent / "own_code.py"
 @pytest.fixture(scope="session")
 def own_code() -> Path:
     """The file of the module, which jobs without Ray can import."""
-    engine.importable(str(OWN_CODE.parent))
+    cluster.importable(str(OWN_CODE.parent))
     return OWN_CODE
 
 
@@ -36,7 +36,7 @@ def one_ray() -> Iterator[None]:
     # 15 by default: its workers would wait for the tests of other processes
     os.environ.setdefault("RAY_worker_niceness", "0")
     for directory in (str(OWN_CODE.parent), str(FAKES)):
-        engine.importable(directory)
+        cluster.importable(directory)
     ray.init(
         num_cpus=3,
         resources={"NPU": 2},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.commit.layout import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

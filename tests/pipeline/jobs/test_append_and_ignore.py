@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.dataset as pads
 import pytest
 
-from batchinference.pipeline.layout import Layout
+from batchinference.pipeline.commit.layout import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline import rows
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import owner_of
-from batchinference.pipeline.sink import Commit
-from batchinference.pipeline.supervise import StopRequest, supervise
-from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.json import JsonWriter
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.execution.monitor import StopRequest, supervise
+from batchinference.pipeline.execution.sink import Commit
+from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
@@ -223,7 +223,7 @@ class TestInterruptedWhileItRuns:
         owner = owner_of(layout)
         assert owner is not None
         late = Commit(Attempt(layout, owner), JsonWriter("none"), Cut())
-        table = rows.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
+        table = row_ids.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
 
         def on_publish(report: Report) -> None:
             if report.state == JobState.RUNNING:

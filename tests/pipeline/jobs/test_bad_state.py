@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import rivals
+from batchinference.pipeline.commit import heartbeat
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.crash_points import Place, local_place
@@ -166,7 +166,7 @@ class TestUnfinished:
     def test_owner_of_a_later_version_is_respected(
         self, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rivals, "PATIENCE_SECONDS", 0.2)  # its process is not known
+        monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.2)  # its process is not known
         outputs.put(outputs.unfinished, "job.json", "a later version's")
         outputs.finished(outputs.job)
 

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.coverage import Gaps
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.pieces import Counts
-from batchinference.pipeline.sealed import SEAL
-from batchinference.pipeline.sink import ERRORS_SCHEMA, Commit, CommitSink
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.row_set import Gaps
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.execution.sink import ERRORS_SCHEMA, Commit, CommitSink
+from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.checksummed_json import SEAL
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.made import begin_attempt, close_and_clean, close_attempt, layout_of
 from support.outputs.rows import rows_of
@@ -61,22 +61,22 @@ def missing(end: Snapshot, files: int = 1) -> Gaps:
 
 
 def good(file: int, first: int, *values: int) -> pa.Table:
-    return rows.with_ids(pa.table({"value": list(values)}), file, first)
+    return row_ids.with_ids(pa.table({"value": list(values)}), file, first)
 
 
 def failed(file: int, row: int, step: str = "embed") -> pa.Table:
-    return rows.failed_row(rows.pack(file, row), step, ValueError("no"), "Traceback ...")
+    return row_ids.failed_row(row_ids.pack(file, row), step, ValueError("no"), "Traceback ...")
 
 
 def skipped(file: int, *row_numbers: int) -> pa.Table:
-    return rows.skipped_rows(np.array([rows.pack(file, row) for row in row_numbers]))
+    return row_ids.skipped_rows(np.array([row_ids.pack(file, row) for row in row_numbers]))
 
 
 MIXED = concat([
     good(0, 0, 10, 11),
     failed(0, 2),
     skipped(0, 3, 4),
-    rows.end_of_file(0, 5),
+    row_ids.end_of_file(0, 5),
     good(1, 7, 17),
 ])  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_failed_row_becomes_an_error_record(commit: Commit, layout: Layout, tmp_
 
 
 def test_error_files_have_one_schema(commit: Commit, layout: Layout) -> None:
-    commit.put(rows.failed_row(rows.pack(1, 0), "read", ValueError("x")), task=0)
+    commit.put(row_ids.failed_row(row_ids.pack(1, 0), "read", ValueError("x")), task=0)
     (file,) = data_files(Path(layout.errors.path))
     assert pq.read_schema(file).equals(ERRORS_SCHEMA)
 
@@ -172,7 +172,7 @@ class FullDisk:
 
 def test_manifest_has_the_types_of_the_files(commit: Commit, layout: Layout) -> None:
     halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
-    commit.put(rows.with_ids(halves, 0, 0), task=0)
+    commit.put(row_ids.with_ids(halves, 0, 0), task=0)
     ((piece,),) = (manifest.pieces for manifest in commit.attempt.manifests())
     (file,) = piece.data
     schema = pq.read_schema(f"{layout.output.path}/{file.name}")
@@ -200,7 +200,7 @@ def test_failed_write_of_errors_leaves_no_manifest(commit: Commit, layout: Layou
     [
         (failed(0, 0), "00000000.1.0.1.0"),
         (skipped(0, 0, 1), "00000000.2.0.0.2"),
-        (rows.end_of_file(0, 0), "00000000.0.0.0.0"),
+        (row_ids.end_of_file(0, 0), "00000000.0.0.0.0"),
     ],
     ids=["all failed", "all left out", "an empty file"],
 )
@@ -229,8 +229,8 @@ def test_rows_may_come_in_any_order(commit: Commit) -> None:
 
 
 def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10, 11), rows.end_of_file(1, 2)]), task=0)
-    commit.put(concat([failed(0, 2), skipped(1, 1), rows.end_of_file(0, 3)]), task=1)
+    commit.put(concat([good(0, 0, 10, 11), row_ids.end_of_file(1, 2)]), task=0)
+    commit.put(concat([failed(0, 2), skipped(1, 1), row_ids.end_of_file(0, 3)]), task=1)
     commit.put(good(1, 0, 20), task=2)
     attempt = commit.attempt
     assert attempt.counts() == Counts(read=5, written=3, failed=1, skipped=1)
@@ -242,7 +242,7 @@ def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None
 def test_retried_task_counts_once_and_its_first_file_is_removed(
     commit: Commit, layout: Layout
 ) -> None:
-    table = concat([good(0, 0, 10, 11), failed(0, 2), rows.end_of_file(0, 3)])
+    table = concat([good(0, 0, 10, 11), failed(0, 2), row_ids.end_of_file(0, 3)])
     commit.put(table, task=0)
     commit.put(table, task=0)
     output = Path(layout.output.path)
@@ -256,7 +256,7 @@ def test_retried_task_counts_once_and_its_first_file_is_removed(
 
 
 def test_uncommitted_file_is_removed(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
     for place in (layout.output, layout.errors):
         (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
     close_and_clean(commit.attempt)
@@ -265,7 +265,7 @@ def test_uncommitted_file_is_removed(commit: Commit, layout: Layout) -> None:
 
 
 def test_retried_task_with_other_counts_counts_once(commit: Commit, layout: Layout) -> None:
-    end = rows.end_of_file(0, 2)
+    end = row_ids.end_of_file(0, 2)
     commit.put(concat([good(0, 0, 10, 11), end]), task=0)
     commit.put(concat([good(0, 0, 10), failed(0, 1), end]), task=0)
     counts = close_and_clean(commit.attempt).counts
@@ -280,8 +280,8 @@ def test_retried_task_with_other_counts_counts_once(commit: Commit, layout: Layo
 def test_rows_of_a_damaged_file_are_missing(
     commit: Commit, layout: Layout, place: str, damage: Callable[..., object]
 ) -> None:
-    commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
-    commit.put(concat([good(1, 0, 20), rows.end_of_file(1, 1)]), task=1)
+    commit.put(concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)]), task=0)
+    commit.put(concat([good(1, 0, 20), row_ids.end_of_file(1, 1)]), task=1)
     file = min(data_files(Path(getattr(layout, place).path)))
     damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
     end = close_and_clean(commit.attempt)
@@ -294,8 +294,8 @@ def test_rows_of_a_damaged_file_are_missing(
 def test_rows_of_a_damaged_manifest_are_missing(
     commit: Commit, layout: Layout, damage: bytes
 ) -> None:
-    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
-    commit.put(concat([good(1, 0, 20), rows.end_of_file(1, 1)]), task=1)
+    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
+    commit.put(concat([good(1, 0, 20), row_ids.end_of_file(1, 1)]), task=1)
     manifest_files(commit.attempt)[0].write_bytes(damage)
     assert missing(close_and_clean(commit.attempt), files=2) == {0: [(0, None)]}
     assert rows_of(Path(layout.output.path)) == [{"value": 20}]
@@ -305,7 +305,7 @@ def test_rows_of_a_damaged_manifest_are_missing(
 def test_output_of_another_run_is_not_touched(
     commit: Commit, layout: Layout, source: Path, number: int
 ) -> None:
-    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
     other = begin_attempt(layout, source, number)
     committing(other).put(good(0, 0, 77), task=0)
     with pytest.raises(BadOutput, match="another run has taken over"):
@@ -339,7 +339,7 @@ class Slow:
 def test_late_task_adds_nothing_to_a_finished_output(
     commit: Commit, layout: Layout, begun: bool
 ) -> None:
-    table = concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)])
+    table = concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)])
     commit.put(table, task=0)
     late = replace(commit, writer=Slow(commit.attempt)) if begun else commit
     if not begun:
@@ -358,7 +358,7 @@ def test_missing_rows_of_a_closed_attempt_are_done_by_the_next(
     end = close_attempt(commit.attempt)
     assert missing(end) == {0: [(1, None)]}
     again = Attempt.open(layout, 2, end)
-    committing(again).put(concat([good(0, 1, 11), rows.end_of_file(0, 2)]), task=0)
+    committing(again).put(concat([good(0, 1, 11), row_ids.end_of_file(0, 2)]), task=0)
     assert missing(close_attempt(again, end)) == {}
     assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11]
 
@@ -378,7 +378,7 @@ def test_new_attempt_removes_uncommitted_files(commit: Commit, layout: Layout) -
 
 
 def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10), rows.end_of_file(0, 1)]), task=0)
+    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
     others = [
         layout.output / "notes.txt",
         layout.output / "part-of-something.jsonl",
@@ -393,7 +393,7 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
 def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> None:
     """It is refused at the beginning; were it not, no row would be lost."""
     commit = committing(begin_attempt(layout_of(tmp_path / "out", errors=tmp_path / "out"), source))
-    commit.put(concat([good(0, 0, 10), failed(0, 1), rows.end_of_file(0, 2)]), task=0)
+    commit.put(concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)]), task=0)
     assert missing(close_and_clean(commit.attempt)) == {}
     assert len(data_files(tmp_path / "out")) == 2
 
@@ -401,14 +401,14 @@ def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> 
 class TestRowsThatAreDividedUp:
     """What has come of a row may lie in several tasks, and a part of it may have failed."""
 
-    HALF = rows.WHOLE // 2
+    HALF = row_ids.WHOLE // 2
 
     def half(self, row: int, value: int) -> pa.Table:
-        ids, shares = pa.array([rows.pack(0, row)]), np.array([self.HALF])
-        return rows.with_own_columns(pa.table({"value": [value]}), ids, shares)
+        ids, shares = pa.array([row_ids.pack(0, row)]), np.array([self.HALF])
+        return row_ids.with_own_columns(pa.table({"value": [value]}), ids, shares)
 
     def half_failed(self, row: int) -> pa.Table:
-        return rows.failed_row(rows.pack(0, row), "own", ValueError("no"), share=self.HALF)
+        return row_ids.failed_row(row_ids.pack(0, row), "own", ValueError("no"), share=self.HALF)
 
     def pieces(self, attempt: Attempt) -> list[tuple[object, object, int]]:
         """Ranges, shares and the number of files of each."""
@@ -431,12 +431,12 @@ class TestRowsThatAreDividedUp:
     def test_half_a_row_does_not_count_and_is_done_again(
         self, commit: Commit, layout: Layout
     ) -> None:
-        commit.put(concat([good(0, 0, 10), self.half(1, 11), rows.end_of_file(0, 2)]), task=0)
+        commit.put(concat([good(0, 0, 10), self.half(1, 11), row_ids.end_of_file(0, 2)]), task=0)
         assert missing(close_and_clean(commit.attempt)) == {0: [(1, 2)]}
         assert rows_of(Path(layout.output.path)) == [{"value": 10}]
 
     def test_halves_of_two_tasks_are_a_row(self, commit: Commit, layout: Layout) -> None:
-        commit.put(concat([good(0, 0, 10), self.half(1, 11), rows.end_of_file(0, 2)]), task=0)
+        commit.put(concat([good(0, 0, 10), self.half(1, 11), row_ids.end_of_file(0, 2)]), task=0)
         commit.put(self.half(1, 111), task=1)
         end = close_and_clean(commit.attempt)
         assert (missing(end), end.counts) == ({}, Counts(2, 3))
@@ -449,7 +449,7 @@ class TestSink:
     context = SimpleNamespace(task_idx=5)
 
     def test_blocks_of_a_task_become_one_file(self, commit: Commit, layout: Layout) -> None:
-        blocks = [good(0, 0, 1), failed(0, 1), rows.end_of_file(0, 2)]
+        blocks = [good(0, 0, 1), failed(0, 1), row_ids.end_of_file(0, 2)]
         CommitSink(commit, 10).write(blocks, self.context)
         assert manifest_names(commit.attempt) == ["00000005.2.1.1.0"]
         assert rows_of(Path(layout.output.path)) == [{"value": 1}]
@@ -464,7 +464,7 @@ class TestSink:
         assert manifest_names(commit.attempt) == []
 
     def test_types_of_blocks_are_widened(self, commit: Commit, layout: Layout) -> None:
-        real = rows.with_ids(pa.table({"value": [0.5]}), 0, 1)
+        real = row_ids.with_ids(pa.table({"value": [0.5]}), 0, 1)
         CommitSink(commit, 10).write([good(0, 0, 1), real], self.context)
         assert [row["value"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
@@ -480,7 +480,7 @@ def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
     planted = tmp_path / "out" / "value=1"
     planted.symlink_to(other)
     commit = Commit(attempt, ParquetWriter("snappy"), Cut(partition_by=("value",)))
-    rows_to_put = rows.with_ids(pa.table({"text": ["a"], "value": [1]}), 0, 0)
+    rows_to_put = row_ids.with_ids(pa.table({"text": ["a"], "value": [1]}), 0, 0)
     with pytest.raises(BadOutput, match="value=1' leads out of the output by a symbolic link"):
         commit.put(rows_to_put, 0)
     assert list(other.iterdir()) == []

@@ -14,17 +14,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.coverage import SHOWN, Gaps, Held, in_words, taken
-from batchinference.pipeline.failures import Incomplete
-from batchinference.pipeline.manifest import Manifest, ranges_of
-from batchinference.pipeline.pieces import Counts, Piece, Range, Share
-from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest import Manifest, ranges_of
+from batchinference.pipeline.commit.manifest_entry import (
+    Counts,
+    Piece,
+    Range,
+    Share,
+)
+from batchinference.pipeline.commit.row_set import (
+    SHOWN,
+    Gaps,
+    Held,
+    in_words,
+    taken,
+)
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import Incomplete
 from support.outputs.made import OURS, piece
 
 Row = tuple[int, int]
 """The number of a file and of a row in it."""
-QUARTER = rows.WHOLE // 4
+QUARTER = row_ids.WHOLE // 4
 MOST_FILES, MOST_ROWS = 3, 8
 ROW = st.tuples(st.integers(0, MOST_FILES - 1), st.integers(0, MOST_ROWS - 1))
 SETS = st.sets(ROW, max_size=8)
@@ -32,7 +43,7 @@ PARTS = st.dictionaries(ROW, st.integers(1, 3), max_size=3)
 
 
 def ranges(of: Iterable[Row]) -> list[Range]:
-    return ranges_of(np.array([rows.pack(*row) for row in of], dtype=np.int64))
+    return ranges_of(np.array([row_ids.pack(*row) for row in of], dtype=np.int64))
 
 
 def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> Piece:
@@ -57,9 +68,9 @@ def held_by(chosen: Iterable[Piece]) -> dict[Row, Fraction]:
     """How much of each row there is."""
     held: Counter[Row] = Counter()
     for one in chosen:
-        held.update(dict.fromkeys(whole_of(one), rows.WHOLE))
+        held.update(dict.fromkeys(whole_of(one), row_ids.WHOLE))
         held.update({(file, row): share for file, row, share in one.shares})
-    return {row: Fraction(share, rows.WHOLE) for row, share in held.items()}
+    return {row: Fraction(share, row_ids.WHOLE) for row, share in held.items()}
 
 
 def touched_by(one: Piece) -> set[Row]:
@@ -225,7 +236,7 @@ def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -
 
 @given(SETS, ROW)
 def test_row_is_held_or_not(there: set[Row], row: Row) -> None:
-    assert Held.of([holding(there)]).has(rows.pack(*row)) == (row in there)
+    assert Held.of([holding(there)]).has(row_ids.pack(*row)) == (row in there)
 
 
 def manifest(chosen: list[Piece], ends: Iterable[tuple[int, int]] = ()) -> Manifest:
@@ -304,11 +315,11 @@ def test_first_gaps_are_named_and_the_rest_counted() -> None:
 
 
 def test_shares_of_the_last_possible_row() -> None:
-    last: Share = (rows.MAX_FILES - 1, (1 << rows.ROW_BITS) - 2, QUARTER)
+    last: Share = (row_ids.MAX_FILES - 1, (1 << row_ids.ROW_BITS) - 2, QUARTER)
     one = piece(shares=[last])
     rest = piece(shares=[(*last[:2], 3 * QUARTER)])
     assert taken([one, rest]) == [one, rest]
-    assert Held.of([one, rest]).has(rows.pack(*last[:2]))
+    assert Held.of([one, rest]).has(row_ids.pack(*last[:2]))
 
 
 def test_rows_after_the_end_of_a_file_are_refused() -> None:

@@ -33,9 +33,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.verify.proof import Result
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.verify.verification_report import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
 from batchinference.spec.report import JobState

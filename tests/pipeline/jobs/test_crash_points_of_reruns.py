@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import engine
-from batchinference.pipeline.failures import Interrupted, JobFailure
+from batchinference.pipeline.errors import Interrupted, JobFailure
+from batchinference.pipeline.execution import cluster
 from batchinference.plan.writing import with_writers
 
 SCRIPT = """
 import os, signal, sys
 import ray
-from batchinference.pipeline.engine import embedded, ray_files
+from batchinference.pipeline.execution.cluster import embedded, ray_files
 from batchinference.plan.writing import with_writers
 
 def mine(number, frame):
@@ -58,16 +58,16 @@ def test_embedded_ray_has_cpus_for_write_tasks(
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         started.append(arguments)
 
-    monkeypatch.setattr(engine.ray, "init", init)
-    monkeypatch.setattr(engine.ray, "cluster_resources", lambda: {"CPU": 2.0})
-    monkeypatch.setattr(engine.ray, "shutdown", lambda: started.append({}))
-    monkeypatch.setattr(engine.auto_init_hook, "enable_auto_connect", True)
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: started.append({}))
+    monkeypatch.setattr(cluster.auto_init_hook, "enable_auto_connect", True)
     monkeypatch.setenv("PYTHONPATH", "before")
     monkeypatch.syspath_prepend("unused")  # restores sys.path
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "shared by all runs")
-    files = engine.RayFiles(str(tmp_path / "ray"))
-    with engine.embedded(1.5, str(tmp_path), files, quiet=True) as found:
+    files = cluster.RayFiles(str(tmp_path / "ray"))
+    with cluster.embedded(1.5, str(tmp_path), files, quiet=True) as found:
         assert found == {"CPU": 2.0}
         assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
         assert signal.getsignal(signal.SIGTERM) is handler
@@ -76,7 +76,7 @@ def test_embedded_ray_has_cpus_for_write_tasks(
     settings = {"num_cpus": cpus, "include_dashboard": False, "log_to_driver": False}
     assert started == [{**settings, "_temp_dir": f"{files.path}/r"}, {}]
     assert os.environ["RAY_AUTH_TOKEN"] == "shared by all runs"
-    assert engine.auto_init_hook.enable_auto_connect is False
+    assert cluster.auto_init_hook.enable_auto_connect is False
     assert sys.path[0] == str(tmp_path)
     assert os.environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}before"
 
@@ -86,7 +86,7 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}{base}")
-    with engine.ray_files() as files:
+    with cluster.ray_files() as files:
         assert stat.S_IMODE(Path(files.path).stat().st_mode) == 0o700
         assert (
             len(f"{files.of_ray}/session_2026-01-01_00-00-00_000000_4194304/sockets/raylet.1") < 104
@@ -95,11 +95,11 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
 
 
 def test_logs_of_ray_stay_when_a_message_names_them() -> None:
-    with pytest.raises(JobFailure), engine.ray_files() as files:
+    with pytest.raises(JobFailure), cluster.ray_files() as files:
         raise JobFailure(f"Ray could not start. Its logs: {files.path}")
     assert Path(files.path).exists()
     Path(files.path).rmdir()
-    with pytest.raises(Interrupted), engine.ray_files() as files:
+    with pytest.raises(Interrupted), cluster.ray_files() as files:
         raise Interrupted("stopped by SIGINT")
     assert not Path(files.path).exists()
 
@@ -126,7 +126,7 @@ def test_embedded_ray_on_this_machine(tmp_path: Path) -> None:
 
 CLOSED = """
 import os
-from batchinference.pipeline import engine
+from batchinference.pipeline.execution import cluster as engine
 with engine._output_to_file():
     os.write(2, b"hidden")
 os.write(2, b"shown")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.failures import TooManyErrors
-from batchinference.pipeline.pieces import Counts
-from batchinference.pipeline.sizing import RowCount
-from batchinference.pipeline.supervise import bad_row, check_errors
+from batchinference.pipeline import row_ids as rows
+from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.errors import TooManyErrors
+from batchinference.pipeline.execution.monitor import bad_row, check_errors
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.error_policy import ErrorPolicy
 from support.jobs.on_ray import write_lines
 from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.failed_rows import Failed
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.retry_errors import Failed
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.location import Address
 
 
 def stored(directory: Path, **columns: list[str | None]) -> Address:
@@ -24,8 +24,8 @@ def test_each_is_named_once(tmp_path: Path) -> None:
     """A row of which several parts have failed stands there several times."""
     ids: list[str | None] = ["3:8", "0:1", "3:8", "2:0"]
     failed = Failed.read(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
-    assert failed.ids.tolist() == [rows.pack(0, 1), rows.pack(2, 0), rows.pack(3, 8)]
-    assert failed.unread.tolist() == [rows.pack(0, 1)]
+    assert failed.ids.tolist() == [row_ids.pack(0, 1), row_ids.pack(2, 0), row_ids.pack(3, 8)]
+    assert failed.unread.tolist() == [row_ids.pack(0, 1)]
 
 
 @pytest.mark.parametrize("id_", ["1", "one:1", ":", "", None])

@@ -15,7 +15,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from batchinference.pipeline.failures import (
+from batchinference.pipeline.errors import (
     MAX_MESSAGE,
     BadInput,
     JobFailure,

@@ -11,16 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.additions import targets_of
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import BadInput, BadOutput
-from batchinference.pipeline.frozen import Before, Known, NothingNew, digest, stored_input
-from batchinference.pipeline.inputs import freeze_input
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.snapshot import (
+    Before,
+    Known,
+    NothingNew,
+    digest,
+    stored_input,
+)
 from batchinference.pipeline.prepare import Prepared, prepare
-from batchinference.pipeline.sizing import RowCount
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec import parse
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document
@@ -171,9 +177,9 @@ class TestGoingOn:
     def document(self, source: Path, tmp_path: Path) -> Document:
         """The rows of the first file are done, and half of the second one."""
         document = job_document("job", source, tmp_path / "out")
-        whole = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        half = rows.with_ids(pa.table({"text": LINES["b.txt"][:2]}), 1, 0)
-        table = concat([whole, rows.end_of_file(0, 4), half])
+        whole = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
+        half = row_ids.with_ids(pa.table({"text": LINES["b.txt"][:2]}), 1, 0)
+        table = concat([whole, row_ids.end_of_file(0, 4), half])
         commit_rows(self.begin(document).attempt, table)
         return document
 
@@ -189,7 +195,7 @@ class TestGoingOn:
         prepared = self.begin(document)
         assert prepared.gaps == {1: [(2, None)], 2: [(0, None)]}
         tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
-        texts = [row for table in map(rows.split, tables) for row in table[0].to_pylist()]
+        texts = [row for table in map(row_ids.split, tables) for row in table[0].to_pylist()]
         assert [row["text"] for row in texts if "text" in row] == [
             *LINES["b.txt"][2:],
             *LINES["c.txt"],
@@ -207,8 +213,8 @@ class TestGoingOn:
                 path.write_text({"json": '{"n": 1}\n' * 5}.get(format_, "n\n" + "1\n" * 4))
         read = {"format": format_}
         document = job_document("job", tmp_path / "in", tmp_path / "out", read=read)
-        table = rows.with_ids(pa.table({"n": range(5)}), 0, 0)
-        commit_rows(self.begin(document).attempt, concat([table, rows.end_of_file(0, 5)]))
+        table = row_ids.with_ids(pa.table({"n": range(5)}), 0, 0)
+        commit_rows(self.begin(document).attempt, concat([table, row_ids.end_of_file(0, 5)]))
         min((tmp_path / "in").iterdir()).unlink()
         prepared = self.begin(document)
         assert prepared.gaps == {1: [(0, None)], 2: [(0, None)]}
@@ -219,8 +225,8 @@ class TestGoingOn:
     ) -> None:
         document["spec"]["read"]["paths"] = [str(source / name) for name in LINES]
         document["spec"]["write"]["path"] = str(tmp_path / "named")
-        table = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        commit_rows(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
+        table = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
+        commit_rows(self.begin(document).attempt, concat([table, row_ids.end_of_file(0, 4)]))
         (source / "a.txt").unlink()
         assert self.begin(document).gaps == {1: [(0, None)], 2: [(0, None)]}
 
@@ -251,8 +257,8 @@ class TestGoingOn:
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
         document["spec"]["write"]["path"] = str(tmp_path / "limited")
-        table = rows.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        commit_rows(self.begin(document).attempt, concat([table, rows.end_of_file(0, 4)]))
+        table = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
+        commit_rows(self.begin(document).attempt, concat([table, row_ids.end_of_file(0, 4)]))
         prepared = self.begin(document)
         assert (len(prepared.input), prepared.gaps) == (2, {1: [(0, None)]})
         tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
@@ -276,8 +282,8 @@ class TestTables:
         return {"format": "lance", "path": str(path)}
 
     def commit_some(self, prepared: Prepared) -> None:
-        table = rows.with_ids(pa.table({"n": range(5)}), 0, 0)
-        commit_rows(prepared.attempt, concat([table, rows.end_of_file(0, 8)]))
+        table = row_ids.with_ids(pa.table({"n": range(5)}), 0, 0)
+        commit_rows(prepared.attempt, concat([table, row_ids.end_of_file(0, 8)]))
 
     def test_same_lance_version_is_resumed(self, tmp_path: Path) -> None:
         read = self.of_lance(tmp_path)

@@ -11,10 +11,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import table_sink
-from batchinference.pipeline.manifest import counts_of_name
-from batchinference.pipeline.sink import Commit
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.commit.manifest import counts_of_name
+from batchinference.pipeline.execution import table_sink
+from batchinference.pipeline.execution.sink import Commit
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.report import JobState
 from support.jobs.command import wait_until
 from support.jobs.held import HOLD, TEXTS, HeldCommand, held_command

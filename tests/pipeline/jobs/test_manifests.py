@@ -9,13 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.manifest import Manifest, counts_of_name, ends_of, ranges_of
-from batchinference.pipeline.pieces import Counts, Piece, WrittenFile, counts_of
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest import (
+    Manifest,
+    counts_of_name,
+    ends_of,
+    ranges_of,
+)
+from batchinference.pipeline.commit.manifest_entry import (
+    Counts,
+    Piece,
+    WrittenFile,
+    counts_of,
+)
 from support.outputs.made import piece
 
-FILES = st.integers(0, 3) | st.integers(0, rows.MAX_FILES - 1)
-ROWS = st.integers(0, 40) | st.integers(0, (1 << rows.ROW_BITS) - 42)
+FILES = st.integers(0, 3) | st.integers(0, row_ids.MAX_FILES - 1)
+ROWS = st.integers(0, 40) | st.integers(0, (1 << row_ids.ROW_BITS) - 42)
 COUNTS = st.builds(Counts, *[st.integers(0, 10**12)] * 4)
 TEXT = st.text(max_size=9)
 PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
@@ -28,7 +38,7 @@ PIECES = st.builds(
     Piece,
     counts=COUNTS,
     ranges=st.lists(RANGES, max_size=5),
-    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, rows.WHOLE - 1)), max_size=5),
+    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, row_ids.WHOLE - 1)), max_size=5),
     data=st.lists(FILE, max_size=3),
     columns=PAIRS_OF_TEXT,
     errors=st.none() | FILE,
@@ -44,7 +54,7 @@ MANIFESTS = st.builds(
 
 
 def ids_of(pairs: list[tuple[int, int]]) -> np.ndarray:
-    return np.array([rows.pack(*pair) for pair in pairs], dtype=np.int64)
+    return np.array([row_ids.pack(*pair) for pair in pairs], dtype=np.int64)
 
 
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))
@@ -62,7 +72,7 @@ def test_there_are_no_more_ranges_than_needed(pairs: list[tuple[int, int]]) -> N
 
 
 def test_ranges_do_not_cross_files() -> None:
-    last = (1 << rows.ROW_BITS) - 1
+    last = (1 << row_ids.ROW_BITS) - 1
     ranges = ranges_of(ids_of([(0, last - 1), (1, 0)]))
     assert ranges == [(0, last - 1, last), (1, 0, 1)]
 
@@ -139,7 +149,7 @@ def test_counts_add_up(one: Counts, other: Counts) -> None:
 
 
 def test_parts_of_rows_add_up_to_rows() -> None:
-    half = rows.WHOLE // 2
+    half = row_ids.WHOLE // 2
     parts = [piece(shares=[(0, 1, half)]), piece(shares=[(0, 1, half), (0, 2, half)])]
     assert counts_of([piece([(0, 3, 5)]), *parts]).read == 3
 

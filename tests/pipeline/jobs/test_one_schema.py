@@ -12,10 +12,10 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import dataset
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.pieces import WrittenFile
-from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import WrittenFile
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.execution import executor
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document, document, python_step
@@ -87,6 +87,6 @@ def test_files_with_one_schema_are_not_rewritten(
     def refuse(rewrite: object) -> None:
         raise AssertionError("a file is written anew")
 
-    monkeypatch.setattr(dataset, "_run", refuse)
+    monkeypatch.setattr(executor, "_run", refuse)
     files = [[{"n": 20 + file}] for file in range(3)]
     assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED

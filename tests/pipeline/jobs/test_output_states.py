@@ -10,17 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.attempt import Attempt, start_of
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.frozen import digest
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import look
-from batchinference.pipeline.owner import Owner
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.attempt import Attempt, start_of
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Owner
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.state import look
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.report import Report
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
@@ -63,8 +63,10 @@ def start_in(attempt: Attempt) -> Snapshot:
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
     """What a job leaves: a data file, an error file, a commit and more. Its parts come back."""
     attempt = opened(layout, "overwrite")
-    good = rows.with_ids(pa.table({"value": [10]}), 0, attempt.number)
-    commit_rows(attempt, concat([good, rows.failed_row(rows.pack(0, 0), "own", ValueError("no"))]))
+    good = row_ids.with_ids(pa.table({"value": [10]}), 0, attempt.number)
+    commit_rows(
+        attempt, concat([good, row_ids.failed_row(row_ids.pack(0, 0), "own", ValueError("no"))])
+    )
     if complete:
         attempt.complete(
             close_attempt(attempt, start_in(attempt)), succeeded_report(layout.output.uri)
@@ -116,7 +118,7 @@ def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     for number in range(1, 4):
         attempt = opened(layout)
-        commit_rows(attempt, rows.with_ids(pa.table({"value": [number]}), 0, number))
+        commit_rows(attempt, row_ids.with_ids(pa.table({"value": [number]}), 0, number))
     attempt = opened(layout)
     start = start_in(attempt)
     assert [piece.ranges for piece in start.pieces] == [[(0, n, n + 1)] for n in (1, 2, 3)]
@@ -141,7 +143,7 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
     opened(layout)
     with monkeypatch.context() as patch:
         patch.setattr(Attempt, "check_open", lambda self: None)
-        commit_rows(earlier, rows.with_ids(pa.table({"value": [10]}), 0, 0))
+        commit_rows(earlier, row_ids.with_ids(pa.table({"value": [10]}), 0, 0))
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).pieces == []
     assert parts_of(layout) == []

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.oversight import Oversight
-from batchinference.pipeline.supervise import supervise
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.control import Oversight
+from batchinference.pipeline.execution.monitor import supervise
 from batchinference.spec.report import JobState, Report
 from support.jobs.on_ray import job_document, run_job, write_lines
 

@@ -10,10 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.additions import targets_of
-from batchinference.pipeline.failures import BadInput, BadOutput, JobFailure, ModelLoad
+from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.errors import (
+    BadInput,
+    BadOutput,
+    JobFailure,
+    ModelLoad,
+)
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
-from batchinference.pipeline.sizing import RowCount
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines

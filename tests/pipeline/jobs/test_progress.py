@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.pieces import Counts
+from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.progress import Meter, duration
-from batchinference.pipeline.sizing import RowCount
 from batchinference.spec.status import Progress
 
 COUNTS = st.builds(Counts, *[st.integers(0, 500)] * 3)

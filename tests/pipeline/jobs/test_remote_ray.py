@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchinference.pipeline import engine
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.own_modules import MAX_BYTES, copied_modules
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution import cluster
+from batchinference.pipeline.execution.user_modules import MAX_BYTES, copied_modules
 from support.jobs.command import PROGRAM, Command, wait_until
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.rows import rows_of
@@ -115,13 +115,13 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(engine, "_reach", lambda _: here)
-    monkeypatch.setattr(engine, "maybe_enable_token_auth_if_token_available",
+    monkeypatch.setattr(cluster, "_reach", lambda _: here)
+    monkeypatch.setattr(cluster, "maybe_enable_token_auth_if_token_available",
                         lambda **_: asked.append(True))  # fmt: skip
-    monkeypatch.setattr(engine.ray, "init", lambda **_: None)
-    monkeypatch.setattr(engine.ray, "nodes", list)
-    monkeypatch.setattr(engine.ray, "shutdown", lambda: None)
-    with engine.connected("head:6379", None, quiet=False) as nodes:
+    monkeypatch.setattr(cluster.ray, "init", lambda **_: None)
+    monkeypatch.setattr(cluster.ray, "nodes", list)
+    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
+    with cluster.connected("head:6379", None, quiet=False) as nodes:
         assert nodes == []
     assert bool(asked) == sent
 

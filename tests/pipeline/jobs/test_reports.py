@@ -12,8 +12,8 @@ import pytest
 
 from batchinference import __version__
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.manifest import Manifest
-from batchinference.pipeline.supervise import supervise
+from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.execution.monitor import supervise
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, python_step
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines

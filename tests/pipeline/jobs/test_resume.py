@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.coverage import Gaps
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import look
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.row_set import Gaps
+from batchinference.pipeline.commit.state import look
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline import attempt, sink
+from batchinference.pipeline.commit import attempt
+from batchinference.pipeline.execution import sink
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, write_lines

@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline import processes, rivals
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import Owner, owner_of
-from batchinference.pipeline.rivals import beating, check_alone, identity_of
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.commit import heartbeat, process_id
+from batchinference.pipeline.commit.heartbeat import beating, check_alone, identity_of
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Owner, owner_of
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rivals, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(rivals, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 2.0)
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
@@ -107,7 +107,7 @@ def test_attempts_of_one_resource_do_not_wait_for_each_other(
 ) -> None:
     run_job(resource(tmp_path, "first"))
     Layout.of(parse(resource(tmp_path, "first")).spec).success.delete()
-    monkeypatch.setattr(rivals.time, "sleep", pytest.fail)
+    monkeypatch.setattr(heartbeat.time, "sleep", pytest.fail)
     assert run_job(resource(tmp_path, "first")).report.state == JobState.SUCCEEDED
 
 
@@ -116,7 +116,7 @@ def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: st
     """As by a cron job that takes longer than its interval."""
     held = HeldJob(tmp_path, "", write={"mode": mode})
     try:
-        with patch.object(rivals, "this_process", lambda: "another process"):
+        with patch.object(heartbeat, "this_process", lambda: "another process"):
             run = run_job(held.document)
         assert run.report.reason == "BadOutput"
         assert f"is being written by {identity_of(parse(held.document))}" in str(run.report.message)
@@ -138,8 +138,8 @@ def test_dead_run_of_the_same_file_is_taken_over(
     layout, clock = layout_of(tmp_path / "out"), itertools.count()
     waited: list[float] = []
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
-    monkeypatch.setattr(rivals, "time", time)
-    machine = processes.this_process().partition("-")[0]
+    monkeypatch.setattr(heartbeat, "time", time)
+    machine = process_id.this_process().partition("-")[0]
     dead = Owner.new(layout, 1, job="reviews on laptop")
     check_alone(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
     assert bool(waited) == waits

@@ -13,15 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline import retries, rows
-from batchinference.pipeline.additions import targets_of
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.failures import BadInput, BadOutput
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.execution.sink import Commit
+from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.prepare import Prepared, prepare
-from batchinference.pipeline.sink import Commit
-from batchinference.pipeline.stores import object_store
-from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.json import JsonWriter
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
@@ -146,9 +147,9 @@ class TestOutputStates:
     def a_run(self, job: Document) -> Prepared:
         """What a job with one row leaves that died before its end."""
         prepared = self.begin(job)
-        failed = rows.failed_row(rows.pack(1, 0), "own", ValueError("no"))
-        ends = [rows.end_of_file(number, 1 - number // 2) for number in range(3)]
-        self.put(prepared, rows.with_ids(pa.table({"text": ["one"]}), 0, 0), failed, *ends)
+        failed = row_ids.failed_row(row_ids.pack(1, 0), "own", ValueError("no"))
+        ends = [row_ids.end_of_file(number, 1 - number // 2) for number in range(3)]
+        self.put(prepared, row_ids.with_ids(pa.table({"text": ["one"]}), 0, 0), failed, *ends)
         return prepared
 
     def a_whole_run(self, job: Document) -> None:
@@ -278,7 +279,7 @@ class TestTrouble:
     def test_server_that_does_not_answer(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
-        here.setattr(retries, "FIRST_WAIT", 0)
+        here.setattr(retry, "FIRST_WAIT", 0)
         here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         message = self.message("StorageAway", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message

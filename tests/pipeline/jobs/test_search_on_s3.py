@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from batchinference.cli.main import app
-from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
 from batchinference.spec.steps import Step
 from support.outputs.made import embedded, finished_output, vectors

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.inputs import FrozenInput, InputFile, freeze_input
-from batchinference.pipeline.readers import reader_for
-from batchinference.pipeline.sizing import (
+from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.input.planning import (
     FILE_BYTES,
     FILE_ROWS,
     MAX_TASKS,
@@ -31,7 +30,8 @@ from batchinference.pipeline.sizing import (
     sample,
     sizing_of,
 )
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.read import (
     ImageOptions,
     ManifestOptions,

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference import __version__
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.manifest import Manifest
-from batchinference.pipeline.pieces import Counts, Piece, WrittenFile
-from batchinference.pipeline.rows import WHOLE
-from batchinference.pipeline.sealed import sealed, unsealed
-from batchinference.pipeline.snapshot import FORMAT, Snapshot
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.commit.manifest_entry import Counts, Piece, WrittenFile
+from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.row_ids import WHOLE
+from batchinference.pipeline.storage.checksummed_json import sealed, unsealed
+from batchinference.pipeline.storage.location import Address
 from support.documents.minimal import Document
 from support.outputs.made import OURS, THEIRS, piece
 

@@ -19,7 +19,7 @@ IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
 RUN = """
 import sys, yaml, ray
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.supervise import StopRequest
+from batchinference.pipeline.execution.monitor import StopRequest
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 

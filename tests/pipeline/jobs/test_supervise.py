@@ -9,9 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchinference.pipeline import supervise as supervise_module
-from batchinference.pipeline.failures import BadInput, Interrupted, JobFailure, TooManyErrors
-from batchinference.pipeline.supervise import StopRequest, stop_on_signals, supervise
+from batchinference.pipeline.errors import (
+    BadInput,
+    Interrupted,
+    JobFailure,
+    TooManyErrors,
+)
+from batchinference.pipeline.execution import monitor as supervise_module
+from batchinference.pipeline.execution.monitor import StopRequest, stop_on_signals, supervise
 
 QUICK = 0.01
 

@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
-from batchinference.pipeline import attempt
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.inputs import paths_of
-from batchinference.pipeline.tables.base import Fence
+from batchinference.pipeline.commit import attempt
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.input.listing import paths_of
+from batchinference.pipeline.output.tables.base import Fence
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines

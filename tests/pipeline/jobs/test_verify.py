@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.owner import Owner
-from batchinference.pipeline.readers import reader_for
-from batchinference.pipeline.readers.fetch import Fetcher
-from batchinference.pipeline.rows import SKIPPED
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.verify import counting, input_rows, work_proof
-from batchinference.pipeline.verify.works import trusted_places
+from batchinference.pipeline.commit.lease import Owner
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.row_ids import SKIPPED
+from batchinference.pipeline.storage.http import Fetcher
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.verify import input_check, job_check, row_counts
+from batchinference.pipeline.verify.jobs import trusted_places
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.inputs.formats import CASES, write_images
@@ -74,7 +74,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
 def test_values_of_several_lines_are_one_row_of_csv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(counting, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(row_counts, "CHUNK_BYTES", chunk)
     (tmp_path / "in").mkdir()
     rows = [json.dumps({"text": f'{n}\n"\n\r\n'}) for n in range(9)]
     (tmp_path / "in" / "a.jsonl").write_text("\n".join(rows))
@@ -178,7 +178,7 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     (shown,) = trusted_places(Address(str(tmp_path / "out")))
     assert f"sqlite:///{tmp_path}" in shown
-    monkeypatch.setattr(work_proof, "table_for", pytest.fail)
+    monkeypatch.setattr(job_check, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found) == (0, {})
     assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])
@@ -195,7 +195,7 @@ def test_addresses_of_a_manifest_are_not_fetched(
     read = parse(job_document("list", tmp_path / "in", tmp_path / "out", read=fields)).spec.read
     frozen = freeze_input([str(tmp_path / "in")], ["csv"])
     claimed = {0: 99}
-    counted = input_rows._counted(
+    counted = input_check._counted(
         frozen, read, reader_for(read), list(frozen.files()), claimed, quick=False
     )
     assert dict(counted) == {0: 2}

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.additions import Target
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.pieces import WrittenFile
-from batchinference.pipeline.sealed import SEAL, sealed
+from batchinference.pipeline.commit.append import Target
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import WrittenFile
+from batchinference.pipeline.storage.checksummed_json import SEAL, sealed
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines
 from support.outputs.made import every_tenth, make_output

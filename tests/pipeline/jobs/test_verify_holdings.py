@@ -7,9 +7,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.pieces import Counts, Piece, Range, Share
-from batchinference.pipeline.rows import WHOLE
-from batchinference.pipeline.verify.holdings import Holdings, Sizes
+from batchinference.pipeline.commit.manifest_entry import (
+    Counts,
+    Piece,
+    Range,
+    Share,
+)
+from batchinference.pipeline.row_ids import WHOLE
+from batchinference.pipeline.verify.accounted_rows import Holdings, Sizes
 
 FILES, ROWS = 3, 6
 RANGES = st.tuples(st.integers(0, FILES), st.integers(0, ROWS), st.integers(1, ROWS)).map(

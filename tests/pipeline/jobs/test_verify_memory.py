@@ -19,14 +19,14 @@ MORE_MEMORY = 16 << 20
 VERIFY = """
 import re, sys
 from pathlib import Path
-from batchinference.pipeline.readers import lines
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.verify import commits, counting, input_rows, stored_files
+from batchinference.pipeline.input.readers import lines
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.verify import commit_check, file_check, input_check, row_counts
 from batchinference.pipeline.verify.verify import verify
 
 # so that the smaller run fills its buffers
-lines.CHUNK_BYTES = counting.CHUNK_BYTES = stored_files.CHUNK_BYTES = 1 << 18
-commits.THREADS = input_rows.THREADS = 2
+lines.CHUNK_BYTES = row_counts.CHUNK_BYTES = file_check.CHUNK_BYTES = 1 << 18
+commit_check.THREADS = input_check.THREADS = 2
 proof = verify(Address(sys.argv[1]))
 # ru_maxrss would count what the parent had
 (peak,) = re.findall(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())

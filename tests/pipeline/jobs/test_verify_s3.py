@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.stores import object_store
+from batchinference.pipeline.storage.object_stores import object_store
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
 from support.outputs.made import every_tenth, make_output

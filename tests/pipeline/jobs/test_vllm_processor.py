@@ -9,10 +9,10 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
-from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.llm import Nodes, Tries
-from batchinference.pipeline.llm.images import GuardedImages
-from batchinference.pipeline.llm.processor import IMAGES, processor_of
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.vllm import Nodes, Tries
+from batchinference.pipeline.runtimes.vllm.processor import IMAGES, processor_of
+from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
 from batchinference.plan.stages import Stage, stages_of
 from support.documents.minimal import Document
 from support.documents.parsed import steps_of

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import prepare, rivals, sink
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import prepare
+from batchinference.pipeline.commit import heartbeat
+from batchinference.pipeline.execution import sink
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
@@ -19,7 +21,7 @@ from support.outputs.verify_command import verified
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rivals, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.5)
 
 
 class Place:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.layout import Layout, part_prefix, work_key
-from batchinference.pipeline.owner import Owner
+from batchinference.pipeline.commit.layout import Layout, part_prefix, work_key
+from batchinference.pipeline.commit.lease import Owner
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document, model_step, python_step

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from batchinference.pipeline.devices import SIMULATED
+from batchinference.pipeline.runtimes.device import SIMULATED
 from support.cluster.kubectl import Kubectl, run
 from support.cluster.object_store import JOB_ENVIRONMENT
 from support.engines import missing, program

@@ -201,7 +201,7 @@ def starts(store: ObjectStore, output: str) -> list[int]:
     """Return how many rows were committed when each attempt at an output began."""
     script = f"""
 import json
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.storage.location import Address
 for place in Address("{output}/_batchinference/attempts").directories():
     start = json.loads((place / "start.json").read())
     print(sum(piece["counts"]["read"] for piece in start["pieces"]))

@@ -75,8 +75,8 @@ async def ask(model: Document, **columns: list[Any]) -> list[Any]:
 
 
 def ask_and_wait(model: Document, **columns: list[Any]) -> list[Any]:
-    from batchinference.pipeline.devices import Device
     from batchinference.pipeline.runtimes import load_runtime
+    from batchinference.pipeline.runtimes.device import Device
 
     runtime = load_runtime(HttpModel.model_validate(model), Device())
     return list(runtime({name: objects(values) for name, values in columns.items()}))

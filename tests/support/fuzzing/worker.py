@@ -10,8 +10,8 @@ import time
 import traceback
 from pathlib import Path
 
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.sizing import count_rows
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.planning import count_rows
 from support.inputs.read_files import open_input
 
 HEADROOM = 3 << 30

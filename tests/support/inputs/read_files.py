@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.blocks import concat, to_batch
-from batchinference.pipeline.file_input import FileInput, open_files, parts_of
-from batchinference.pipeline.file_rows import FileRows
-from batchinference.pipeline.inputs import FrozenInput, InputFile
-from batchinference.pipeline.readers.base import DivisibleReader
-from batchinference.pipeline.sizing import SAMPLED_FILES
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat, to_batch
+from batchinference.pipeline.input.files import FileInput, open_files, parts_of
+from batchinference.pipeline.input.listing import FrozenInput, InputFile
+from batchinference.pipeline.input.planning import SAMPLED_FILES
+from batchinference.pipeline.input.readers.base import DivisibleReader
+from batchinference.pipeline.input.scan import FileRows
 from batchinference.spec.read import Read, ReadFiles
 
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
@@ -39,18 +39,18 @@ class Outcome:
     @property
     def bad(self) -> dict[Place, str]:
         """The error of each failed row."""
-        failed = self._in_state(rows.FAILED)
-        return {_place(row): row[rows.ERROR] for row in failed}
+        failed = self._in_state(row_ids.FAILED)
+        return {_place(row): row[row_ids.ERROR] for row in failed}
 
     @property
     def places(self) -> list[Place]:
         """The place of each good row, in the order of reading."""
-        return [_place(row) for row in self._in_state(rows.GOOD)]
+        return [_place(row) for row in self._in_state(row_ids.GOOD)]
 
     @property
     def ends(self) -> dict[int, int]:
         """The number of rows of each file, from its END row."""
-        return dict(_place(row) for row in self._in_state(rows.END))
+        return dict(_place(row) for row in self._in_state(row_ids.END))
 
     @property
     def table(self) -> pa.Table:
@@ -68,12 +68,12 @@ class Outcome:
 
     def _in_state(self, state: int) -> list[dict[str, Any]]:
         found = (own_columns(table) for table in self.tables)
-        return [row for part in found for row in part if row[rows.STATE] == state]
+        return [row for part in found for row in part if row[row_ids.STATE] == state]
 
 
 def own_columns(table: pa.Table) -> list[dict[str, Any]]:
     """The internal columns of each row."""
-    own = [name for name in rows.OWN_COLUMNS if name in table.column_names]
+    own = [name for name in row_ids.OWN_COLUMNS if name in table.column_names]
     return list(table.select(own).to_pylist())
 
 
@@ -83,13 +83,13 @@ def data_of(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
 
 
 def _data(tables: Iterable[pa.Table]) -> pa.Table:
-    good = [good for good, _ in map(rows.split, tables) if good.num_rows]
+    good = [good for good, _ in map(row_ids.split, tables) if good.num_rows]
     table = concat(good) if good else pa.table({})
-    return table.select(rows.data_columns(table))
+    return table.select(row_ids.data_columns(table))
 
 
 def _place(row: dict[str, Any]) -> Place:
-    file, number = rows.unpack(np.array([row[rows.ID]]))
+    file, number = row_ids.unpack(np.array([row[row_ids.ID]]))
     return int(file[0]), int(number[0])
 
 

@@ -29,9 +29,9 @@ from unittest.mock import patch
 import psutil
 import pytest
 
-from batchinference.pipeline import rivals
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.commit import heartbeat
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.report import Report
 from support.documents.minimal import Document
 from support.jobs.command import wait_until
@@ -58,7 +58,7 @@ _RANDOM = {
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["batchinference.pipeline.job", "batchinference.pipeline.file_input", "boto3", __name__]
+    ["batchinference.pipeline.job", "batchinference.pipeline.input.files", "boto3", __name__]
 )
 
 _one_asks = threading.Lock()
@@ -216,7 +216,7 @@ def _run_in_child(
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a machine forgets what a process has written
-    rivals.PATIENCE_SECONDS = 0.2  # a process that is stopped writes no heartbeat
+    heartbeat.PATIENCE_SECONDS = 0.2  # a process that is stopped writes no heartbeat
     steps = _Steps(Address(given["spec"]["write"]["path"]).path, stops, log)
     steps.count()
     if task is None:

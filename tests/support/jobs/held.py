@@ -12,9 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import owner_of
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import owner_of
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.jobs.command import Command

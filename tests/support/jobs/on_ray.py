@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from batchinference.pipeline.execution.monitor import StopRequest
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.supervise import StopRequest
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import Report

@@ -10,17 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import look
-from batchinference.pipeline.pieces import Piece
-from batchinference.pipeline.sink import CommitSink
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.table_sink import sink_for
-from batchinference.pipeline.tables import Table, table_for
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.state import look
+from batchinference.pipeline.execution.sink import CommitSink
+from batchinference.pipeline.execution.table_sink import sink_for
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
 from support.outputs.made import close_and_clean, succeeded_report
@@ -40,14 +40,14 @@ class TableJob:
     def put(self, table: pa.Table, task: int | None = None, first: int | None = None) -> None:
         """Write good rows as a task does; `task` and `first` repeat an earlier task."""
         start = self.written if first is None else first
-        self._write(rows.with_ids(table, 0, start), task)
+        self._write(row_ids.with_ids(table, 0, start), task)
         self.written = max(self.written, start + table.num_rows)
 
     def begin(self, table: pa.Table) -> None:
-        self.sink.on_write_start(rows.with_ids(table, 0, 0).schema)
+        self.sink.on_write_start(row_ids.with_ids(table, 0, 0).schema)
 
     def check(self) -> list[Piece]:
-        self._write(rows.end_of_file(0, self.written), 10_000)
+        self._write(row_ids.end_of_file(0, self.written), 10_000)
         end = close_and_clean(self.attempt)
         assert end.gaps(1, None) == {}
         return end.pieces

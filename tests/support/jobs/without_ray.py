@@ -23,16 +23,18 @@ import pyarrow as pa
 from typer.testing import CliRunner
 
 from batchinference.cli.main import app
-from batchinference.pipeline import dataset, engine, job, sink, storage
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.dataset import Execution
+from batchinference.pipeline import job
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.execution import cluster, executor, sink
+from batchinference.pipeline.execution.executor import Execution
+from batchinference.pipeline.execution.monitor import StopRequest
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.table_sink import sink_for
+from batchinference.pipeline.input.base import open_input
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.job_input import open_input
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.owner import owner_of
-from batchinference.pipeline.stage import ErrorHandling, StageRunner
-from batchinference.pipeline.supervise import StopRequest
-from batchinference.pipeline.table_sink import sink_for
+from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import Report
@@ -168,9 +170,9 @@ def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
         patch.object(InProcessExecution, "rows_per_task", rows_per_task),
         patch.object(job, "Execution", InProcessExecution),
         patch.object(job, "spilled_bytes", lambda: None),
-        patch.object(dataset, "ray", _InlineRay()),
+        patch.object(executor, "ray", _InlineRay()),
         patch.object(sink, "PUT_THREADS", 1),
-        patch.object(storage, "DELETE_THREADS", 1),
+        patch.object(location, "DELETE_THREADS", 1),
     ):
         yield
 
@@ -189,7 +191,7 @@ def invoke_without_ray(*arguments: str, stdin: str = "") -> Invoked:
     found = {"CPU": 2.0, "memory": float(1 << 30)}
     with (
         in_this_process(),
-        patch.object(engine, "embedded", lambda *_, **__: nullcontext(found)),
+        patch.object(cluster, "embedded", lambda *_, **__: nullcontext(found)),
         _captured_stderr() as printed,
     ):
         done = CliRunner().invoke(app, arguments, input=stdin)

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from batchinference.pipeline.devices import Device
 from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.spec.models import Model
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import skimage
 from PIL import Image
 
-from batchinference.pipeline.blocks import to_batch
-from batchinference.pipeline.devices import Device
+from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.spec.models import TransformersModel
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.manifest import counts_of_name
+from batchinference.pipeline.commit.manifest import counts_of_name
 from batchinference.spec.report import JobState, Report
 from support.jobs.without_ray import COUNTS, ERRORS, ROWS
 from support.outputs.rows import Row

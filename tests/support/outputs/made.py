@@ -10,23 +10,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.additions import targets_of
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.blocks import concat
-from batchinference.pipeline.frozen import digest
-from batchinference.pipeline.inputs import freeze_input
-from batchinference.pipeline.intact import intact
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.pieces import Counts, Piece, Range, Share
+from batchinference.pipeline import row_ids as rows
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import (
+    Counts,
+    Piece,
+    Range,
+    Share,
+)
+from batchinference.pipeline.commit.missing_files import intact
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.execution.sink import Commit
+from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.prepare import Prepared, prepare
-from batchinference.pipeline.sink import Commit
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.tables import table_for
-from batchinference.pipeline.writers import writer_for
-from batchinference.pipeline.writers.cut import Cut
-from batchinference.pipeline.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report

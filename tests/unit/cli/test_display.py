@@ -188,7 +188,9 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert short(bad) == shown
     assert short([bad, 0.5]) == "[" + shown[:20] + ", 0.5000]"
     console = Console(file=io.StringIO(), width=80)
-    with patch("batchinference.pipeline.sample.first_rows", lambda *_: [{f"name{bad}": bad}]):
+    with patch(
+        "batchinference.pipeline.output.preview.first_rows", lambda *_: [{f"name{bad}": bad}]
+    ):
         Display(console).show_sample(parse(document("mine")), 1)
     assert printed(console).splitlines()[1] == f"  name{shown}: {shown}"
 

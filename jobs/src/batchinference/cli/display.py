@@ -101,7 +101,7 @@ class Display:
 
     def show_sample(self, job: BatchInference, rows: int) -> None:
         """The first rows of the output."""
-        from batchinference.pipeline.sample import first_rows
+        from batchinference.pipeline.output.preview import first_rows
 
         for number, row in enumerate(first_rows(job.spec.write, rows)):
             self.say(f"row {number}:")

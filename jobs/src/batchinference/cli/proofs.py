@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Finding, Spot
-from batchinference.pipeline.verify.proof import Proof, Result, WorkProof
+from batchinference.pipeline.verify.verification_report import Proof, Result, WorkProof
 
 SHOWN_SPOTS = 5
 WIDTH = 13

@@ -57,7 +57,7 @@ def run_file(file: str, options: RunOptions) -> int:
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.pipeline.failures import JobFailure
+    from batchinference.pipeline.errors import JobFailure
 
     try:
         if options.retry_errors:
@@ -79,9 +79,9 @@ def _failed(reason: str | None, message: str | None, options: RunOptions) -> int
 
 def _with_retry(job: BatchInference) -> BatchInference:
     """The job with its bad rows tried again. Raises BadInput where there can be none."""
-    from batchinference.pipeline.failures import BadInput
-    from batchinference.pipeline.layout import Layout
-    from batchinference.pipeline.owner import owner_of
+    from batchinference.pipeline.commit.layout import Layout
+    from batchinference.pipeline.commit.lease import owner_of
+    from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:
         raise BadInput(f"retry-errors: {why}")
@@ -109,11 +109,11 @@ def pipeline_is_installed() -> bool:
 
 def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
     from batchinference.cli.display import Display
-    from batchinference.pipeline.engine import connected, embedded, ray_files
+    from batchinference.pipeline.execution.cluster import connected, embedded, ray_files
+    from batchinference.pipeline.execution.monitor import stop_on_signals
+    from batchinference.pipeline.execution.nodes import check_nodes
+    from batchinference.pipeline.execution.user_modules import names_code
     from batchinference.pipeline.job import JobRun
-    from batchinference.pipeline.nodes import check_nodes
-    from batchinference.pipeline.own_modules import names_code
-    from batchinference.pipeline.supervise import stop_on_signals
 
     with (
         Display(verbose=options.verbose) as display,
@@ -150,7 +150,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
 def _publisher(show: Publish, directory: Path | None) -> Publish:
     if directory is None:
         return show
-    from batchinference.pipeline.storage import Address
+    from batchinference.pipeline.storage.location import Address
 
     place = Address(str(directory)) / REPORT_FILE
 

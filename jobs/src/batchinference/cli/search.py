@@ -61,7 +61,7 @@ def search_output(output: str, options: SearchOptions) -> int:
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.pipeline.failures import JobFailure
+    from batchinference.pipeline.errors import JobFailure
 
     try:
         hits = _search(output, options)
@@ -93,10 +93,10 @@ def _problem(output: str, options: SearchOptions) -> str | None:
 
 
 def _search(output: str, options: SearchOptions) -> list[Hit]:
-    from batchinference.pipeline.search.columns import is_for_machines
+    from batchinference.pipeline.search.embeddings import is_for_machines
     from batchinference.pipeline.search.index import open_index
     from batchinference.pipeline.search.search import search
-    from batchinference.pipeline.storage import Address
+    from batchinference.pipeline.storage.location import Address
 
     index = open_index(Address(output), options.column)
     choice = _choice(index, options.where)
@@ -111,8 +111,9 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 
 
 def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
-    from batchinference.pipeline.search import query, row
-    from batchinference.pipeline.storage import Address
+    from batchinference.pipeline.query import embed as query
+    from batchinference.pipeline.query import row
+    from batchinference.pipeline.storage.location import Address
 
     given = options.query
     if (text := given["text"]) is not None:
@@ -127,8 +128,8 @@ def _with_model(index: Index, options: SearchOptions) -> Index:
 
     Raises BadInput if only the output names the model: loading it may run code of whoever wrote
     the output, and send credentials to an endpoint of theirs."""
-    from batchinference.pipeline.failures import BadInput
-    from batchinference.pipeline.search.query import named_model
+    from batchinference.pipeline.errors import BadInput
+    from batchinference.pipeline.query.embed import named_model
 
     if options.job is not None:
         try:
@@ -149,7 +150,7 @@ def _with_model(index: Index, options: SearchOptions) -> Index:
 def _choice(index: Index, where: str | None) -> Choice | None:
     if where is None:
         return None
-    from batchinference.pipeline.failures import BadInput, JobFailure
+    from batchinference.pipeline.errors import BadInput, JobFailure
     from batchinference.pipeline.search.search import Choice
     from batchinference.pipeline.steps.filter import Filter
 
@@ -162,7 +163,7 @@ def _choice(index: Index, where: str | None) -> Choice | None:
 
 
 def _print_json(hits: list[Hit]) -> None:
-    from batchinference.pipeline.writers.json import to_json
+    from batchinference.pipeline.output.writers.json import to_json
 
     for hit in hits:
         echo(escaped_controls(to_json(vars(hit))))

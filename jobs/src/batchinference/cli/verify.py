@@ -13,7 +13,7 @@ from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec.uris import Uri
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.verify.proof import Proof
+    from batchinference.pipeline.verify.verification_report import Proof
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
@@ -28,7 +28,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
     if not pipeline_is_installed():
         return exits.BAD_INPUT
     from batchinference.cli.proofs import show
-    from batchinference.pipeline.failures import JobFailure, shown
+    from batchinference.pipeline.errors import JobFailure, shown
 
     try:
         proof = _proof(output, quick=quick, trusted=trusted)
@@ -45,9 +45,9 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
 def _proof(output: str, *, quick: bool, trusted: bool) -> Proof:
     from rich.console import Console
 
-    from batchinference.pipeline.storage import Address
+    from batchinference.pipeline.storage.location import Address
+    from batchinference.pipeline.verify.jobs import trusted_places
     from batchinference.pipeline.verify.verify import verify
-    from batchinference.pipeline.verify.works import trusted_places
 
     for place in trusted_places(Address(output)) if trusted else ():
         echo(f"verify: '{output}' is trusted: connecting to {place}", err=True)

@@ -10,22 +10,32 @@ from datetime import UTC, datetime
 from functools import partial
 
 from batchinference import __version__
-from batchinference.pipeline.additions import Target, targets_of
-from batchinference.pipeline.coverage import in_words
-from batchinference.pipeline.dataset import Execution, Loading
-from batchinference.pipeline.engine import spilled_bytes
-from batchinference.pipeline.failures import BadOutput, Incomplete, JobFailure, cause_of
-from batchinference.pipeline.kept_report import kept_report
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.pieces import Counts as Committed
+from batchinference.pipeline.commit.append import Target, targets_of
+from batchinference.pipeline.commit.heartbeat import beating, identity_of
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import Counts as Committed
+from batchinference.pipeline.commit.row_set import in_words
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import (
+    BadOutput,
+    Incomplete,
+    JobFailure,
+    cause_of,
+)
+from batchinference.pipeline.execution.cluster import spilled_bytes
+from batchinference.pipeline.execution.executor import Execution, Loading
+from batchinference.pipeline.execution.monitor import (
+    StopRequest,
+    bad_row,
+    check_errors,
+    supervise,
+)
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
 from batchinference.pipeline.progress import Meter
-from batchinference.pipeline.rivals import beating, identity_of
-from batchinference.pipeline.sizing import RowCount
-from batchinference.pipeline.snapshot import Snapshot
-from batchinference.pipeline.supervise import StopRequest, bad_row, check_errors, supervise
-from batchinference.pipeline.tellings import Tellings, told_by
-from batchinference.pipeline.together import together
+from batchinference.pipeline.report.load import kept_report
+from batchinference.pipeline.report.merge import together
+from batchinference.pipeline.report.notes import Tellings, told_by
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Memory, Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.errors import JobFailure
 
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"

@@ -9,23 +9,28 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.additions import Target, formerly
-from batchinference.pipeline.arrow_files import read_table
-from batchinference.pipeline.attempt import Attempt
-from batchinference.pipeline.coverage import Gaps
-from batchinference.pipeline.failures import BadInput, BadOutput, ModelLoad
-from batchinference.pipeline.frozen import Before, NothingNew, digest, stored_input
-from batchinference.pipeline.intact import intact
-from batchinference.pipeline.job_input import NOTHING, JobInput, open_input
-from batchinference.pipeline.layout import Layout
-from batchinference.pipeline.output import Standing, look, usable
-from batchinference.pipeline.owner import completed
-from batchinference.pipeline.pieces import Counts
-from batchinference.pipeline.rivals import check_alone
-from batchinference.pipeline.sizing import RowCount, Sizing, sizing_of
-from batchinference.pipeline.snapshot import Snapshot
+from batchinference.pipeline.commit.append import Target, formerly
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.heartbeat import check_alone
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import completed
+from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.missing_files import intact
+from batchinference.pipeline.commit.row_set import Gaps
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.state import Standing, look, usable
+from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
+from batchinference.pipeline.execution.monitor import bad_row
+from batchinference.pipeline.input.base import NOTHING, JobInput, open_input
+from batchinference.pipeline.input.planning import RowCount, Sizing, sizing_of
+from batchinference.pipeline.input.snapshot import (
+    Before,
+    NothingNew,
+    digest,
+    stored_input,
+)
 from batchinference.pipeline.steps.nearest import NearestRows
-from batchinference.pipeline.supervise import bad_row
+from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
@@ -218,7 +223,7 @@ def check_step(step: Step) -> None:
 
 def _check_model(step: str, model: Model) -> None:
     from batchinference.pipeline.runtimes import check_runtime
-    from batchinference.pipeline.runtimes.sources import check
+    from batchinference.pipeline.runtimes.model_files import check
 
     check_runtime(model)
     storage = model.storage_of_source

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from batchinference.pipeline.pieces import Counts
-from batchinference.pipeline.sizing import RowCount
+from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.status import Progress
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.libraries import PIPELINE_EXTRA, RUNTIMES_EXTRA, VISION_EXTRA, need
 from batchinference.pipeline.runtimes.base import Runtime
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.spec.models import Model
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 
 Batch = dict[str, np.ndarray]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from batchinference.pipeline.devices import SIMULATED, Device, load_backend
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.device import SIMULATED, Device, load_backend
 
 if TYPE_CHECKING:
     import torch

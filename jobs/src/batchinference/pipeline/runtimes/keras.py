@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.import_object import load_callable
 from batchinference.pipeline.libraries import need
-from batchinference.pipeline.loading import load_callable
 from batchinference.pipeline.runtimes.arrays import chosen, numbers
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.memory import memory_errors
-from batchinference.pipeline.runtimes.sources import resolve_place
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.oom import memory_errors
 from batchinference.spec.models import KerasModel
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.arrays import in_parts, numbers
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.memory import memory_errors
-from batchinference.pipeline.runtimes.sources import resolve_place
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.oom import memory_errors
 from batchinference.spec.models import OnnxModel
 
 _CPU = "CPUExecutionProvider"

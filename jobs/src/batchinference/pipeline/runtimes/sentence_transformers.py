@@ -10,11 +10,11 @@ import transformers
 from PIL import Image
 from sentence_transformers import SentenceTransformer
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.arrays import check_image
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.sources import resolve
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import SentenceTransformersModel
 
 

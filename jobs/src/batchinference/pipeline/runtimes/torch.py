@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._pytree import tree_unflatten
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.loading import load_callable
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.import_object import load_callable
 from batchinference.pipeline.runtimes.arrays import chosen, in_parts, numbers
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.sources import resolve_place
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import TorchModel
 
 

@@ -10,11 +10,11 @@ import torch
 from filelock import FileLock
 from torchvision import models
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.arrays import check_image
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.sources import cache_directory, resolve_place
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import cache_directory, resolve_place
 from batchinference.pipeline.runtimes.torch import load_state
 from batchinference.spec.models import TorchvisionModel
 from batchinference.spec.problems import did_you_mean

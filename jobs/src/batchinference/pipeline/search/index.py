@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.arrow_files import checked
-from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.layout import STATE_DIRECTORY, Layout
-from batchinference.pipeline.sealed import loaded
-from batchinference.pipeline.search.columns import embedding_column
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.search.embeddings import embedding_column
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.checksummed_json import loaded
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.job import BatchInferenceSpec
 
 FORMATS = ("parquet", "json")

@@ -9,9 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.failures import BadInput
-from batchinference.pipeline.search.cosine import NOBODY, TopK, is_usable, lengths_of
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.search.index import Index
+from batchinference.pipeline.search.topk import (
+    NOBODY,
+    TopK,
+    is_usable,
+    lengths_of,
+)
 
 BLOCK_BYTES = 16 << 20
 """Numbers of a block, and of its products with all queries, as float32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchinference.pipeline.devices import Device
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps.base import Changed, Transform
 from batchinference.pipeline.steps.columns import (
     AddLabel,
@@ -16,7 +16,7 @@ from batchinference.pipeline.steps.columns import (
 from batchinference.pipeline.steps.explode import ExplodeList
 from batchinference.pipeline.steps.filter import Filter
 from batchinference.pipeline.steps.nearest import NearestRows
-from batchinference.pipeline.steps.python import python_transform
+from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.steps import Step
 
 _LOADERS: dict[str, Callable[[str, Any], Transform]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.errors import JobFailure
 from batchinference.spec.steps import LabelFromPath
 
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data.extensions import get_arrow_extension_tensor_types
 
-from batchinference.pipeline.blocks import to_batch, to_column
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.arrow import to_batch, to_column
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require
 from batchinference.spec.steps import Explode

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.failures import BadInput, JobFailure
+from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require
-from batchinference.pipeline.steps.expressions import compute, to_arrow
-from batchinference.pipeline.steps.operands import NoSuchValue
+from batchinference.pipeline.steps.filter_expression import compute, to_arrow
+from batchinference.pipeline.steps.filter_types import NoSuchValue
 from batchinference.spec.expression import columns_of, parse_expression
 
 

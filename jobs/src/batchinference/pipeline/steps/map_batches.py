@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.blocks import Batch, to_batch
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.arrow import Batch, to_batch
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.made import MadeColumns, check_reserved, no_column
+from batchinference.pipeline.steps.result_columns import MadeColumns, check_reserved, no_column
 
 
 class MapBatches:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.blocks import rows_of
-from batchinference.pipeline.failures import JobFailure
-from batchinference.pipeline.isolation import is_about_the_row
+from batchinference.pipeline.arrow import rows_of
+from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.made import MadeColumns, check_reserved
+from batchinference.pipeline.steps.result_columns import MadeColumns, check_reserved
 
 Row = dict[str, Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline.blocks import to_batch
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import JobFailure, ModelLoad
+from batchinference.pipeline.arrow import to_batch
+from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require
-from batchinference.pipeline.steps.made import MadeColumns
+from batchinference.pipeline.steps.result_columns import MadeColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 

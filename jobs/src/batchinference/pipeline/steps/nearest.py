@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.failures import BadInput, JobFailure
-from batchinference.pipeline.search.columns import is_embedding, is_for_machines
-from batchinference.pipeline.search.cosine import NOBODY, is_usable, lengths_of
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.search.embeddings import is_embedding, is_for_machines
 from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import matrix_of, search
+from batchinference.pipeline.search.topk import NOBODY, is_usable, lengths_of
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require, with_column
-from batchinference.pipeline.storage import Address
-from batchinference.pipeline.writers.base import plain
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.nearest import SIMILARITY, Nearest
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from batchinference.pipeline.blocks import to_batch
-from batchinference.pipeline.failures import JobFailure
+from batchinference.pipeline.arrow import to_batch
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
 from batchinference.pipeline.steps.columns import require
-from batchinference.pipeline.steps.made import MadeColumns
+from batchinference.pipeline.steps.result_columns import MadeColumns
 from batchinference.spec.python_step import PredictBatch
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline import rows
-from batchinference.pipeline.arrow_files import read_table
-from batchinference.pipeline.coverage import Held
-from batchinference.pipeline.pieces import Piece
-from batchinference.pipeline.storage import Address
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.row_set import Held
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Address
 
 
 def wrong_errors(piece: Piece, file: Address) -> int:
@@ -39,5 +39,5 @@ def _ids(file: Address) -> np.ndarray:
     files, numbers = (
         pc.list_element(parts, place).cast(pa.int64()).to_numpy() for place in range(2)
     )
-    ids: np.ndarray = (files << rows.ROW_BITS) | numbers
+    ids: np.ndarray = (files << row_ids.ROW_BITS) | numbers
     return ids

@@ -6,14 +6,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from batchinference.pipeline.failures import BadOutput
-from batchinference.pipeline.layout import Layout, addition_key, part_prefix
-from batchinference.pipeline.storage import Address, base_name
+from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.location import Address, base_name
 from batchinference.pipeline.verify.findings import Findings, Found, Kind, Spot
-from batchinference.pipeline.verify.input_rows import input_rows
-from batchinference.pipeline.verify.proof import Proof, WorkProof
-from batchinference.pipeline.verify.work_proof import Proving
-from batchinference.pipeline.verify.works import places_at, work_at
+from batchinference.pipeline.verify.input_check import input_rows
+from batchinference.pipeline.verify.job_check import Proving
+from batchinference.pipeline.verify.jobs import places_at, work_at
+from batchinference.pipeline.verify.verification_report import Proof, WorkProof
 
 _PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """What any job names its files: several may keep their errors in one place."""

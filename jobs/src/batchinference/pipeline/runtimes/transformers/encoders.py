@@ -10,13 +10,13 @@ import pyarrow as pa
 import torch
 import transformers
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.media import AudioInput, ImageInput, VideoInput
-from batchinference.pipeline.runtimes.transformers.results import labels
+from batchinference.pipeline.runtimes.transformers.result_types import labels
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens, fit
-from batchinference.pipeline.runtimes.transformers.values import texts
+from batchinference.pipeline.runtimes.transformers.value_checks import texts
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 

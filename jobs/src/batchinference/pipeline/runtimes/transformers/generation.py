@@ -9,15 +9,15 @@ import pyarrow as pa
 import torch
 import transformers
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.prompts import rows_of
-from batchinference.pipeline.runtimes.transformers.asking import (
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.prompts import rows_of
+from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
+from batchinference.pipeline.runtimes.transformers.prompts import (
     Asked,
     ImagePrompts,
     TextPrompts,
     check_room,
 )
-from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.sampling import sampling_of
 from batchinference.pipeline.runtimes.transformers.tokens import fit
 from batchinference.spec.models import TransformersModel

@@ -17,11 +17,11 @@ from transformers.utils.hub import cached_file
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.libraries import RUNTIMES_EXTRA, need
 from batchinference.pipeline.runtimes.base import take
-from batchinference.pipeline.runtimes.sources import resolve
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import transformers
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     of_feature_extractor,
     of_image_processor,
 )
-from batchinference.pipeline.runtimes.transformers.values import (
+from batchinference.pipeline.runtimes.transformers.value_checks import (
     films,
     images,
     sounds,
@@ -80,7 +80,7 @@ class VideoInput:
 
     def _frames(self, film: np.ndarray | bytes) -> list[np.ndarray]:
         if isinstance(film, bytes):
-            from batchinference.pipeline.runtimes.transformers.decoding import frames_of
+            from batchinference.pipeline.runtimes.transformers.video_frames import frames_of
 
             return frames_of(film, self._count)
         return list(film[spread(len(film), self._count)])

@@ -12,7 +12,7 @@ from typing import Any, get_args, is_typeddict
 
 from transformers import GenerationConfig, Pipeline, PreTrainedTokenizerFast
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.spec.problems import did_you_mean
 
 

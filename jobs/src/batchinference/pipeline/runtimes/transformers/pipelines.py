@@ -11,12 +11,12 @@ import pyarrow as pa
 import transformers
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
-from batchinference.pipeline.devices import Device
-from batchinference.pipeline.loading import load_callable
-from batchinference.pipeline.runtimes.transformers.buckets import buckets
+from batchinference.pipeline.import_object import load_callable
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.transformers.length_buckets import buckets
 from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source, take_loading
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_pipeline
-from batchinference.pipeline.runtimes.transformers.rows import Batch
+from batchinference.pipeline.runtimes.transformers.pipeline_inputs import Batch
 from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
 from batchinference.pipeline.runtimes.transformers.tokens import fit
 from batchinference.spec.models import TransformersModel

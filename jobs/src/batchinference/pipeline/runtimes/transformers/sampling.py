@@ -18,7 +18,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from batchinference.pipeline.failures import ModelLoad
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.spec.problems import did_you_mean
 
 MAX_NEW_TOKENS = 256

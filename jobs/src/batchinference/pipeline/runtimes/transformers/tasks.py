@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline.runtimes.transformers import findings, rows
-from batchinference.pipeline.runtimes.transformers.results import LABELED
+from batchinference.pipeline.runtimes.transformers import pipeline_inputs as inputs
+from batchinference.pipeline.runtimes.transformers import pipeline_outputs as outputs
+from batchinference.pipeline.runtimes.transformers.result_types import LABELED
 from batchinference.spec.models import TransformersModel
 
 
@@ -38,7 +39,7 @@ class PipelineTask:
     for one a value of `type`. Rows of one `kind`, as it tells them apart for a pipeline, are
     computed together; without it each is alone, because the pipeline cannot do otherwise."""
 
-    rows: Callable[[rows.Batch], list[Any]]
+    rows: Callable[[inputs.Batch], list[Any]]
     result: Callable[[Any], Any]
     type: pa.DataType
     kind: Callable[[Any, Any], Hashable] | None = None
@@ -48,9 +49,9 @@ def task_of(model: TransformersModel) -> PipelineTask:
     """The task as the model's own fields shape it."""
     if model.task == "automatic-speech-recognition" and model.options.get("return_timestamps"):
         task = TASKS[model.task]
-        return replace(task, result=findings.timed_transcript, type=findings.TRANSCRIPT)
+        return replace(task, result=outputs.timed_transcript, type=outputs.TRANSCRIPT)
     if model.task == "decision":
-        return replace(TASKS[model.task], type=findings.answers_type(model.options["questions"]))
+        return replace(TASKS[model.task], type=outputs.answers_type(model.options["questions"]))
     if model.task in RANKED:
         return _cut(RANKED[model.task], model.top_k)
     return TASKS[model.task]
@@ -63,36 +64,36 @@ def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
     return replace(task, result=lambda found: task.result(found)[:top_k])
 
 
-_FOUND = pa.list_(findings.OBJECT)
+_FOUND = pa.list_(outputs.OBJECT)
 _LABELS = pa.list_(LABELED)
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(rows.sound, findings.listed, _LABELS, _alike),
-    "zero-shot-classification": PipelineTask(rows.text, findings.ranked_columns, _LABELS, _alike),
-    "zero-shot-image-classification": PipelineTask(rows.picture, findings.listed, _LABELS, _size),
+    "zero-shot-audio-classification": PipelineTask(inputs.sound, outputs.listed, _LABELS, _alike),
+    "zero-shot-classification": PipelineTask(inputs.text, outputs.ranked_columns, _LABELS, _alike),
+    "zero-shot-image-classification": PipelineTask(inputs.picture, outputs.listed, _LABELS, _size),
 }
 """Tasks that give all candidate labels, the best first."""
 TASKS = {
     "automatic-speech-recognition": PipelineTask(
-        rows.sound, findings.transcript, pa.string(), _length
+        inputs.sound, outputs.transcript, pa.string(), _length
     ),
-    "decision": PipelineTask(rows.request, findings.answers, pa.null()),
-    "depth-estimation": PipelineTask(rows.picture, findings.depth, findings.DEPTH, _size),
+    "decision": PipelineTask(inputs.request, outputs.answers, pa.null()),
+    "depth-estimation": PipelineTask(inputs.picture, outputs.depth, outputs.DEPTH, _size),
     "document-question-answering": PipelineTask(
-        rows.document, findings.listed, pa.list_(findings.DOCUMENT_ANSWER)
+        inputs.document, outputs.listed, pa.list_(outputs.DOCUMENT_ANSWER)
     ),
-    "fill-mask": PipelineTask(rows.text, findings.fillings, pa.list_(findings.FILLING), _alike),
+    "fill-mask": PipelineTask(inputs.text, outputs.fillings, pa.list_(outputs.FILLING), _alike),
     "image-segmentation": PipelineTask(
-        rows.picture, findings.segments, pa.list_(findings.SEGMENT), _size
+        inputs.picture, outputs.segments, pa.list_(outputs.SEGMENT), _size
     ),
-    "keypoint-matching": PipelineTask(rows.picture_pair, findings.listed, pa.list_(findings.MATCH)),
-    "mask-generation": PipelineTask(rows.picture, findings.masks, pa.list_(findings.MASK)),
-    "object-detection": PipelineTask(rows.picture, findings.listed, _FOUND, _size),
-    "table-question-answering": PipelineTask(rows.table, findings.listed, findings.TABLE_ANSWER),
-    "text-to-audio": PipelineTask(rows.text, findings.speech, findings.SPEECH),
+    "keypoint-matching": PipelineTask(inputs.picture_pair, outputs.listed, pa.list_(outputs.MATCH)),
+    "mask-generation": PipelineTask(inputs.picture, outputs.masks, pa.list_(outputs.MASK)),
+    "object-detection": PipelineTask(inputs.picture, outputs.listed, _FOUND, _size),
+    "table-question-answering": PipelineTask(inputs.table, outputs.listed, outputs.TABLE_ANSWER),
+    "text-to-audio": PipelineTask(inputs.text, outputs.speech, outputs.SPEECH),
     "token-classification": PipelineTask(
-        rows.text, findings.entities, pa.list_(findings.ENTITY), _alike
+        inputs.text, outputs.entities, pa.list_(outputs.ENTITY), _alike
     ),
     "zero-shot-object-detection": PipelineTask(
-        rows.picture_with_labels, findings.listed, _FOUND, _size
+        inputs.picture_with_labels, outputs.listed, _FOUND, _size
     ),
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.failures import ModelLoad
-from batchinference.pipeline.runtimes.transformers.buckets import buckets, padded
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.transformers.length_buckets import buckets, padded
 from batchinference.pipeline.runtimes.transformers.loading import take_loading
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_tokenizer
 from batchinference.spec.models import TransformersModel

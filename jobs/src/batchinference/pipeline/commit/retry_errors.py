@@ -1,0 +1,76 @@
+"""Rows that have failed, and are to be tried again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest import ranges_of
+from batchinference.pipeline.commit.manifest_entry import Counts, Piece, Range
+from batchinference.pipeline.commit.snapshot import Snapshot, damaged
+from batchinference.pipeline.input.whole_files import READ_STEP
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Address
+
+
+def without_failed(snapshot: Snapshot, errors: Address) -> Snapshot:
+    """Without the rows that stand in the errors, so that they are missing. Rows of which only a
+    part has failed are in pieces of their own, which go as a whole.
+
+    A file's last row that could not be read may stand for all of its rest, so where that file ends
+    is not known any more."""
+    pieces, ends = [], dict(snapshot.ends)
+    lasts = {row_ids.pack(file, after - 1): file for file, after in ends.items() if after}
+    for piece in snapshot.pieces:
+        failed = Failed.read(errors / piece.errors.name) if piece.errors else None
+        for row in lasts.keys() & failed.unread.tolist() if failed else ():
+            del ends[lasts.pop(row)]
+        pieces.append(_without(piece, failed.ids) if failed else piece)
+    left = [piece for piece in pieces if piece is not None]
+    return replace(snapshot, ends=ends).only(left)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The ids of the rows in a file of the errors, each once, and of those that could not be
+    read."""
+
+    ids: np.ndarray
+    unread: np.ndarray
+
+    @classmethod
+    def read(cls, file: Address) -> Failed:
+        """Raises BadOutput if it is damaged."""
+        try:
+            table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
+            pairs = pc.split_pattern(table.column("id"), ":")
+            files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
+            ids = files << row_ids.ROW_BITS | numbers
+        except (pa.ArrowException, OSError, ValueError, TypeError):
+            raise damaged(file) from None
+        return cls(np.unique(ids), ids[table.column("step").to_numpy() == READ_STEP])
+
+
+def _without(piece: Piece, failed: np.ndarray) -> Piece | None:
+    """None where nothing of it is left."""
+    if piece.shares:
+        return None
+    ranges = _cut(piece.ranges, failed)
+    if not ranges:
+        return None
+    counts = piece.counts
+    left = Counts(counts.read - len(failed), counts.written, 0, counts.skipped)
+    return replace(piece, ranges=ranges, counts=left, errors=None)
+
+
+def _cut(ranges: list[Range], ids: np.ndarray) -> list[Range]:
+    """Ranges without some rows."""
+    left = []
+    for file, first, after in ranges:
+        inside = np.arange(row_ids.pack(file, first), row_ids.pack(file, after), dtype=np.int64)
+        left += ranges_of(np.setdiff1d(inside, ids, assume_unique=True))
+    return left

@@ -1,0 +1,182 @@
+"""Which rows of the input are done: what counts of all that was committed, and what is missing.
+
+A row is named by its id (see `rows`), so that the rows of a file are whole numbers that follow each
+other, and nothing here takes memory by the row.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.errors import Incomplete
+
+Gap = tuple[int, int | None]
+"""First row, row after the last; None where the end of the file is not known."""
+Gaps = dict[int, list[Gap]]
+"""Rows that are missing, by file; a file that has all of its rows is not there."""
+SHOWN = 3
+
+
+def taken(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces that count: of two that hold the same row, the first; of a row in parts, all of
+    them or none. What is left out is done again."""
+    chosen = _apart([piece for piece in pieces if not piece.shares])
+    held = Held.of(chosen)
+    return [*chosen, *_whole([piece for piece in pieces if piece.shares], held)]
+
+
+def _apart(pieces: list[Piece]) -> list[Piece]:
+    """Without those that hold a row of an earlier one."""
+    while True:
+        starts, stops, owners = _edges(pieces)
+        order = np.argsort(starts, kind="stable")
+        starts, stops, owners = starts[order], stops[order], owners[order]
+        reach = np.maximum.accumulate(stops) if len(stops) else stops
+        clashes = np.flatnonzero(starts[1:] < reach[:-1])
+        if not len(clashes):
+            return pieces
+        # whose range reaches farthest is the other one of the two
+        farthest = np.maximum.accumulate(np.where(stops == reach, np.arange(len(stops)), 0))
+        losers = set(np.maximum(owners[clashes + 1], owners[farthest[clashes]]).tolist())
+        pieces = [piece for number, piece in enumerate(pieces) if number not in losers]
+
+
+def _edges(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ranges of pieces: first ids, ids after the last, and numbers of the pieces."""
+    counts = [len(piece.ranges) for piece in pieces]
+    flat = np.array(
+        [edge for piece in pieces for edges in piece.ranges for edge in edges], dtype=np.int64
+    ).reshape(-1, 3)
+    base = flat[:, 0] << row_ids.ROW_BITS
+    return base | flat[:, 1], base + flat[:, 2], np.repeat(np.arange(len(pieces)), counts)
+
+
+def _whole(pieces: list[Piece], held: Held) -> list[Piece]:
+    """Those whose rows are whole, all parts together, and not held otherwise."""
+    while True:
+        sums: dict[int, int] = defaultdict(int)
+        for piece in pieces:
+            for file, row, share in piece.shares:
+                sums[row_ids.pack(file, row)] += share
+        bad = {row for row, share in sums.items() if share != row_ids.WHOLE or held.has(row)}
+        left = [piece for piece in pieces if bad.isdisjoint(_parted(piece))]
+        if len(left) == len(pieces):
+            return left
+        pieces = left
+
+
+def _parted(piece: Piece) -> list[int]:
+    return [row_ids.pack(file, row) for file, row, _ in piece.shares]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Rows that pieces hold, as ranges of ids in order, none of which touch."""
+
+    starts: np.ndarray
+    stops: np.ndarray
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Held:
+        """The rows of pieces that count."""
+        starts, stops, _ = _edges(pieces)
+        parts = np.unique(np.array([id_ for p in pieces for id_ in _parted(p)], dtype=np.int64))
+        starts, stops = np.concatenate([starts, parts]), np.concatenate([stops, parts + 1])
+        order = np.argsort(starts, kind="stable")
+        starts, stops = starts[order], stops[order]
+        apart = np.flatnonzero(starts[1:] != stops[:-1])
+        first = np.concatenate([[0], apart + 1]) if len(starts) else apart
+        last = np.concatenate([apart, [len(stops) - 1]]) if len(starts) else apart
+        return cls(starts[first], stops[last])
+
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return int((self.stops - self.starts).sum())
+
+    def has(self, row: int) -> bool:
+        place = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return place >= 0 and row < int(self.stops[place])
+
+    def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
+        """Raise Incomplete for rows behind the end of their file; arguments as those of `gaps`."""
+        of_files = self.starts >> row_ids.ROW_BITS
+        last = np.flatnonzero(np.diff(of_files, append=-1))
+        files, reach = of_files[last].tolist(), (self.stops[last] & row_ids.ROW_MASK).tolist()
+        for file, after in zip(files, reach, strict=True):
+            end = ends.get(file, rows_each)
+            if end is not None and after > end:
+                raise Incomplete(_behind(file, end, after))
+
+    def gaps(self, files: int, ends: Mapping[int, int], rows_each: int | None = None) -> Gaps:
+        """What is missing of so many files. `ends` tells the rows of files whose end was seen, and
+        `rows_each` how many each has, where that is known of all beforehand."""
+        of_files = self.starts >> row_ids.ROW_BITS
+        edges = np.searchsorted(of_files, np.arange(files + 1))
+        found: Gaps = {}
+        for file in self._unfinished(edges, ends, rows_each).tolist():
+            some = slice(int(edges[file]), int(edges[file + 1]))
+            base = file << row_ids.ROW_BITS
+            held = list(zip((self.starts[some] - base).tolist(),
+                            (self.stops[some] - base).tolist(), strict=True))  # fmt: skip
+            if gaps := _between(held, ends.get(file, rows_each)):
+                found[file] = gaps
+        return found
+
+    def _unfinished(
+        self, edges: np.ndarray, ends: Mapping[int, int], rows_each: int | None
+    ) -> np.ndarray:
+        """The files that are not a single range from their beginning to their end."""
+        files = len(edges) - 1
+        sizes = np.full(files, -1 if rows_each is None else rows_each, dtype=np.int64)
+        if ends:
+            sizes[np.fromiter(ends.keys(), np.int64)] = np.fromiter(ends.values(), np.int64)
+        single = np.flatnonzero(np.diff(edges) == 1)
+        base = single << row_ids.ROW_BITS
+        places = edges[single]
+        whole = (self.starts[places] == base) & (self.stops[places] == base + sizes[single])
+        unfinished = np.ones(files, dtype=bool)
+        unfinished[single[whole]] = False
+        return np.flatnonzero(unfinished)
+
+
+def _between(held: list[tuple[int, int]], end: int | None) -> list[Gap]:
+    """What lies between ranges of rows, and behind them."""
+    gaps: list[Gap] = []
+    expected = 0
+    for first, after in held:
+        if first > expected:
+            gaps.append((expected, first))
+        expected = after
+    if end is None:
+        gaps.append((expected, None))
+    elif expected < end:
+        gaps.append((expected, end))
+    return gaps
+
+
+def _behind(file: int, end: int, after: int) -> str:
+    return (
+        f"rows {end} to {after - 1} of file {file} lie behind its end, so it has changed while it "
+        "was read: begin anew with resume: false"
+    )
+
+
+def in_words(gaps: Gaps) -> str:
+    """The first rows that are missing."""
+    shown = [_shown(file, gap) for file, found in gaps.items() for gap in found]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return "; ".join(shown[:SHOWN]) + more
+
+
+def _shown(file: int, gap: Gap) -> str:
+    first, after = gap
+    if after is None:
+        return f"rows of file {file} from {first} on, as far as is known"
+    return f"rows {first} to {after - 1} of file {file}"

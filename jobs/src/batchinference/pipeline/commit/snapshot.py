@@ -1,0 +1,127 @@
+"""Snapshots: what counts of an output at a moment, in one file.
+
+An attempt begins with one, which is its fence: commits that are not in it, and not the attempt's
+own, do not count, however late they come. A finished output ends with one, which names its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+from batchinference import __version__
+from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.commit.manifest_entry import (
+    Counts,
+    End,
+    Piece,
+    counts_of,
+)
+from batchinference.pipeline.commit.row_set import Gaps, Held, taken
+from batchinference.pipeline.commit.state_fields import (
+    STRICT,
+    Digest,
+    Natural,
+    Work,
+    all_of_work,
+)
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.checksummed_json import check_seal, loaded, sealed
+from batchinference.pipeline.storage.location import Address
+
+FORMAT = 1
+_WAY_OUT = (
+    "begin anew: with resume: false, or where the output is complete with write.mode: overwrite"
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The pieces that count, and the rows of files whose end was seen."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    work: Work
+    """The key of the work whose rows these are."""
+    input: Digest
+    """The digest of the list of files that the rows' numbers stand for."""
+    pieces: list[Piece] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    attempt: Natural = 0
+    """The attempt that began or ended with it."""
+
+    def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
+        """With what counts of further commits."""
+        manifests = list(manifests)
+        ends = self.ends | {file: rows for m in manifests for file, rows in m.ends}
+        pieces = [*self.pieces, *(piece for m in manifests for piece in m.pieces)]
+        return replace(self, ends=ends).only(pieces)
+
+    def only(self, pieces: list[Piece]) -> Snapshot:
+        """With what counts of these pieces."""
+        return replace(self, pieces=taken(pieces))
+
+    def gaps(self, files: int, rows_each: int | None) -> Gaps:
+        """What is missing of the input: so many files, of so many rows each where that is known
+        of all beforehand. Raises Incomplete for rows behind the end of their file."""
+        held = Held.of(self.pieces)
+        held.check_ends(self.ends, rows_each)
+        return held.gaps(files, self.ends, rows_each)
+
+    def rows(self, files: int, rows_each: int | None) -> int:
+        """Rows of the input, once nothing of it is missing."""
+        return files * rows_each if rows_each is not None else sum(self.ends.values())
+
+    @property
+    def counts(self) -> Counts:
+        return counts_of(self.pieces)
+
+    def serialized(self) -> bytes:
+        stored = {
+            "format": FORMAT,
+            "version": __version__,
+            "work": self.work,
+            "input": self.input,
+            "attempt": self.attempt,
+            "ends": list(self.ends.items()),
+            "pieces": [piece.as_json() for piece in self.pieces],
+        }
+        return sealed(stored)
+
+    @classmethod
+    def read(cls, place: Address, work: str) -> Snapshot:
+        """Raises BadOutput when it is damaged, another work's, or a later version's."""
+        try:
+            raw = loaded(place.read())
+            if raw["format"] > FORMAT:
+                raise _later(place, raw["version"])
+            check_seal(raw)
+            ends = dict(_ENDS.validate_python(raw["ends"]))
+            fields = {name: raw[name] for name in ("work", "input", "pieces", "attempt")}
+            read = _SNAPSHOT.validate_python({**fields, "ends": ends})
+        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
+            raise damaged(place) from None
+        names = (file.name for piece in read.pieces for file in piece.files)
+        if read.work != work or not all_of_work(names, work):
+            raise damaged(place)
+        return read
+
+
+_SNAPSHOT = TypeAdapter(Snapshot)
+_ENDS = TypeAdapter(list[End])
+
+
+def damaged(place: Address) -> BadOutput:
+    return BadOutput(
+        f"'{place.uri}' is gone, damaged or another output's, so what is done cannot be told: put "
+        f"it back, or {_WAY_OUT}"
+    )
+
+
+def _later(place: Address, version: str) -> BadOutput:
+    return BadOutput(
+        f"'{place.uri}' was written by version {version}, which this one cannot read: go on with "
+        f"that version or a later one, or {_WAY_OUT}"
+    )

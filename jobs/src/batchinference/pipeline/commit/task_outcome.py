@@ -1,0 +1,108 @@
+"""The rows that a write task has: which of them count together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.manifest import ranges_of
+from batchinference.pipeline.commit.manifest_entry import Counts, Range, Share
+
+MAX_APART = 16
+"""Rows in parts that are pieces of their own in one task. More of them are one piece, which saves
+files, and costs that all of them are done again where the other part of one is missing."""
+
+
+@dataclass(frozen=True)
+class DoneRows:
+    """Rows with ids, by what became of them."""
+
+    good: pa.Table
+    failed: pa.Table
+    skipped: pa.Table
+
+    @classmethod
+    def of(cls, good: pa.Table, rest: pa.Table | None) -> DoneRows:
+        """`rest` holds all rows of a task but good ones."""
+        others = pa.table({row_ids.ID: pa.array([], pa.int64())})
+        if rest is None:
+            return cls(good, others, others)
+        states = rest.column(row_ids.STATE)
+        failed, skipped = (
+            rest.filter(pc.equal(states, state)) for state in (row_ids.FAILED, row_ids.SKIPPED)
+        )
+        return cls(good, failed, skipped)
+
+    @property
+    def counts(self) -> Counts:
+        """Whole rows of the input, and what became of all."""
+        tables = (self.good, self.failed, self.skipped)
+        return Counts(len(self._whole_ids), *(table.num_rows for table in tables))
+
+    @property
+    def ranges(self) -> list[Range]:
+        return ranges_of(self._whole_ids)
+
+    @property
+    def shares(self) -> list[Share]:
+        """The rows that are here in part."""
+        unique, sums = self._sums()
+        files, numbers = row_ids.unpack(unique[sums != row_ids.WHOLE])
+        parts = sums[sums != row_ids.WHOLE]
+        return list(zip(files.tolist(), numbers.tolist(), parts.tolist(), strict=True))
+
+    def groups(self) -> Iterator[DoneRows]:
+        """Rows that count together: most of them; those of which a part has failed; and those that
+        are here in part."""
+        unique, sums = self._sums()
+        if not len(unique):
+            return
+        parted = sums != row_ids.WHOLE
+        mixed = self._mixed(unique)
+        lots = [unique[~parted & ~mixed], unique[~parted & mixed], *_apart(unique[parted])]
+        lots = [lot for lot in lots if len(lot)]
+        yield from [self] if len(lots) == 1 else map(self._only, lots)
+
+    def _mixed(self, ids: np.ndarray) -> np.ndarray:
+        """Which of them have failed in part, and not in all of what has come of them."""
+        if not self.failed.num_rows:
+            return np.zeros(len(ids), bool)
+        others = np.concatenate([row_ids.ids_of(self.good), row_ids.ids_of(self.skipped)])
+        mixed: np.ndarray = np.isin(ids, others) & np.isin(ids, row_ids.ids_of(self.failed))
+        return mixed
+
+    @property
+    def _whole_ids(self) -> np.ndarray:
+        unique, sums = self._sums()
+        whole: np.ndarray = unique[sums == row_ids.WHOLE]
+        return whole
+
+    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids, each once, and the shares of them that are here."""
+        tables = (self.good, self.failed, self.skipped)
+        ids = np.concatenate([row_ids.ids_of(table) for table in tables])
+        if not any(row_ids.SHARE in table.column_names for table in tables):
+            return ids, np.full(len(ids), row_ids.WHOLE)
+        unique, places = np.unique(ids, return_inverse=True)
+        sums = np.zeros(len(unique), dtype=np.int64)
+        np.add.at(sums, places, np.concatenate([_filled(table) for table in tables]))
+        return unique, sums
+
+    def _only(self, ids: np.ndarray) -> DoneRows:
+        tables = (self.good, self.failed, self.skipped)
+        chosen = (table.filter(pa.array(np.isin(row_ids.ids_of(table), ids))) for table in tables)
+        return DoneRows(*chosen)
+
+
+def _apart(ids: np.ndarray) -> list[np.ndarray]:
+    return np.split(ids, len(ids)) if 0 < len(ids) <= MAX_APART else [ids]
+
+
+def _filled(table: pa.Table) -> np.ndarray:
+    shares = row_ids.shares_of(table)
+    return np.full(table.num_rows, row_ids.WHOLE) if shares is None else shares

@@ -1,0 +1,1 @@
+"""How a job runs on Ray: read tasks, steps and commits."""

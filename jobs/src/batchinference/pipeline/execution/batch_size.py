@@ -1,0 +1,82 @@
+"""How many rows a batch has: as many as were asked for, fewer once memory runs out, and with `auto`
+as many as turn out to be fastest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from batchinference.pipeline.errors import JobFailure
+
+FIRST_SIZE = 8
+RUNS = 2
+"""Batches of a size that are timed. The first of them may still be warming up."""
+_NAMES = frozenset({"OutOfMemoryError", "MemoryError", "ResourceExhaustedError"})
+_WORDS = ("out of memory", "can't allocate memory", "alloc_failed", "resource_exhausted")
+GAIN = 1.05
+"""How much faster twice the size must be for the search to go on."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of the device or the process, in which fewer rows may do."""
+    if _NAMES.intersection(kind.__name__ for kind in type(error).__mro__):
+        return True
+    words = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in words for part in _WORDS)
+
+
+@dataclass
+class BatchSize:
+    """The rows of a batch of one step, in one replica."""
+
+    step: str
+    size: int
+    """Rows of the next batch, at most."""
+    most: int | None = None
+    """How far a search may go; None where there is none."""
+    notes: list[str] = field(default_factory=list)
+    """What has happened and was not told yet, as JSON."""
+    _rates: dict[int, list[float]] = field(default_factory=dict)
+
+    def ran(self, rows: int, seconds: float) -> None:
+        """Learn from a batch that went well."""
+        if self.most is None or rows < self.size:
+            return
+        rates = self._rates.setdefault(self.size, [])
+        rates.append(rows / max(seconds, 1e-9))
+        if len(rates) < RUNS:
+            return
+        best = self._best()
+        if best == self.size and self._gained() and self.size * 2 <= self.most:
+            self.size *= 2
+        else:
+            self._settle(best)
+
+    def ran_out_of_memory(self, rows: int, error: BaseException) -> None:
+        """Go on with half as many rows. Raises JobFailure when there was only one."""
+        if rows <= 1:
+            raise JobFailure(
+                f"step '{self.step}': memory runs out with one row a batch: the model needs a "
+                f"device with more memory, several of them, or smaller rows: {error}"
+            ) from error
+        self.size = max(1, rows // 2)
+        self.most = None
+        self._tell(out_of_memory_at=rows)
+
+    def take_notes(self) -> list[str]:
+        notes, self.notes = self.notes, []
+        return notes
+
+    def _best(self) -> int:
+        return max(self._rates, key=lambda size: max(self._rates[size]))
+
+    def _gained(self) -> bool:
+        before = self._rates.get(self.size // 2)
+        return before is None or max(self._rates[self.size]) >= GAIN * max(before)
+
+    def _settle(self, size: int) -> None:
+        self.size, self.most = size, None
+        self._tell(rows_per_second=round(max(self._rates[size]), 1))
+
+    def _tell(self, **values: float) -> None:
+        self.notes.append(json.dumps({"batch_size": self.size, **values}))

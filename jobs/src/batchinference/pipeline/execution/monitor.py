@@ -1,0 +1,181 @@
+"""Watching over a running job: progress from its commits, the limit of bad rows, stop signals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import Counts, Piece
+from batchinference.pipeline.errors import Interrupted, TooManyErrors, cause_of
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.lifecycle import DRAIN_SECONDS
+
+POLL_SECONDS = 2.0
+LAST_SECONDS = 10.0
+"""What work that is given up has left to end."""
+STOPPING = (
+    f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
+    "A second signal (Ctrl-C) stops at once"
+)
+ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
+"""How far an estimate of the input's rows is trusted: the rows may be so many times as many, and so
+many must have been done before a job is ended by it."""
+
+
+class StopRequest:
+    """Set when somebody asks the job to stop (SIGTERM, SIGINT); who asks twice wants it at once."""
+
+    def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
+        self.say = say
+        self.event = threading.Event()
+        self.insists = threading.Event()
+        self.signal: int | None = None
+
+    def ask(self, number: int, _: FrameType | None = None) -> None:
+        if self.event.is_set():
+            self.insists.set()
+        self.signal = number
+        self.event.set()
+
+    def check(self) -> None:
+        """Raise Interrupted once somebody has asked."""
+        if self.event.is_set():
+            raise Interrupted(f"stopped by {signal.Signals(self.signal or signal.SIGTERM).name}")
+
+
+@contextmanager
+def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
+    """A StopRequest that SIGTERM and SIGINT set while the block runs. `say` gets a line for the
+    user when that takes time."""
+    request = StopRequest(say)
+    before = {number: signal.signal(number, request.ask)
+              for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Work(Protocol):
+    """Something long that another thread can end."""
+
+    def run(self) -> None: ...
+
+    def drain(self) -> None:
+        """Make `run` return soon: what is under way is committed, and nothing more begun."""
+
+    def give_up(self) -> None:
+        """Make `run` raise soon."""
+
+
+def supervise(
+    work: Work,
+    observe: Callable[[], None],
+    stop: StopRequest,
+    poll_seconds: float = POLL_SECONDS,
+) -> None:
+    """Run `work` in a thread and call `observe` every few seconds until it ends.
+
+    Work that somebody stops gets some time to commit what is under way. Raises the failure of
+    `work`, what `observe` raises, or Interrupted when that was not enough. In the last two cases
+    the work is given up, and the thread, should it not end in time, left behind.
+    """
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            work.run()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            errors.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="dataset", daemon=True).start()
+    try:
+        _watch(done, observe, stop, poll_seconds)
+        if stop.event.is_set() and not done.is_set():
+            stop.say(STOPPING)
+            work.drain()
+            _wait(done, stop.insists)
+        if not done.is_set():
+            stop.check()
+    except BaseException:
+        if not done.is_set():
+            work.give_up()
+            done.wait(LAST_SECONDS)
+        raise
+    if errors:
+        stop.check()  # Ctrl-C reaches the workers as well, and what they die of is not the cause
+        raise cause_of(errors[0]) from errors[0]
+
+
+def _watch(
+    done: threading.Event, observe: Callable[[], None], stop: StopRequest, poll_seconds: float
+) -> None:
+    deadline = time.monotonic() + poll_seconds
+    while not (done.wait(0.1) or stop.event.is_set()):
+        if time.monotonic() >= deadline:
+            observe()
+            deadline = time.monotonic() + poll_seconds
+
+
+def _wait(done: threading.Event, insists: threading.Event) -> None:
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while not (done.wait(0.1) or insists.is_set() or time.monotonic() > deadline):
+        pass
+
+
+def check_errors(
+    policy: ErrorPolicy, counts: Counts, total: RowCount | None, example: Callable[[], str]
+) -> None:
+    """Raise TooManyErrors once more rows are bad than the policy allows.
+
+    A percentage is of the whole input: it is judged early only as far as that is known. `example`
+    tells of one bad row.
+    """
+    if counts.failed == 0:
+        return
+    if (most := policy.max_rows) is not None and counts.failed > most:
+        limit = f"errors.maxRows ({most})"
+    elif (passed := _percentage_passed(policy, counts, total)) is not None:
+        limit = f"errors.maxPercent ({passed})"
+    elif not policy.tolerant:
+        limit = "none is allowed unless spec.errors says so"
+    else:
+        return
+    raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
+
+
+def _percentage_passed(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str | None:
+    """In words, the limit in percent, if more rows are bad. Where the rows of the input are an
+    estimate, there may be many more of them."""
+    if policy.max_percent is None or total is None:
+        return None
+    if total.estimated and counts.read < ESTIMATE_FROM:
+        return None
+    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
+    margin = ESTIMATE_MARGIN if total.estimated else 1
+    if 100 * counts.failed <= policy.max_percent * rows * margin:
+        return None
+    return f"{policy.max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"
+
+
+def bad_row(layout: Layout, pieces: Iterable[Piece]) -> str:
+    """One bad row in words."""
+    for piece in pieces:
+        if piece.errors is not None:
+            place = layout.errors / piece.errors.name
+            with place.filesystem.open_input_file(place.path) as source:
+                row = read_table(source).slice(0, 1).to_pylist()[0]
+            return f"row {row['row']} of {row['path']}, step '{row['step']}': {row['error']}"
+    return "(unknown)"

@@ -1,0 +1,67 @@
+"""The operators of a stage whose model is a language model: rows in, rows with an answer out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from ray.data import Dataset
+from ray.data._internal.issue_detection.detectors import HighMemoryIssueDetector
+
+from batchinference.pipeline.execution.control import INTO
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.runtimes.vllm.processor import Nodes, Tries, processor_of
+from batchinference.pipeline.runtimes.vllm.row_codec import seal, unseal
+from batchinference.plan import Stage
+from batchinference.plan.stages import TASK_CPUS
+from batchinference.spec.models import VllmModel
+
+
+def add_llm(
+    dataset: Dataset, stage: Stage, errors: ErrorHandling, nodes: Nodes, tries: Tries
+) -> Dataset:
+    """The rows as they come out of the stage."""
+    step = stage.steps[0]
+    if not isinstance(step.model, VllmModel):
+        raise TypeError(f"step '{step.name}' has no model for vLLM")
+    common: dict[str, Any] = {
+        "batch_size": None,
+        "batch_format": "pyarrow",
+        "num_cpus": TASK_CPUS,
+        "label_selector": nodes.beside,
+        "udf_modifying_row_count": False,
+        **tries.of_tasks,
+    }
+    into = _named(f"{step.name}{INTO}", partial(seal, step.name, step.model))
+    dataset = dataset.map_batches(into, **common)
+    _leave_out_detector(dataset)
+    dataset = processor_of(stage, step.model, nodes, tries)(dataset)
+    return dataset.map_batches(_named(step.name, _out(stage, step.model, errors)), **common)
+
+
+def _leave_out_detector(dataset: Dataset) -> None:
+    """Ray's detector of high memory asks for the arguments of actors that it never starts, again
+    and again, each time with a placement group: GPUs would be reserved that nobody uses
+    (ray#64012). There is MemoryWatch."""
+    found = dataset.context.issue_detectors_config
+    found.detectors = [one for one in found.detectors if one is not HighMemoryIssueDetector]
+
+
+def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
+    """Unseals rows and runs what has joined the stage: columns that nobody reads again go."""
+    set_aside = partial(errors.set_aside, stage.steps[0].name)
+    joined = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
+    return lambda table: joined(unseal(table, model, set_aside))
+
+
+def _named(name: str, function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
+    """Ray Data calls an operator by its function's name."""
+
+    def run(table: pa.Table) -> pa.Table:
+        return function(table)
+
+    run.__name__ = run.__qualname__ = name
+    return run

@@ -1,0 +1,1 @@
+"""What a job reads: files and tables, split into tasks."""

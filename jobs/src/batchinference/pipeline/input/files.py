@@ -1,0 +1,221 @@
+"""Files as the input of a job."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow.compute as pc
+
+from batchinference.pipeline.commit.row_set import Gap, Gaps
+from batchinference.pipeline.input.base import NOTHING, ReadRows
+from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.planning import (
+    SAMPLED_FILES,
+    RowCount,
+    count_rows,
+    rows_in,
+    sample,
+)
+from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.input.readers.base import DivisibleReader, Reader
+from batchinference.pipeline.input.readers.chunks import first, size_of
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.snapshot import Before, Known
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.retry import persistently
+from batchinference.spec.read import FileOptions, ReadFiles
+
+FILE_COST = 1 << 16
+"""Opening a file takes as long as reading about so many bytes of it."""
+
+
+def open_files(
+    read: ReadFiles, sampled: int = SAMPLED_FILES, earlier: Before | Known | None = None
+) -> FileInput:
+    """List the files, and look at so many of them. Raises BadInput that says what is missing, or
+    has changed since it was read, and NothingNew when all that is there was read before."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    reader = reader_for(read)  # type: ignore[arg-type]
+    extensions = options.file_extensions or list(reader.extensions)
+    resumes = isinstance(earlier, Before)
+    ignore = options.ignore_missing_paths or resumes
+    frozen = freeze_input(read.paths, extensions, read.storage, ignore_missing=ignore)
+    gone: Set[int] = frozenset()
+    if isinstance(earlier, Before):
+        gone = earlier.check(frozen, _rows_each(reader))
+        frozen = earlier.frozen
+    elif earlier is not None:
+        frozen = earlier.without(frozen)
+    there = [file for file in frozen.files() if file.number not in gone]
+    samples = [frozen.address(file) for file in sample(there, sampled)]
+    persistently(lambda: reader.prepare(samples))
+    path_columns = PathColumns.of(options, frozen.uris)
+    path_columns.check(reader.columns() or [], frozen.uris[0])
+    rows = FileRows(frozen.root, reader, path_columns)
+    if options.limit is not None and not resumes:
+        frozen = limited(frozen, rows, options.limit)
+    return FileInput(frozen, rows, options)
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """A frozen list of files, each of which is a part."""
+
+    frozen: FrozenInput
+    rows: FileRows
+    options: FileOptions
+    repeatable: bool = True
+
+    def __len__(self) -> int:
+        return len(self.frozen)
+
+    @property
+    def size(self) -> int:
+        return self.frozen.size
+
+    @property
+    def rows_each(self) -> int | None:
+        return _rows_each(self.rows.reader)
+
+    def columns(self) -> list[str] | None:
+        known = self.rows.reader.columns()
+        return None if known is None else [*known, *self.rows.path_columns.names]
+
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+        if self.frozen.rows is not None:
+            return RowCount(self.frozen.rows, estimated=False)
+        return persistently(lambda: count_rows(self.frozen, self.rows.reader, ends))
+
+    def share(self, gaps: Gaps | None) -> float:
+        if gaps is None:
+            return 1.0
+        costs = [file.size + FILE_COST for file in self.frozen.files()]
+        return sum(costs[number] for number in gaps) / sum(costs)
+
+    def serialized(self) -> bytes:
+        return self.frozen.serialized()
+
+    def continues(self, before: str) -> bool:
+        return True  # it is that list
+
+    def below(self, place: Address) -> str | None:
+        if not place.in_store_of(self.frozen.root):
+            return None
+        paths = self.frozen.table.column("path")
+        inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
+        return str(inside[0]) if len(inside) else None
+
+    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
+        """Each task reads files that are neighbours in the order of reading."""
+        files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]
+        if self.options.shuffle == "files":
+            random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - no secret
+        reader = self.rows.reader
+        if isinstance(reader, DivisibleReader) and len(files) < tasks:
+            files = parts_of(files, reader, self.rows.root, tasks)
+        if gaps is not None:
+            files = [part for file in files for part in _missing(file, gaps[file.number], reader)]
+        return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
+
+
+def _rows_each(reader: Reader) -> int | None:
+    return 1 if isinstance(reader, WholeFileReader) else None
+
+
+def _missing(file: InputFile, gaps: list[Gap], reader: Reader) -> list[InputFile]:
+    """What is to be read of a file, or of a part of one, so that these rows are there."""
+    inside = [gap for gap in (_within(file, *gap) for gap in gaps) if gap is not None]
+    if isinstance(reader, DivisibleReader):
+        return [replace(file, start=first, stop=after) for first, after in inside]
+    if not inside:
+        return []
+    # which is read from its beginning, once for all of them
+    return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
+
+
+def _within(file: InputFile, first: int, after: int | None) -> Gap | None:
+    """The part of a gap that lies in a part of a file."""
+    first = max(first, file.start)
+    ends = [end for end in (after, file.stop) if end is not None]
+    after = min(ends, default=None)
+    return (first, after) if after is None or first < after else None
+
+
+def limited(frozen: FrozenInput, rows: FileRows, most: int) -> FrozenInput:
+    """The input cut off after so many rows. Files are read to be counted unless they tell."""
+    left, counts, size = most, [], 0
+    for file in frozen.files():
+        there = _rows_up_to(left, file, rows)
+        counts.append(min(left, there))
+        size = round(file.size * counts[-1] / max(1, there))
+        left -= counts[-1]
+        if left == 0:
+            break
+    return frozen.limited(counts, size)
+
+
+def _rows_up_to(most: int, file: InputFile, rows: FileRows) -> int:
+    """Rows of a file, which may be more than `most` only where the file tells them."""
+    if rows.reader.rows_exact:
+        return _counted(rows.reader, file, rows.root)
+    return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
+
+
+def _counted(reader: Reader, file: InputFile, root: Address) -> int:
+    address = root.at(file.path)
+    return persistently(lambda: rows_in(reader, address, file.size)) or 0
+
+
+def parts_of(
+    files: list[InputFile], reader: DivisibleReader, root: Address, parts: int
+) -> list[InputFile]:
+    """Files cut into about so many parts with about the same number of rows."""
+    counts = [_counted(reader, file, root) if file.rows is None else file.rows for file in files]
+    most = max(1, math.ceil(sum(counts) / parts))
+    return [
+        part
+        for file, count in zip(files, counts, strict=True)
+        for part in _cut(file, count, _starts(reader, root.at(file.path), count, most))
+    ]
+
+
+def _starts(reader: DivisibleReader, file: Address, count: int, most: int) -> list[int]:
+    """Where parts of a file begin: every so many rows, or before that where it costs no more."""
+    wanted = range(0, max(1, count), most)
+    allowed = persistently(lambda: reader.starts(file)) if len(wanted) > 1 else None
+    if allowed is None:
+        return list(wanted)
+    return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})
+
+
+def _cut(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
+    stops: list[int | None] = [*starts[1:], None]
+    return [
+        replace(
+            file,
+            start=start,
+            stop=stop,
+            size=file.size * ((count if stop is None else stop) - start) // max(1, count),
+        )
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+
+
+def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
+    """Files as at most so many lists of neighbours with about the same number of bytes."""
+    costs = [file.size + FILE_COST for file in files]
+    total = sum(costs)
+    lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
+    done = 0
+    for file, cost in zip(files, costs, strict=True):
+        # where its middle lies
+        lists[(2 * done + cost) * len(lists) // (2 * total)].append(file)
+        done += cost
+    return [chosen for chosen in lists if chosen]

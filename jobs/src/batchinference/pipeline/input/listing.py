@@ -1,0 +1,208 @@
+"""The input of a job, frozen: the sorted list of its files.
+
+The position of a file in this list is half of the identity of its rows, so the list is made once,
+kept beside the output and never made again for the same job.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from fsspec.implementations.arrow import ArrowFSWrapper
+
+from batchinference.pipeline.commit.row_set import Gap
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.row_ids import MAX_FILES
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.retry import persistently
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import scheme_of
+
+_GLOB = frozenset("*?[")
+_HIDDEN = frozenset("._")
+"""How the names begin of hidden files, and of those that tools leave (_SUCCESS)."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file: its number in the list, its path in the file system, how many bytes of it are read,
+    and how many rows, where None is all. Where several tasks share it, a part of it: rows `start`
+    up to `stop`, where None is its end; and of these only those in `gaps`, if there are any."""
+
+    number: int
+    path: str
+    size: int
+    rows: int | None = None
+    start: int = 0
+    stop: int | None = None
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True)
+class FrozenInput:
+    """All files of the input. `root` names the file system; `table` has path, size and modified
+    (nanoseconds, or null), and where the input is limited, the rows and bytes that are read."""
+
+    root: Address
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are read of all files."""
+        return sum(self._read_bytes())
+
+    def files(self) -> list[InputFile]:
+        paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
+        rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
+        read = zip(paths, self._read_bytes(), rows, strict=True)
+        return [InputFile(number, *each) for number, each in enumerate(read)]
+
+    def _read_bytes(self) -> list[int]:
+        column = "bytes" if "bytes" in self.table.column_names else "size"
+        return list(self.table.column(column).to_pylist())
+
+    @property
+    def rows(self) -> int | None:
+        """Rows to read, where these are limited."""
+        limited = "rows" in self.table.column_names
+        return sum(self.table.column("rows").to_pylist()) if limited else None
+
+    def limited(self, rows: list[int], size: int) -> FrozenInput:
+        """The first files, with how many rows are read of each, and how many bytes of the last."""
+        table = self.table.slice(0, len(rows))
+        read = [*table.column("size").to_pylist()[:-1], size]
+        table = table.append_column("rows", pa.array(rows, pa.int64()))
+        return FrozenInput(self.root, table.append_column("bytes", pa.array(read, pa.int64())))
+
+    def address(self, file: InputFile) -> Address:
+        return self.root.at(file.path)
+
+    @property
+    def uris(self) -> list[str]:
+        """The paths of the files as a user writes them."""
+        return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
+
+    def serialized(self) -> bytes:
+        """The list as a parquet file, with each path as a user writes it."""
+        return as_parquet(self.table.set_column(0, "path", pa.array(self.uris, pa.string())))
+
+    @classmethod
+    def parse(cls, content: bytes, storage: Storage) -> FrozenInput:
+        """From a list that was stored. Raises ArrowInvalid for what is none."""
+        table = read_table(pa.BufferReader(content))
+        places = [Address(uri, storage) for uri in table.column("path").to_pylist()]
+        paths = pa.array([place.path for place in places], pa.string())
+        return cls(places[0], table.set_column(0, "path", paths))
+
+
+def freeze_input(
+    paths: list[str],
+    extensions: list[str],
+    storage: Storage = FROM_ENVIRONMENT,
+    *,
+    ignore_missing: bool = False,
+) -> FrozenInput:
+    """List the files behind these paths, without duplicates, in the order of their paths.
+
+    `extensions` choose among the files of directories; a path of its own is taken as it is.
+    Raises BadInput that names the path which does not exist or holds nothing to read; where that
+    is to be ignored, only when all do.
+    """
+    _check_one_store(paths)
+    endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
+    found: dict[str, pafs.FileInfo] = {}
+    for number, path in enumerate(paths):
+        label = f"read.paths[{number}] '{path}'"
+        files = _list(Address(path, storage), endings, label)
+        if not files and not ignore_missing:
+            wanted = f" that end in {', '.join(endings)}" if endings else ""
+            empty = f"holds no files{wanted}"
+            raise BadInput(f"{label} {'does not exist' if files is None else empty}")
+        found.update((info.path, info) for info in files or [])
+    if not found:
+        raise BadInput("read.paths: there is nothing behind any of them")
+    if len(found) > MAX_FILES:
+        raise BadInput(f"the input has {len(found)} files; at most {MAX_FILES} can be told apart")
+    return FrozenInput(Address(paths[0], storage), _table([found[path] for path in sorted(found)]))
+
+
+def _table(infos: list[pafs.FileInfo]) -> pa.Table:
+    columns = {
+        "path": pa.array([info.path for info in infos], pa.string()),
+        "size": pa.array([info.size or 0 for info in infos], pa.int64()),
+        "modified": pa.array([info.mtime_ns for info in infos], pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def _check_one_store(paths: list[str]) -> None:
+    schemes = sorted({scheme_of(path) for path in paths})
+    if len(schemes) > 1:
+        names = ["local paths" if scheme == "file" else f"{scheme}://" for scheme in schemes]
+        raise BadInput(f"read.paths mixes {' and '.join(names)}: a job reads from one storage")
+
+
+@lru_cache(maxsize=4)
+def paths_of(frozen: Address) -> pa.ChunkedArray:
+    """The paths of a frozen input by file number. Fetched once a process, and only for errors."""
+    return read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
+
+
+def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:
+    """The files behind an address; None when it does not exist."""
+    try:
+        info = address.info()
+        if info.type == pafs.FileType.NotFound:
+            if _GLOB.intersection(address.path):
+                return _expand(address, endings)
+            return None
+        return _below(address, endings) if info.type == pafs.FileType.Directory else [info]
+    except OSError as error:
+        raise BadInput(f"{label} cannot be listed: {error}") from error
+
+
+def _expand(address: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    found = persistently(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
+    matches = [path for path in found if not _is_hidden(path, address.path)]
+    infos = address.filesystem.get_file_info(matches) if matches else []
+    files = []
+    for info in infos:
+        if info.type == pafs.FileType.Directory:
+            files += _below(address.at(info.path), endings)
+        elif info.type == pafs.FileType.File:
+            files.append(info)
+    return files
+
+
+def _is_hidden(path: str, pattern: str) -> bool:
+    """Whether a path has hidden parts that its pattern does not ask for, as `.*` or `_part*` do."""
+    parts = pattern.split("/")
+    fixed = next(number for number, part in enumerate(parts) if _GLOB.intersection(part))
+    named = {part[:1] for part in parts[fixed:]}
+    return any(part[:1] in _HIDDEN - named for part in path.split("/")[fixed:])
+
+
+def _below(directory: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    """The files of a directory tree, but for hidden ones."""
+    root = directory.path.rstrip("/") + "/"
+    return [
+        info
+        for info in directory.files(recursive=True)
+        if not any(part[:1] in _HIDDEN for part in info.path[len(root) :].split("/"))
+        and (not endings or base_name(info.path).lower().endswith(endings))
+    ]

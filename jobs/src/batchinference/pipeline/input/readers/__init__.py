@@ -1,0 +1,48 @@
+"""One module a format: from the bytes of a file to tables of rows."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import cast
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.base import Reader
+from batchinference.pipeline.libraries import FORMATS_EXTRA, need
+from batchinference.spec.read import Read
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a reader is: a class of a module in this package. `libraries` are those of the extra
+    `formats` that it imports."""
+
+    module: str
+    name: str
+    libraries: tuple[str, ...] = ()
+
+
+READERS = {
+    "images": Entry("images", "ImageReader"),
+    "parquet": Entry("parquet", "ParquetReader"),
+    "json": Entry("json", "JsonReader"),
+    "csv": Entry("csv", "CsvReader"),
+    "text": Entry("text", "TextReader"),
+    "binary": Entry("binary", "BinaryReader"),
+    "numpy": Entry("numpy", "NumpyReader"),
+    "audio": Entry("audio", "AudioReader", ("soundfile", "av")),
+    "video": Entry("video", "VideoReader", ("av",)),
+    "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
+    "webdataset": Entry("webdataset", "WebdatasetReader"),
+    "manifest": Entry("manifest", "ManifestReader"),
+}
+"""The readers by their formats in the specification. A module is imported when it is needed."""
+
+
+def reader_for(read: Read) -> Reader:
+    """The reader of a format, with its options. Raises BadInput when a library is missing."""
+    entry = READERS[read.format]
+    for library in entry.libraries:
+        need(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
+    module = importlib.import_module(f"{__name__}.{entry.module}")
+    return cast(Reader, getattr(module, entry.name)(read.options))

@@ -1,0 +1,42 @@
+"""Lines of a file of separated values that have the wrong number of fields."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.csv as pac
+
+from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.csv_end import MARK, swallowing
+
+
+class InOrder:
+    """Puts the rows with the wrong number of fields, which the parser tells of block by block and
+    ahead of time, where they stand in the file."""
+
+    def __init__(self, rejected: deque[pac.InvalidRow], *, header: bool) -> None:
+        self._rejected = rejected
+        self._next = 2 if header else 1  # the parser counts from 1, the header too
+
+    def with_rejected(self, table: pa.Table) -> Iterator[Chunk]:
+        while self._rejected and self._rejected[0].number <= self._next + table.num_rows:
+            before = self._rejected[0].number - self._next
+            yield table.slice(0, before)
+            table = table.slice(before)
+            self._next += before + 1
+            yield _bad_row(self._rejected.popleft())
+        self._next += table.num_rows
+        yield table
+
+    def rest(self) -> Iterator[BadRow]:
+        while self._rejected:
+            yield _bad_row(self._rejected.popleft())
+
+
+def _bad_row(row: pac.InvalidRow) -> BadRow:
+    if MARK in row.text:
+        return swallowing(row.text)
+    text = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
+    return BadRow(ValueError(f"{text}: {row.text[:200]}"))

@@ -1,0 +1,25 @@
+"""Pictures, one a file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.media import decoding
+from batchinference.spec.read import ImageOptions
+
+
+class ImageReader(WholeFileReader):
+    names = ("image",)
+    extensions = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+
+    def __init__(self, options: ImageOptions) -> None:
+        super().__init__(options)
+        self._options = options
+
+    def decode(self, content: bytes) -> np.ndarray:
+        return decoding.decode(content, self._options)
+
+    def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
+        return [decoding.to_arrow(decoded, self._options.size)]

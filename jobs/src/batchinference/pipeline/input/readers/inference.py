@@ -1,0 +1,78 @@
+"""Column types that hold for all files of an input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import joined_type
+from batchinference.pipeline.errors import BadInput
+
+Clash = Callable[[pa.DataType, pa.DataType], pa.DataType]
+"""The type of a column that has two, neither of which can be widened to the other."""
+
+
+def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.DataType]:
+    """The type of each column of files that carry none: the wider one where they differ."""
+    agreed: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        for field in schema:
+            known = agreed.get(field.name, field.type)
+            agreed[field.name] = _wider(known, field.type, clash)
+    return agreed
+
+
+def _wider(known: pa.DataType, other: pa.DataType, clash: Clash) -> pa.DataType:
+    if known == other:
+        return known
+    if {known, other} == {pa.int64(), pa.uint64()}:
+        return pa.uint64()  # what pyarrow joins to int64
+    schemas = [pa.schema([("column", kind)]) for kind in (known, other)]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return clash(known, other)
+
+
+def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
+    """The type of each column of files that carry theirs, by the names of the files: the wider one
+    where they differ. Raises BadInput where no type holds the values of two files."""
+    shared: dict[str, pa.DataType] = {}
+    where: dict[str, str] = {}
+    for file, schema in schemas.items():
+        for field in schema:
+            known = shared.get(field.name, pa.null())
+            wider = _shared(known, field.type)
+            if wider is None:
+                raise BadInput(
+                    f"column '{field.name}' is {known} in {where[field.name]} and {field.type} in "
+                    f"{file}, and no type holds both: write these files with one type, or read "
+                    "them in two jobs"
+                )
+            if wider != known:
+                shared[field.name], where[field.name] = wider, file
+    return shared
+
+
+def _shared(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if one == other or pa.types.is_null(one):
+        return other
+    plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other))
+    return joined_type(*plain)
+
+
+def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The table with the types of all files. Wider ones than these stay as they are. Raises
+    TypeError for a column that has another type, and ArrowInvalid for a value that is too large."""
+    for place, field in enumerate(table.schema):
+        shared = types.get(field.name, field.type)
+        if field.type == shared or isinstance(shared, pa.ExtensionType):
+            continue
+        wider = _shared(shared, field.type)
+        if wider is None:
+            raise TypeError(f"column '{field.name}' is {field.type}, and {shared} in other files")
+        if wider == shared:
+            column = table.column(place).cast(shared)
+            table = table.set_column(place, pa.field(field.name, shared), column)
+    return table

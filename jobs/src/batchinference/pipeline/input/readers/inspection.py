@@ -1,0 +1,33 @@
+"""Inspects a few files before all of them are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.storage.location import Address, raise_trouble
+
+Found = TypeVar("Found")
+
+
+def inspected(
+    files: Iterable[Address], inspect: Callable[[Address], Found]
+) -> Iterator[tuple[Address, Found]]:
+    """Yield each file with the result of `inspect`. A damaged file is left out: it becomes a bad
+    row when it is read."""
+    for file in files:
+        try:
+            found = inspect(file)
+        except Exception as error:  # noqa: BLE001 - see blamed
+            blamed(error)
+        else:
+            yield file, found
+
+
+def blamed(error: Exception) -> Exception:
+    """Return an error that is the file's own. Raises any other, such as one of storage."""
+    raise_trouble(error)
+    if not is_about_the_file(error):
+        raise error
+    return error

@@ -1,0 +1,123 @@
+"""Lines of text files, read in chunks.
+
+A file whose name says that it is compressed (.gz) is unpacked on the way.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from batchinference.pipeline.input.readers.base import BadRow
+from batchinference.pipeline.storage.location import Address, raise_trouble
+
+CHUNK_BYTES = 4 << 20
+SAMPLE_BYTES = 1 << 20
+
+
+def packed_or_not(*endings: str) -> tuple[str, ...]:
+    """Endings of files, and those of the same files compressed."""
+    return (*endings, *(f"{ending}.gz" for ending in endings))
+
+
+def line_chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
+    """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark. A line
+    of more than `most` bytes is a bad row."""
+    for chunk in _chunks(file, most):
+        if isinstance(chunk, BadRow) or len(chunk) <= most:
+            yield chunk
+        else:
+            yield from _without_long_lines(chunk, most)
+
+
+def _chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
+    rest, skipping = b"", False
+    for piece in _pieces(file):
+        begin = piece.find(b"\n") + 1 if skipping else 0  # behind a line that is too long
+        if skipping and not begin:
+            continue
+        end = piece.rfind(b"\n") + 1
+        if begin < end:
+            yield rest + piece[begin:end]
+            rest = b""
+        rest += piece[max(begin, end) :]
+        skipping = len(rest) > most
+        if skipping:
+            yield BadRow(_too_long(most))
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _pieces(file: Address) -> Iterator[bytes]:
+    with file.filesystem.open_input_stream(file.path) as stream:
+        piece = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
+        while piece:
+            yield piece
+            piece = bytes(stream.read(CHUNK_BYTES))
+
+
+def _without_long_lines(chunk: bytes, most: int) -> Iterator[bytes | BadRow]:
+    good: list[bytes] = []
+    for line in chunk.removesuffix(b"\n").split(b"\n"):
+        if len(line) <= most:
+            good.append(line + b"\n")
+            continue
+        if good:
+            yield b"".join(good)
+        yield BadRow(_too_long(most))
+        good = []
+    if good:
+        yield b"".join(good)
+
+
+def _too_long(most: int) -> ValueError:
+    return ValueError(f"the line has more bytes than max_row_bytes ({most})")
+
+
+def whole(file: Address, most: int) -> bytes:
+    """A file that cannot be cut into lines. Raises ValueError if it has more than `most` bytes."""
+    content = bytearray()
+    for piece in _pieces(file):
+        content += piece
+        if len(content) > most:
+            raise ValueError(f"the file has more bytes than max_row_bytes ({most})")
+    return bytes(content)
+
+
+def sample_of(file: Address) -> bytes:
+    """The first whole lines of a file, about a MiB of them; none of a damaged one."""
+    return _sample(file)[0]
+
+
+def estimated_rows(file: Address, size: int) -> int:
+    """Lines in a file of `size` bytes, judged by its beginning."""
+    sample, read = _sample(file)
+    lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
+    return max(1, round(size * lines / read)) if sample else 0
+
+
+def _sample(file: Address) -> tuple[bytes, int]:
+    """The first whole lines of a file, and how many of its bytes hold them."""
+    try:
+        with file.filesystem.open_input_file(file.path) as source:
+            unpacked = _unpacked(file, source)
+            head = unpacked.read(SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
+            read = source.tell()
+    except OSError as error:
+        raise_trouble(error)
+        return b"", 0  # it becomes a bad row when it is read
+    if len(head) < SAMPLE_BYTES:
+        return head, read
+    whole_lines = head[: head.rfind(b"\n") + 1] or head
+    return whole_lines, max(1, round(read * len(whole_lines) / len(head)))
+
+
+def _unpacked(file: Address, source: pa.NativeFile) -> pa.NativeFile:
+    try:
+        codec = pa.Codec.detect(file.path)
+    except (TypeError, ValueError):  # there is none
+        return source
+    return pa.CompressedInputStream(source, codec.name)

@@ -1,0 +1,144 @@
+"""Parquet files, by pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.base import CHUNK_ROWS, BadRow, Chunk
+from batchinference.pipeline.input.readers.chunks import after as after_rows
+from batchinference.pipeline.input.readers.chunks import first as first_rows
+from batchinference.pipeline.input.readers.inference import shared_types, with_types
+from batchinference.pipeline.input.readers.inspection import blamed
+from batchinference.pipeline.storage.arrow_files import checked, parquet_metadata
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.read import ParquetOptions
+
+TAIL_BYTES = 1 << 13
+"""The end of a file, in which its footer fits more often than not."""
+MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
+"""Rows of a file. Rows that are all the same take hardly any bytes."""
+
+
+class ParquetReader:
+    extensions = ("parquet",)
+    rows_exact = True
+
+    def __init__(self, options: ParquetOptions) -> None:
+        self._wanted = options.columns
+        self._columns: list[str] | None = None
+        self._types: dict[str, pa.DataType] = {}
+
+    def prepare(self, samples: list[Address]) -> None:
+        footers = {sample.uri: self._footer(sample) for sample in samples}
+        schemas = {
+            uri: footer.schema.to_arrow_schema() for uri, footer in footers.items() if footer
+        }
+        for uri, schema in list(schemas.items())[:1]:
+            if missing := sorted(set(self._wanted or []) - set(schema.names)):
+                raise BadInput(
+                    f"read.options.columns: {uri} has no column '{missing[0]}', "
+                    f"only {', '.join(schema.names)}"
+                )
+            self._columns = self._wanted or schema.names
+        self._types = shared_types({uri: self._chosen(schema) for uri, schema in schemas.items()})
+
+    def _chosen(self, schema: pa.Schema) -> pa.Schema:
+        wanted = self._wanted or schema.names
+        return pa.schema([field for field in schema if field.name in wanted])
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        return self.read_part(file, 0, None)
+
+    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
+        with file.filesystem.open_input_file(file.path) as source:
+            try:
+                opened = pq.ParquetFile(source, metadata=self._metadata(source), pre_buffer=True)
+            except Exception as error:  # noqa: BLE001 - see blamed
+                yield BadRow(blamed(error))
+                return
+            for group, (first, after) in enumerate(pairwise(_edges(opened.metadata))):
+                begin, end = max(start, first), after if stop is None else min(stop, after)
+                if begin < end:
+                    chunks = self._group(opened, group, after - first)
+                    yield from first_rows(end - begin, after_rows(begin - first, chunks))
+
+    def _group(self, opened: pq.ParquetFile, group: int, rows: int) -> Iterator[Chunk]:
+        """A row group; where it is damaged, or does not have the types of all files, its rest are
+        bad rows."""
+        try:
+            for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[group], columns=self._wanted):
+                table = with_types(self._wanted_of(pa.table(batch)), self._types)
+                rows -= batch.num_rows
+                yield table
+        except Exception as error:  # noqa: BLE001 - see blamed
+            own = blamed(error)
+            for start in range(0, rows, CHUNK_ROWS):
+                yield BadRow(own, min(CHUNK_ROWS, rows - start))
+
+    def _wanted_of(self, table: pa.Table) -> pa.Table:
+        """The wanted columns. A dotted name reads the field of a struct besides, which was not
+        checked with the names of columns."""
+        names = table.column_names  # there may be one twice, which is refused later
+        wanted = [place for place, name in enumerate(names) if name in (self._wanted or names)]
+        return checked(table.select(wanted))
+
+    def starts(self, file: Address) -> list[int] | None:
+        """Those of row groups."""
+        footer = self._footer(file)
+        return None if footer is None else _edges(footer)[:-1] or [0]
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        footer = self._footer(file)
+        return 1 if footer is None else int(footer.num_rows)
+
+    def columns(self) -> list[str] | None:
+        return self._columns
+
+    def _footer(self, file: Address) -> pq.FileMetaData | None:
+        """What the end of a file says of it; None of one that becomes a bad row when it is read."""
+        try:
+            with file.filesystem.open_input_file(file.path) as source:
+                return self._metadata(source)
+        except Exception as error:  # noqa: BLE001 - see blamed
+            blamed(error)
+            return None
+
+    def _metadata(self, source: pa.NativeFile) -> pq.FileMetaData:
+        """The footer. Raises UnsafeColumn if a wanted column holds pickles."""
+        footer = _metadata(source)
+        checked(self._chosen(footer.schema.to_arrow_schema()))
+        return footer
+
+
+def _edges(footer: pq.FileMetaData) -> list[int]:
+    """The rows at which row groups begin, and the number of rows of all."""
+    sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+    return list(accumulate(sizes, initial=0))
+
+
+def _check_rows(footer: pq.FileMetaData, size: int) -> None:
+    """Raise ArrowInvalid for numbers of rows that a file of so many bytes cannot have: each row of
+    a damaged row group becomes a bad row."""
+    groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
+        raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")
+    if footer.num_rows > MOST_ROWS + MOST_ROWS_A_BYTE * size:
+        raise pa.ArrowInvalid(f"its footer claims {footer.num_rows} rows in {size} bytes")
+
+
+def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
+    """What the end of a file says of it. Arrow by itself reads 64 KiB to find that, which may be
+    more than the rows that are wanted. Raises ArrowInvalid for what is no Parquet file."""
+    size = source.size()
+    end = source.read_at(min(TAIL_BYTES, size), max(0, size - TAIL_BYTES))
+    length = int.from_bytes(end[-8:-4], "little") + 8
+    if len(end) < length <= size:
+        end = source.read_at(length, size - length)
+    footer = parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
+    _check_rows(footer, size)
+    return footer

@@ -1,0 +1,73 @@
+"""Text files, one line a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.lines import (
+    estimated_rows,
+    line_chunks,
+    packed_or_not,
+    whole,
+)
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.read import TextOptions
+
+
+class TextReader:
+    extensions = packed_or_not("txt", "text", "md", "rst", "log")
+    rows_exact = False
+
+    def __init__(self, options: TextOptions) -> None:
+        self._encoding = options.encoding
+        self._most = options.row_bytes
+        self._drop_empty = options.drop_empty_lines
+        try:
+            self._by_line = "\n".encode(options.encoding) == b"\n"
+            b"".decode(options.encoding)
+        except (LookupError, ValueError):
+            raise BadInput(f"read.options.encoding: unknown encoding '{self._encoding}'") from None
+
+    def prepare(self, samples: list[Address]) -> None:
+        """Nothing to learn."""
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        most = self._most
+        for chunk in line_chunks(file, most) if self._by_line else [whole(file, most)]:
+            if isinstance(chunk, BadRow):
+                yield chunk
+                continue
+            try:
+                yield self._table(self._lines(chunk.decode(self._encoding)))
+            except UnicodeDecodeError as error:
+                yield from self._one_by_one(chunk) if self._by_line else [BadRow(error)]
+
+    def _one_by_one(self, chunk: bytes) -> Iterator[Chunk]:
+        """The lines of a chunk in which at least one has undecodable bytes."""
+        good: list[str] = []
+        for line in chunk.removesuffix(b"\n").split(b"\n"):
+            try:
+                good += self._lines(line.decode(self._encoding) + "\n")
+            except UnicodeDecodeError as error:
+                yield from [self._table(good), BadRow(error)]
+                good = []
+        yield self._table(good)
+
+    def _lines(self, text: str) -> list[str]:
+        if not text:
+            return []
+        lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+        return [line for line in lines if line.strip()] if self._drop_empty else lines
+
+    def _table(self, lines: list[str]) -> pa.Table:
+        return pa.table({"text": pa.array(lines, pa.string())})
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        return estimated_rows(file, size)
+
+    def columns(self) -> list[str]:
+        return ["text"]

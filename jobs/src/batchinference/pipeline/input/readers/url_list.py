@@ -1,0 +1,227 @@
+"""Lists of addresses, each of which is fetched: a table in parquet or CSV with one more column."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.chunks import after, first, size_of
+from batchinference.pipeline.input.readers.csv import CsvReader
+from batchinference.pipeline.input.readers.parquet import ParquetReader
+from batchinference.pipeline.media import decoding
+from batchinference.pipeline.storage.allowed_addresses import Allowed
+from batchinference.pipeline.storage.http import (
+    THREADS,
+    Away,
+    Fetcher,
+    Gone,
+)
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
+
+PIECE_ROWS = 32
+"""The most rows of a table."""
+TABLE_BYTES = 64 << 20
+"""About as many bytes are put into a table."""
+HELD_ROWS = 64
+HELD_BYTES = 1 << 30
+"""Rows that a task fetches or holds at the same time, and the bytes that these may have. They are
+decoded one after the other, when their turn has come: pictures grow much larger then, and a task
+has one CPU."""
+_WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a piece, or a piece that is bad."""
+
+    piece: Any
+    row: int = 0
+    fetched: Future[Any] | None = None
+
+    def held(self, most: int) -> int:
+        """Return the bytes of what was fetched, or `most` if it is still being fetched."""
+        if self.fetched is None:
+            return 0
+        if not self.fetched.done() or self.fetched.exception() is not None:
+            return most
+        return sys.getsizeof(self.fetched.result())
+
+
+class ManifestReader:
+    extensions = ("parquet", "csv", "csv.gz")
+    rows_exact = True
+
+    def __init__(self, options: ManifestOptions) -> None:
+        self._options = options
+        self._parquet = ParquetReader(ParquetOptions())
+        self._csv = CsvReader(CsvOptions())
+        self._fetcher = Fetcher(Allowed(options.allow), options.max_bytes)
+
+    def prepare(self, samples: list[Address]) -> None:
+        parquet = [file for file in samples if _is_parquet(file)]
+        self._parquet.prepare(parquet)
+        self._csv.prepare([file for file in samples if file not in parquet])
+        there = self._listed()
+        if there and self._options.column not in there:
+            raise BadInput(
+                f"read.options.column: the manifest has no column '{self._options.column}', "
+                f"only {', '.join(there)}"
+            )
+        if self._options.decode in there:
+            raise BadInput(
+                f"the manifest has a column '{self._options.decode}' of its own, which is where "
+                "what is fetched would go: rename it"
+            )
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        return self.read_part(file, 0, None)
+
+    def starts(self, file: Address) -> None:
+        """Any row: what costs is not the manifest."""
+
+    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
+        chunks = after(start, self._table(file).read(file))
+        if stop is not None:
+            chunks = first(stop - start, chunks)
+        pool = ThreadPoolExecutor(THREADS)
+        try:
+            yield from self._filled(self._in_turn(self._begun(pool, chunks, file)))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _begun(
+        self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Address
+    ) -> Iterator[_Row]:
+        """Yield each row when fetching for it has begun."""
+        for piece in _pieces(chunks):
+            if isinstance(piece, BadRow):
+                yield _Row(piece)
+                continue
+            if self._options.column not in piece.column_names:
+                raise BadInput(f"{file.uri} has no column '{self._options.column}'")
+            for row, uri in enumerate(piece.column(self._options.column).to_pylist()):
+                yield _Row(piece, row, pool.submit(self._fetched, uri, file))
+
+    def _in_turn(self, begun: Iterator[_Row]) -> Iterator[_Row]:
+        """Yield the rows in their order, with as many begun as HELD_BYTES has room for if each
+        address has the most bytes that it may."""
+        waiting: deque[_Row] = deque()
+        most = self._options.max_bytes
+        while True:
+            while len(waiting) < HELD_ROWS and (
+                not waiting or sum(row.held(most) for row in waiting) + most <= HELD_BYTES
+            ):
+                if (row := next(begun, None)) is None:
+                    yield from waiting
+                    return
+                waiting.append(row)
+            yield waiting.popleft()
+
+    def _fetched(self, uri: Any, file: Address) -> bytes | Exception:
+        """What is behind an address, or the error of its row. Raises JobFailure."""
+        try:
+            if not uri or not isinstance(uri, str):
+                raise Gone(f"there is no address in column '{self._options.column}', but {uri!r}")
+            return self._fetcher.fetch(uri, file)
+        except Away as error:
+            if self._options.on_unreachable == "fail":
+                raise JobFailure(f"{error} ({_WAY_OUT})") from error
+            return error
+        except Exception as error:
+            if not is_about_the_file(error):
+                raise
+            return error
+
+    def _value(self, row: _Row) -> Any | BadRow:
+        """What a row gets in its column, or why it is bad."""
+        if row.fetched is None:
+            return row.piece
+        content = row.fetched.result()
+        if isinstance(content, Exception):
+            return BadRow(content)
+        try:
+            return self._decode(content)
+        except Exception as error:
+            if not is_about_the_file(error):
+                raise
+            return BadRow(error)  # whatever a decoder raises, the row is bad
+
+    def _decode(self, content: bytes) -> Any:
+        if self._options.decode == "image":
+            return decoding.decode(content, self._options)
+        return content.decode() if self._options.decode == "text" else content
+
+    def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
+        """The rows with what was fetched for them."""
+        ready: list[tuple[_Row, Any]] = []
+        size = 0
+        for row in rows:
+            value = self._value(row)
+            bad = isinstance(value, BadRow)
+            if ready and (bad or size >= TABLE_BYTES or row.piece is not ready[0][0].piece):
+                yield self._with_column(ready)
+                ready, size = [], 0
+            if bad:
+                yield value
+            else:
+                ready.append((replace(row, fetched=None), value))  # what was fetched can go
+                size += getattr(value, "nbytes", None) or sys.getsizeof(value)
+        if ready:
+            yield self._with_column(ready)
+
+    def _with_column(self, ready: list[tuple[_Row, Any]]) -> pa.Table:
+        """Return neighbouring rows of a piece with their values."""
+        first_row = ready[0][0]
+        rows = first_row.piece.slice(first_row.row, len(ready))
+        values = self._to_arrow([value for _, value in ready])
+        return rows.append_column(self._options.decode, values)
+
+    def _to_arrow(self, values: list[Any]) -> pa.Array:
+        if self._options.decode == "image":
+            return decoding.to_arrow(values, self._options.size)
+        text = self._options.decode == "text"
+        return pa.array(values, pa.string() if text else pa.large_binary())
+
+    def _table(self, file: Address) -> ParquetReader | CsvReader:
+        return self._parquet if _is_parquet(file) else self._csv
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        if _is_parquet(file):
+            return self._parquet.rows_in(file, size)
+        return self.count_listed(file)
+
+    def count_listed(self, file: Address) -> int:
+        """The rows of a manifest, without fetching what they name."""
+        return sum(map(size_of, self._table(file).read(file)))
+
+    def columns(self) -> list[str] | None:
+        there = self._listed()
+        return [*there, self._options.decode] if there else None
+
+    def _listed(self) -> list[str]:
+        """The columns of the manifest itself."""
+        names = [*(self._parquet.columns() or []), *(self._csv.columns() or [])]
+        return list(dict.fromkeys(names))
+
+
+def _is_parquet(file: Address) -> bool:
+    return file.path.lower().endswith(".parquet")
+
+
+def _pieces(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        if isinstance(chunk, BadRow):
+            yield chunk
+            continue
+        for start in range(0, chunk.num_rows, PIECE_ROWS):
+            yield chunk.slice(start, PIECE_ROWS)

@@ -1,0 +1,164 @@
+"""Films, by PyAV: one frame a row, decoded as they are needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import av
+import numpy as np
+import pyarrow as pa
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, up_to_damage
+from batchinference.pipeline.media import decoding as pixels
+from batchinference.pipeline.media.video_file import open_video
+from batchinference.pipeline.storage.location import Address, raise_trouble
+from batchinference.spec.read import VideoOptions
+
+CHUNK_BYTES = 8 << 20
+SLACK, SMALL_PIXELS = 2, 1 << 16
+"""FFmpeg counts the pixels of whole blocks, which are more than those of the picture."""
+_ROUNDING = 1e-6
+"""Of a tick: 0.29 * 100 is less than 29."""
+Picture: TypeAlias = av.VideoFrame | Exception
+
+
+class VideoReader:
+    extensions = (
+        *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),
+        *("wmv", "asf", "flv", "3gp", "ogv", "vob", "mxf"),
+    )
+    rows_exact = False
+
+    def __init__(self, options: VideoOptions) -> None:
+        self._fps = options.fps
+        self._size = options.size
+        self._most = options.max_pixels
+        self._timestamps = options.include_timestamps
+
+    def prepare(self, samples: list[Address]) -> None:
+        """Nothing to learn: every film stands alone."""
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        pictures = up_to_damage(_pictures(file, self._most), (av.FFmpegError,))
+        yield from self._tables(self._chosen(pictures))
+
+    def _chosen(self, pictures: Iterator[Picture]) -> Iterator[tuple[int, Picture]]:
+        """The pictures that are read, with their numbers; those that cannot be decoded always."""
+        fps, last, begin = self._fps, -1, None
+        for index, picture in enumerate(pictures):
+            if fps is None or isinstance(picture, Exception) or picture.time is None:
+                yield index, picture
+                continue
+            begin = picture.time if begin is None else begin
+            tick = math.floor((picture.time - begin) * fps + _ROUNDING)
+            if tick > last:
+                yield index, picture
+                last = tick
+
+    def _tables(self, pictures: Iterator[tuple[int, Picture]]) -> Iterator[Chunk]:
+        rows: list[_Row] = []
+        for index, picture in pictures:
+            if isinstance(picture, Exception):
+                yield from [self._table(rows), BadRow(picture)]
+                rows = []
+                continue
+            rows.append(_Row(index, picture.time, self._pixels(picture)))
+            if len(rows) * rows[-1].pixels.nbytes >= CHUNK_BYTES:
+                yield self._table(rows)
+                rows = []
+        yield self._table(rows)
+
+    def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
+        """Height x width x RGB, uint8."""
+        height, width = self._size or (frame.height, frame.width)
+        scaled = frame.reformat(width, height, "rgb24", interpolation="BILINEAR")
+        picture: np.ndarray = scaled.to_ndarray()
+        return picture
+
+    def _table(self, rows: list[_Row]) -> pa.Table:
+        if not rows:
+            return pa.table({})
+        frames = pixels.to_arrow([row.pixels for row in rows], self._size)
+        table = pa.table({"frame": frames, "frame_index": pa.array([row.index for row in rows])})
+        if self._timestamps:
+            times = pa.array([row.seconds for row in rows], pa.float64())
+            table = table.append_column("frame_timestamp", times)
+        return table
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        try:
+            with _opened(file, self._most) as (container, stream):
+                return _rows(container, stream, self._fps)
+        except av.FFmpegError:
+            return 1
+        except OSError as error:
+            raise_trouble(error)
+            return 1
+
+    def columns(self) -> list[str]:
+        return ["frame", "frame_index", *(["frame_timestamp"] if self._timestamps else [])]
+
+
+@dataclass(frozen=True)
+class _Row:
+    index: int
+    seconds: float | None
+    pixels: np.ndarray
+
+
+@contextmanager
+def _opened(file: Address, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """A film and its first stream of pictures. Raises FFmpegError where there is none."""
+    with (
+        file.filesystem.open_input_file(file.path) as source,
+        open_video(source, buffer_size=BUFFER_BYTES) as container,
+    ):
+        if not container.streams.video:
+            raise av.InvalidDataError(0, "the file has no pictures")
+        stream = container.streams.video[0]
+        # Ray runs as many tasks as there are CPUs, so that each has one
+        stream.codec_context.thread_count = 1
+        if stream.width * stream.height > max_pixels:
+            size = f"{stream.width} x {stream.height} pixels are more than"
+            raise av.InvalidDataError(0, f"{size} max_pixels ({max_pixels})")
+        # frames that turn out much larger are refused before they are allocated
+        most = SLACK * max(max_pixels, SMALL_PIXELS)
+        stream.codec_context.options = {"max_pixels": str(most)}
+        yield container, stream
+
+
+def _pictures(file: Address, max_pixels: int) -> Iterator[Picture]:
+    """All pictures as they are shown, with an error in the place of each that cannot be decoded.
+    Raises FFmpegError where there is no film, or no more of it."""
+    lost: list[tuple[int, Exception]] = []  # with their places, because packets come in any order
+    with _opened(file, max_pixels) as (container, stream):
+        for packet in container.demux(stream):
+            try:
+                frames = packet.decode()
+            except av.FFmpegError as error:
+                lost.append((packet.pts or 0, error))
+                continue
+            for frame in frames:
+                while lost and lost[0][0] <= (frame.pts or 0):
+                    yield lost.pop(0)[1]
+                yield ValueError("the frame is damaged") if frame.is_corrupt else frame
+    yield from (error for _, error in lost)
+
+
+def _rows(container: InputContainer, stream: VideoStream, fps: float | None) -> int | None:
+    """About how many rows a film makes, by what its header tells."""
+    seconds = container.duration / av.time_base if container.duration else None
+    frames = stream.frames
+    if not frames and seconds and stream.average_rate:
+        frames = round(seconds * stream.average_rate)
+    if fps is not None and seconds is not None:
+        ticks = math.ceil(seconds * fps)
+        return min(ticks, frames) if frames else ticks
+    return frames or None

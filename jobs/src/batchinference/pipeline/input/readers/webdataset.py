@@ -1,0 +1,237 @@
+"""Tar archives of samples, one a row.
+
+Types of JSON members are learned from the first samples of a few archives and hold for all of them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import struct
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.fields import (
+    MAX_FIELDS,
+    Fields,
+    TooManyFields,
+    pieces,
+)
+from batchinference.pipeline.input.readers.images import ImageReader
+from batchinference.pipeline.input.readers.inspection import inspected
+from batchinference.pipeline.input.readers.json import (
+    NO_SCHEMA,
+    agreed_schema,
+    few_fields,
+    parse,
+    sample_rows,
+)
+from batchinference.pipeline.input.readers.json_depth import check_depth
+from batchinference.pipeline.input.readers.streams import (
+    archive_in,
+    beginning,
+    estimate,
+    opened,
+    up_to_damage,
+)
+from batchinference.pipeline.input.readers.tar import Sample, samples_of
+from batchinference.pipeline.media import decoding
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.read import WebdatasetOptions
+
+KEY = "__key__"
+SAMPLE_ROWS = 100
+CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
+_KINDS = {
+    **dict.fromkeys((*ImageReader.extensions, "ppm", "pgm", "pbm", "pnm"), "picture"),
+    **dict.fromkeys(("txt", "text"), "text"),
+    **dict.fromkeys(("cls", "cls2", "index"), "number"),
+    "json": "json",
+}
+"""What a member is by its last extension; anything else is bytes."""
+_TYPES = {"text": pa.string(), "number": pa.int64(), "bytes": pa.large_binary()}
+_DAMAGE = (
+    *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
+    *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
+)
+Row = dict[str, Any]
+"""The members of a sample, decoded; one of JSON as a line of the object {its name: its value}."""
+
+
+class WebdatasetReader:
+    extensions = ("tar", "tar.gz", "tgz")
+    rows_exact = False
+
+    def __init__(self, options: WebdatasetOptions) -> None:
+        self._options = options
+        self._names: list[str] = []
+        self._json = NO_SCHEMA
+
+    def prepare(self, samples: list[Address]) -> None:
+        found = inspected(samples, lambda file: list(self._beginning(file)))
+        first = [sample for _, there in found for sample in there]
+        self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
+        names = list(dict.fromkeys(name for sample in first for name in sample.members))
+        self._names = names[:MAX_FIELDS]  # the others are columns where they are found
+        members = (item for sample in first for item in sample.members.items())
+        lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
+        self._json = agreed_schema(part for line in lines for part in _small(sample_rows(line)))
+
+    def _check_suffixes(self, there: set[str]) -> None:
+        missing = [name for name in self._options.suffixes or [] if name not in there]
+        if missing and there:
+            raise BadInput(
+                f"read.options.suffixes: '{missing[0]}': no sample that was looked at has it, only "
+                f"{', '.join(sorted(there))}"
+            )
+
+    def _samples(self, source: io.BufferedReader) -> Iterator[Sample | Exception]:
+        samples = samples_of(archive_in(source), self._options.suffixes, self._options.row_bytes)
+        return up_to_damage(samples, _DAMAGE)
+
+    def _beginning(self, file: Address) -> Iterator[Sample]:
+        with opened(file) as source:
+            samples = self._samples(source)
+            for sample in beginning(samples, source, SAMPLE_ROWS, _size):
+                if isinstance(sample, Sample):
+                    yield sample
+
+    def read(self, file: Address) -> Iterator[Chunk]:
+        with opened(file) as source:
+            fields = Fields(self._json, [KEY, *self._names])
+            yield from self._tables(self._samples(source), fields)
+
+    def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
+        rows: list[Row] = []
+        size = 0
+        for sample in samples:
+            try:
+                row = self._row(sample)
+            except Exception as error:
+                if not is_about_the_file(error):
+                    raise
+                # whatever a decoder raises, the row is bad
+                yield from [*self._run(rows, fields), BadRow(error)]
+                rows, size = [], 0
+                continue
+            full = size > CHUNK_BYTES or len(rows) == CHUNK_SAMPLES
+            if rows and (full or row.keys() != rows[0].keys()):
+                yield from self._run(rows, fields)
+                rows, size = [], 0
+            rows.append(row)
+            size += sum(map(_bytes, row.values()))
+        yield from self._run(rows, fields)
+
+    def _row(self, sample: Sample | Exception) -> Row:
+        if isinstance(sample, Exception):
+            raise sample
+        if sample.repeated is not None:
+            raise ValueError(f"sample '{sample.key}' has two members '{sample.repeated}'")
+        if sample.too_large is not None:
+            limit = f"max_row_bytes ({self._options.row_bytes})"
+            raise ValueError(
+                f"sample '{sample.key}' has more bytes than {limit} with '{sample.too_large}'"
+            )
+        row: Row = {KEY: sample.key}
+        size = 0
+        for name, content in sample.members.items():
+            row[name] = self._decode(name, content)
+            size += _bytes(row[name])
+            if size > self._options.row_bytes:
+                limit = f"max_row_bytes ({self._options.row_bytes})"
+                raise ValueError(f"sample '{sample.key}' has more bytes than {limit} once decoded")
+        return row
+
+    def _decode(self, name: str, content: bytes) -> Any:
+        kind = self._kind(name)
+        if kind == "picture":
+            return decoding.decode(content, self._options)
+        if kind == "json":
+            return _line(name, content)
+        if kind == "text":
+            return content.decode()
+        return int(content) if kind == "number" else content
+
+    def _kind(self, name: str) -> str:
+        return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
+
+    def _run(self, rows: list[Row], fields: Fields) -> Iterator[Chunk]:
+        """Rows with the same members as a table, with each that does not fit set aside alone."""
+        if not rows:
+            return
+        try:
+            fields.add_columns(rows[0])
+            yield pa.table(
+                {name: self._array(name, [row[name] for row in rows], fields) for name in rows[0]}
+            )
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            if len(rows) == 1:
+                yield BadRow(error)
+                return
+            for row in rows:
+                yield from self._run([row], fields)
+
+    def _array(self, name: str, values: list[Any], fields: Fields) -> pa.Array | pa.ChunkedArray:
+        kind = "text" if name == KEY else self._kind(name)
+        if kind == "picture":
+            return decoding.to_arrow(values, self._options.size)
+        if kind == "json":
+            known = pa.schema([field for field in self._json if field.name == name])
+            return _parsed(b"".join(values), known, fields).column(name)
+        return pa.array(values, _TYPES[kind])
+
+    def rows_in(self, file: Address, size: int) -> int | None:
+        with opened(file) as source:
+            return estimate(
+                up_to_damage(samples_of(archive_in(source), [], 0), _DAMAGE), source, size
+            )
+
+    def columns(self) -> list[str] | None:
+        return [KEY, *self._names] if self._names else None
+
+
+def _size(sample: Sample | Exception) -> int:
+    return sample.size if isinstance(sample, Sample) else 0
+
+
+def _bytes(value: Any) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
+
+
+def _line(name: str, content: bytes) -> bytes:
+    check_depth(content)
+    return json.dumps({name: json.loads(content)}).encode() + b"\n"
+
+
+def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:
+    """Members of JSON as a table. Raises ValueError or TypeError where they do not fit together."""
+    parts = [parse(piece, known) for piece in pieces(lines)]
+    for part in parts:
+        fields.add(part.schema)
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+def _small(parts: Iterable[Chunk]) -> list[Chunk]:
+    """The rows of a member; nothing where they have too many fields."""
+    try:
+        return few_fields(parts)
+    except TooManyFields:
+        return []
+
+
+def _line_or_none(name: str, content: bytes) -> bytes:
+    """A member as a line; nothing where it is no JSON, which becomes a bad row."""
+    try:
+        return _line(name, content)
+    except (ValueError, RecursionError):
+        return b""

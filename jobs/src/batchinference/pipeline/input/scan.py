@@ -1,0 +1,102 @@
+"""Files as rows with ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.base import check_names
+from batchinference.pipeline.input.listing import InputFile
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.readers.base import (
+    BadRow,
+    Chunk,
+    DivisibleReader,
+    Reader,
+)
+from batchinference.pipeline.input.readers.chunks import (
+    after,
+    first,
+    size_of,
+    within,
+)
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.input.whole_files import READ_STEP, whole_files
+from batchinference.pipeline.storage.location import Address, is_trouble
+from batchinference.pipeline.storage.retry import ATTEMPTS, Patience
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Turns files into tables of rows with ids. It travels into the read tasks."""
+
+    root: Address
+    reader: Reader
+    path_columns: PathColumns
+
+    def read(self, files: list[InputFile]) -> Iterator[pa.Table]:
+        """All rows of these files, with an END row after each file's last where files may have
+        several rows."""
+        if isinstance(self.reader, WholeFileReader):
+            yield from whole_files(self.root, self.reader, self.path_columns, files)
+            return
+        for file in files:
+            yield from self._tables(file)
+
+    def _tables(self, file: InputFile) -> Iterator[pa.Table]:
+        row = file.start
+        for chunk in self.chunks(file):
+            for skipped, wanted in within(chunk, row, file.gaps):
+                table = self._identified(wanted, file, row + skipped)
+                if table.num_rows:
+                    yield table
+            row += size_of(chunk)
+        if file.stop is None:
+            yield row_ids.end_of_file(file.number, row)
+
+    def chunks(self, file: InputFile) -> Iterator[Chunk]:
+        """What the reader yields; where the file is damaged, its rest is one bad row. After
+        trouble of storage that passes, the file is read again from where that came."""
+        done = file.start
+        patience = Patience(ATTEMPTS)
+        while True:
+            try:
+                for chunk in self._rows_from(done, file):
+                    done += size_of(chunk)
+                    yield chunk
+                return
+            except Exception as error:
+                if is_trouble(error):
+                    _bear(patience, error, self.root.at(file.path))
+                    continue
+                if not (isinstance(error, OSError) or is_about_the_file(error)):
+                    raise
+                yield BadRow(error)
+                return
+
+    def _rows_from(self, row: int, file: InputFile) -> Iterator[Chunk]:
+        address = self.root.at(file.path)
+        stop = file.rows if file.stop is None else file.stop
+        if isinstance(self.reader, DivisibleReader):
+            return self.reader.read_part(address, row, stop)
+        chunks = self.reader.read(address)
+        return after(row, chunks if stop is None else first(stop, chunks))
+
+    def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
+        if isinstance(chunk, BadRow):
+            return row_ids.unreadable_rows(file.number, row, chunk.rows, READ_STEP, chunk.error)
+        uri = self.root.at(file.path).uri
+        check_names(chunk.column_names, uri)
+        return row_ids.with_ids(self.path_columns.added_to(chunk, uri), file.number, row)
+
+
+def _bear(patience: Patience, error: OSError, address: Address) -> None:
+    try:
+        patience.bear(error)
+    except OSError:
+        raise JobFailure(f"{address.uri} cannot be read: {error}") from error

@@ -1,0 +1,104 @@
+"""The input that was frozen when a job began, and what has become of it since."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from batchinference.pipeline.commit.snapshot import Snapshot, damaged
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.listing import FrozenInput
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.storage import Storage
+
+WAY_OUT = "begin anew with resume: false"
+
+
+@dataclass(frozen=True)
+class Before:
+    """A frozen input, and what counts of its output."""
+
+    frozen: FrozenInput
+    start: Snapshot
+
+    def check(self, now: FrozenInput, rows_each: int | None) -> set[int]:
+        """Raise BadInput that names a file which has changed, or is gone before it was read. Files
+        that have come since are none of this job's. `rows_each` is how many rows a file has, where
+        that is known of all beforehand. The numbers of files come back that are gone and were read
+        to their end."""
+        gone = set()
+        unfinished = self.start.gaps(len(self.frozen), rows_each)
+        found = dict(zip(now.uris, _versions(now), strict=True))
+        versions = _versions(self.frozen)
+        for number, (uri, version) in enumerate(zip(self.frozen.uris, versions, strict=True)):
+            if uri not in found:
+                if number in unfinished:
+                    raise BadInput(f"'{uri}' is gone, and the output lacks rows of it: {WAY_OUT}")
+                gone.add(number)
+            elif found[uri] != version:
+                raise _changed(uri, version, found[uri], WAY_OUT)
+        return gone
+
+
+class NothingNew(Exception):
+    """All files of the input are known."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Files whose rows are in the output already."""
+
+    lists: list[FrozenInput]
+
+    def without(self, now: FrozenInput) -> FrozenInput:
+        """The files that are new. Raises BadInput that names one which has changed, and NothingNew
+        when there are none."""
+        known: dict[str, tuple[int, int | None]] = {}
+        for frozen in self.lists:
+            known.update(zip(frozen.uris, _versions(frozen), strict=True))
+        new = [known.get(uri) is None for uri in now.uris]
+        for uri, version in zip(now.uris, _versions(now), strict=True):
+            if uri in known and known[uri] != version:
+                raise _changed(uri, known[uri], version, "set write.mode to overwrite")
+        if not any(new):
+            raise NothingNew
+        return FrozenInput(now.root, now.table.filter(pa.array(new)))
+
+
+def _changed(
+    uri: str, before: tuple[int, int | None], now: tuple[int, int | None], way_out: str
+) -> BadInput:
+    return BadInput(
+        f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
+        f"output holds rows of it as it was: {way_out}"
+    )
+
+
+def _versions(frozen: FrozenInput) -> list[tuple[int, int | None]]:
+    """Size and time of change of each file."""
+    columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
+    return list(zip(*columns, strict=True))
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def stored_list(place: Address, storage: Storage) -> FrozenInput:
+    """The input of a complete output. Raises BadOutput when it is damaged."""
+    try:
+        return FrozenInput.parse(place.read(), storage)
+    except (FileNotFoundError, KeyError, pa.ArrowInvalid):
+        raise damaged(place) from None
+
+
+def stored_input(place: Address, wanted: str, storage: Storage) -> FrozenInput:
+    """The input that has this digest. Raises BadOutput when it is damaged or another's."""
+    try:
+        if digest(place.read()) != wanted:
+            raise damaged(place)
+    except FileNotFoundError:
+        raise damaged(place) from None
+    return stored_list(place, storage)

@@ -1,0 +1,118 @@
+"""Sources that are not files, read by Ray's own datasources.
+
+Each of Ray's read tasks is a part of the input, so that its rows get ids by their position, and
+counts, errors and coverage are those of files. Few sources tell whether they are what they were, so
+a job over any other is all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import pyarrow as pa
+from ray.data.block import Block, BlockAccessor
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.row_set import Gap, Gaps
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.base import NOTHING, ReadRows, check_names
+from batchinference.pipeline.input.listing import as_parquet
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.readers.chunks import size_of, within
+from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.location import Address
+
+ReadBlocks: TypeAlias = Callable[[], Iterable[Block]]
+Explain: TypeAlias = Callable[[Exception], str]
+"""An error of a library in words that hold no secret."""
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A source with a name, its tasks in an order that does not change, and what is known of it."""
+
+    name: str
+    tasks: list[ReadBlocks]
+    known_columns: list[str] | None = None
+    known_count: RowCount | None = None
+    size: int = 0
+    place: Address | None = None
+    """Where it lies, if that is a directory."""
+    repeatable: bool = False
+    version: str | None = None
+    """What tells this state of the source from every other one, where anything does."""
+    rows_each: None = None
+    explain: Explain = row_ids.describe
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def columns(self) -> list[str] | None:
+        return self.known_columns
+
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+        return self.known_count
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"{self.name}:{number}" for number in range(len(self))]
+
+    def share(self, gaps: Gaps | None) -> float:
+        return 1.0
+
+    def serialized(self) -> bytes:
+        columns = {"path": self.labels}
+        if self.version is not None:
+            columns["version"] = [self.version] * len(self)
+        return as_parquet(pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string()))))
+
+    def continues(self, before: str) -> bool:
+        return self.version is not None and digest(self.serialized()) == before
+
+    def below(self, place: Address) -> str | None:
+        if self.place is None or not place.in_store_of(self.place):
+            return None
+        inside = f"{self.place.path}/".startswith(place.path.rstrip("/") + "/")
+        return self.place.path if inside else None
+
+    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
+        return [
+            partial(_rows, number, Part(label, task, self.explain), gaps[number] if gaps else ())
+            for number, (label, task) in enumerate(zip(self.labels, self.tasks, strict=True))
+            if gaps is None or number in gaps
+        ]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task reads, and by what name it is known."""
+
+    label: str
+    task: ReadBlocks
+    explain: Explain
+
+    def tables(self) -> Iterator[pa.Table]:
+        try:
+            for block in self.task():
+                yield checked(BlockAccessor.for_block(block).to_arrow())
+        except JobFailure:
+            raise
+        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+            raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
+
+
+def _rows(number: int, part: Part, gaps: Sequence[Gap]) -> Iterator[pa.Table]:
+    """The rows of a task with their ids, or those of them that are in gaps, and the END row that
+    closes it."""
+    row = 0
+    for table in part.tables():
+        check_names(table.column_names, part.label)
+        for skipped, wanted in within(table, row, gaps):
+            if size_of(wanted):
+                yield row_ids.with_ids(wanted, number, row + skipped)
+        row += table.num_rows
+    yield row_ids.end_of_file(number, row)

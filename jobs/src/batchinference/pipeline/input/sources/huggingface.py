@@ -1,0 +1,129 @@
+"""Data sets of the Hugging Face Hub or saved by `datasets`, by Ray's datasource for them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+from ray.data.block import Block
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.pipeline.row_ids import describe
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
+from batchinference.spec.uris import local_path
+
+PART_ROWS, MOST_PARTS = 1000, 64
+"""Rows of a part of a data set that can be cut anywhere."""
+_COMMIT = re.compile("[0-9a-f]{40}")
+_SAVED = ("state.json", "dataset_dict.json")
+"""What `save_to_disk` leaves in a folder."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a data set, which is opened by the task that reads it."""
+
+    path: str
+    options: HuggingfaceOptions
+    number: int = 0
+    parts: int = 1
+
+    def load(self) -> datasets.Dataset | datasets.IterableDataset:
+        """The whole data set, up to the limit."""
+        found, limit = self._load(), self.options.limit
+        if limit is None:
+            return found
+        if isinstance(found, datasets.IterableDataset):
+            return found.take(limit)
+        return found.select(range(min(limit, len(found))))
+
+    def _load(self) -> datasets.Dataset | datasets.IterableDataset:
+        options = self.options
+        if any((Path(self.path) / name).exists() for name in _SAVED):
+            return _split_of(datasets.load_from_disk(self.path), options)
+        found = datasets.load_dataset(
+            self.path,
+            options.config,
+            split=options.split,
+            revision=options.revision,
+            streaming=options.streaming,
+        )
+        return _split_of(found, options)
+
+    def __call__(self) -> Iterator[Block]:
+        part = self.load().shard(self.parts, self.number, contiguous=True)
+        (task,) = HuggingFaceDatasource(part).get_read_tasks(1)
+        yield from task()
+
+
+def open_source(read: ReadHuggingface) -> TableInput:
+    """Find the data set; of one that is streamed nothing is fetched yet but its description."""
+    path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
+    whole = Part(path, read.options)
+    try:
+        found = whole.load()
+    except BadInput:
+        raise
+    except Exception as error:  # noqa: BLE001 - the library raises many kinds
+        raise BadInput(f"read.name '{read.name}': {describe(error)}") from None
+    parts, count = _parts(found, read.options), _count(found, read.options)
+    return TableInput(
+        "huggingface",
+        [replace(whole, number=number, parts=parts) for number in range(parts)],
+        found.column_names,
+        count,
+        _size(found, count),
+        Address(path) if read.is_path else None,
+        repeatable=read.is_path or read.options.revision is not None,
+        version=_commit(read),
+    )
+
+
+def _commit(read: ReadHuggingface) -> str | None:
+    """What a branch stands for moves on."""
+    revision = read.options.revision or ""
+    return revision if _COMMIT.fullmatch(revision) and not read.is_path else None
+
+
+def _split_of(found: Any, options: HuggingfaceOptions) -> Any:
+    if not isinstance(found, dict):
+        return found
+    if options.split is None and len(found) == 1:
+        return next(iter(found.values()))
+    if options.split not in found:
+        there = ", ".join(map(str, found))
+        asked = f"there is no '{options.split}'; " if options.split else ""
+        raise BadInput(f"read.options.split: {asked}the data set has {there}")
+    return found[options.split]
+
+
+def _parts(found: Any, options: HuggingfaceOptions) -> int:
+    if isinstance(found, datasets.IterableDataset):
+        most = 1 if options.limit else found.num_shards  # parts of it do not know of each other
+        return int(min(options.override_num_blocks or most, most))
+    usual = min(MOST_PARTS, math.ceil(len(found) / PART_ROWS))
+    return max(1, min(options.override_num_blocks or usual, len(found)))
+
+
+def _count(found: Any, options: HuggingfaceOptions) -> RowCount | None:
+    if not isinstance(found, datasets.IterableDataset):
+        return RowCount(len(found), estimated=False)
+    described = (found.info.splits or {}).get(options.split or str(found.split))
+    rows = described.num_examples if described else None
+    return RowCount(min(rows, options.limit or rows), estimated=True) if rows else None
+
+
+def _size(found: Any, count: RowCount | None) -> int:
+    """About the bytes that are read, of a data set that says how many all of it has."""
+    there = sum(split.num_examples or 0 for split in (found.info.splits or {}).values())
+    whole = found.info.dataset_size or 0
+    return round(whole * count.rows / there) if count and there else whole

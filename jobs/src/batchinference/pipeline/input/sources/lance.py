@@ -1,0 +1,85 @@
+"""Lance data sets, by Ray's datasource for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import lance
+from ray.data._internal.datasource.lance_datasource import LanceDatasource
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.planning import MAX_TASKS, RowCount
+from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.table_options import location, storage_options
+from batchinference.spec.read import LanceOptions, ReadLance
+
+_SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
+"""Where in its own code an error of Lance comes from."""
+
+
+def open_source(read: ReadLance) -> TableInput:
+    """Open one version of the data set and count its rows."""
+    options, place = read.options, Address(read.path, read.storage)
+    with _at_fault(f"read.path '{read.path}'"):
+        uri, settings = location(place), storage_options(place)
+        dataset = lance.dataset(uri, storage_options=settings)
+    with _at_fault("read.options.version"):
+        dataset = dataset.checkout_version(options.version or dataset.version)
+    columns = _columns(dataset, options)
+    with _at_fault("read.options.filter"):
+        count = dataset.count_rows(options.filter)
+    source = LanceDatasource(
+        uri,
+        dataset.version,
+        options.columns,
+        options.filter,
+        settings,
+        {"limit": options.limit} if options.limit else None,
+    )
+    # a task knows nothing of the rows of another
+    most = 1 if options.limit else options.override_num_blocks or MAX_TASKS
+    tasks = source.get_read_tasks(most)
+    return TableInput(
+        "lance",
+        [*tasks] or [_nothing],
+        columns,
+        RowCount(min(count, options.limit or count), estimated=False),
+        place=place,
+        repeatable=True,  # it is one version
+        version=_version(dataset),
+    )
+
+
+def _version(dataset: lance.LanceDataset) -> str:
+    """The number of the version, and what its files come to: a data set that was written anew in
+    the same place counts from 1 again."""
+    files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
+    return f"{dataset.version}-{digest(chr(10).join(files).encode())[:16]}"
+
+
+@contextmanager
+def _at_fault(field: str) -> Iterator[None]:
+    """Turn what Lance raises into a BadInput that names the field."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the library raises many kinds
+        raise BadInput(f"{field}: {_SOURCE_LINE.sub('', str(error))}") from None
+
+
+def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
+    there = dataset.schema.names
+    for name in options.columns or []:
+        if name not in there:
+            raise BadInput(
+                f"read.options.columns: there is no column '{name}', only {', '.join(there)}"
+            )
+    return options.columns or there
+
+
+def _nothing() -> list[object]:
+    """What a data set without rows yields."""
+    return []

@@ -1,0 +1,137 @@
+"""The rows of an SQL query, by SQLAlchemy's connections and Ray's SQL datasource."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from ray.data._internal.datasource.sql_datasource import SQLDatasource
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.pool import NullPool
+
+from batchinference.pipeline.errors import BadInput, JobFailure, without_secrets
+from batchinference.pipeline.input.base import check_names
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.pipeline.row_ids import describe
+from batchinference.spec.read import ReadSql, SqlOptions
+
+
+@dataclass(frozen=True)
+class Database:
+    """Makes connections. It travels with the name of the variable, not with what it holds."""
+
+    url: str | None
+    url_env: str | None
+
+    def __call__(self) -> Any:
+        """A connection as the Python DB API has it. Raises BadInput."""
+        field = "read.url" if self.url else "read.urlEnv"
+        try:
+            return create_engine(self._address(), poolclass=NullPool).raw_connection()
+        except JobFailure:
+            raise
+        except ModuleNotFoundError as error:
+            raise BadInput(f"{field}: the database's driver is missing: {error}") from None
+        except Exception as error:  # noqa: BLE001 - each driver has errors of its own
+            raise BadInput(f"{field}: no connection: {self.explain(error)}") from None
+
+    def _address(self) -> str:
+        if self.url is not None:
+            return self.url
+        if address := os.environ.get(self.url_env or ""):
+            return address
+        raise BadInput(f"read.urlEnv: the environment variable '{self.url_env}' is not set")
+
+    def explain(self, error: Exception) -> str:
+        """An error in words, without the password."""
+        text = without_secrets(describe(error))
+        try:
+            password = make_url(self._address()).password
+        except Exception:  # noqa: BLE001 - an address that is none
+            return text.replace(self._address(), "***")
+        return text.replace(str(password), "***") if password else text
+
+    def one(self, statement: str) -> Any:
+        """The first value of the first row."""
+        with closing(self()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return cursor.fetchone()[0]
+
+    def columns(self, query: str) -> list[str]:
+        with closing(self()) as connection:
+            cursor = connection.cursor()
+            # SQLite runs a query as its rows are fetched, and would rename columns of one name
+            is_sqlite = make_url(self._address()).get_backend_name() == "sqlite"
+            empty = f"SELECT * FROM {_within(query)} WHERE 1 = 0"  # noqa: S608 - theirs
+            cursor.execute(query if is_sqlite else empty)
+            return [column[0] for column in cursor.description]
+
+
+def open_source(read: ReadSql) -> TableInput:
+    """Try the query and count its rows."""
+    database, query = Database(read.url, read.url_env), read.query.strip().rstrip(";")
+    try:
+        columns = database.columns(query)
+        count = int(database.one(f"SELECT COUNT(*) FROM {_within(query)}"))  # noqa: S608
+    except JobFailure:
+        raise
+    except Exception as error:  # noqa: BLE001 - each driver has errors of its own
+        raise BadInput(f"read.query: {database.explain(error)}{_way_out(error)}") from None
+    check_names(columns, "read.query")
+    options = read.options
+    source = SQLDatasource(
+        query,
+        connection_factory=database,
+        shard_keys=options.shard_keys,
+        shard_hash_fn=options.shard_hash_fn,
+    )
+    shards = options.override_num_blocks or 1
+    if options.shard_keys and count:
+        _check_shards(source, database, options, shards)
+    return TableInput(
+        "sql",
+        list(source.get_read_tasks(shards if count else 1)),
+        columns,
+        RowCount(count, estimated=False),
+        explain=database.explain,
+    )
+
+
+def _within(query: str) -> str:
+    """The query as the table of another one: without AS, which Oracle does not take there, and with
+    its end on a line of its own, as it may end in a comment."""
+    return f"({query}\n) T"
+
+
+def _way_out(error: Exception) -> str:
+    """What to do where a database, SQL Server, sorts no table of another query."""
+    if "ORDER BY clause is invalid" not in str(error):
+        return ""
+    return (
+        ". The query stands within another one, which counts its rows: write OFFSET 0 ROWS behind "
+        "its ORDER BY, or leave that out"
+    )
+
+
+def _check_shards(
+    source: SQLDatasource, database: Database, options: SqlOptions, shards: int
+) -> None:
+    """Raise BadInput when the database cannot divide the rows, or some would be in no shard."""
+    shard = f"MOD(ABS({options.shard_hash_fn}({source.shard_keys})), {shards})"
+    if not source.supports_sharding(shards):
+        raise BadInput(
+            f"read.options.shard_hash_fn: the database cannot compute {shard}: name another "
+            "function, or leave out shard_keys and override_num_blocks"
+        )
+    nowhere = database.one(
+        f"SELECT COUNT(*) FROM {_within(source.sql)} WHERE {shard} IS NULL"  # noqa: S608
+    )
+    if nowhere:
+        raise BadInput(
+            f"read.options.shard_keys: {nowhere} row(s) have no value there and would be in no "
+            "shard: name other columns, or leave those rows out of the query"
+        )

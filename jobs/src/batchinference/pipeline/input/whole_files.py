@@ -1,0 +1,107 @@
+"""Files of one row each as rows with ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.listing import InputFile
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.prefetch import one_ahead
+from batchinference.pipeline.input.readers.base import BadRow
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.storage.location import Address, is_trouble
+
+READ_STEP = "read"
+"""The step that is named in the error of a row which could not be decoded."""
+FETCH_THREADS = 8
+"""Files that one task fetches at a time, while it decodes those before: on the one CPU it has."""
+GROUP_FILES, GROUP_BYTES = 32, 64 << 20
+"""Files that make one table, and the bytes of them that are enough, stored or decoded."""
+Content: TypeAlias = bytes | BadRow
+
+
+def whole_files(
+    root: Address, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
+) -> Iterator[pa.Table]:
+    """The rows of these files. No END rows: where a file ends is known without.
+
+    Raises JobFailure where a file cannot be fetched for a reason that says nothing about it.
+    """
+    with ThreadPoolExecutor(FETCH_THREADS) as pool:
+        begun = (
+            (group, [pool.submit(_fetched, reader, root.at(file.path)) for file in group])
+            for group in _groups(files)
+        )
+        for group, fetching in one_ahead(begun):
+            fetched = (_decoded(reader, content.result()) for content in fetching)
+            for decoded in _parts(zip(group, fetched, strict=True)):
+                yield _table(root, reader, path_columns, decoded)
+
+
+def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
+    group: list[InputFile] = []
+    for file in files:
+        group.append(file)
+        if len(group) == GROUP_FILES or sum(one.size for one in group) >= GROUP_BYTES:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _parts(decoded: Iterable[tuple[InputFile, Any]]) -> Iterator[list[tuple[InputFile, Any]]]:
+    """The files of a group, fewer at a time where they are much larger than in storage."""
+    part, size = [], 0
+    for file, one in decoded:
+        part.append((file, one))
+        size += _bytes_of(one)
+        if size >= GROUP_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _bytes_of(decoded: Any) -> int:
+    values = decoded if isinstance(decoded, tuple) else (decoded,)
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+
+
+def _fetched(reader: WholeFileReader, file: Address) -> Content:
+    try:
+        return reader.fetch(file)
+    except (OSError, MemoryError) as error:
+        if is_trouble(error):
+            raise JobFailure(f"{file.uri} cannot be read: {error}") from error
+        return BadRow(error)
+
+
+def _decoded(reader: WholeFileReader, content: Content) -> Any | BadRow:
+    return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
+
+
+def _table(
+    root: Address,
+    reader: WholeFileReader,
+    path_columns: PathColumns,
+    decoded: list[tuple[InputFile, Any | BadRow]],
+) -> pa.Table:
+    bad = [(file, one) for file, one in decoded if isinstance(one, BadRow)]
+    good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
+    tables = [
+        row_ids.failed_row(row_ids.pack(file.number, 0), READ_STEP, one.error) for file, one in bad
+    ]
+    if good:
+        table = reader.table([one for _, one in good])
+        table = path_columns.added_to_each(table, [root.at(file.path).uri for file, _ in good])
+        ids = np.array([row_ids.pack(file.number, 0) for file, _ in good], dtype=np.int64)
+        tables.insert(0, row_ids.with_own_columns(table, pa.array(ids)))
+    return concat(tables)

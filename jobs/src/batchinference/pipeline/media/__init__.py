@@ -1,0 +1,1 @@
+"""Images, audio and video, decoded and encoded. Each module needs a library of its own."""

@@ -1,0 +1,1 @@
+"""What rows become: files and tables."""

@@ -1,0 +1,113 @@
+"""Which rows and columns of a task go into which file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.spec.write import Write, WritePartitioned, WriteSized, WriteTable
+
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+MAX_VALUE = 200
+"""Bytes of a value that stays as it is."""
+MAX_SEGMENT = 255 - len("=~")
+SHORTENED, HASH_DIGITS = "~", 32
+_CUT_ESCAPE = re.compile("%.?$")
+_SCALARS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
+    *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The columns to write, those that become directories, and the most rows of a file."""
+
+    columns: tuple[str, ...] | None = None
+    partition_by: tuple[str, ...] = ()
+    rows_per_file: int | None = None
+
+    @classmethod
+    def of(cls, write: Write) -> Cut:
+        needed = write.columns_needed
+        by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
+        most = write.rows_per_file if isinstance(write, WriteSized) else None
+        if isinstance(write, WriteTable):  # which makes its partitions itself
+            needed, by = [*needed, *by] if needed else None, []
+        return cls(tuple(needed) if needed else None, tuple(by), most)
+
+    def written(self, columns: list[str]) -> list[str]:
+        """Which of a table's columns come into the files."""
+        chosen = self.columns or columns
+        return [name for name in chosen if name in columns and name not in self.partition_by]
+
+    def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The directory below the output (empty for the output itself), and the rows of a file."""
+        for directory, rows in self._partitions(self.chosen(table)):
+            size = self.rows_per_file or rows.num_rows
+            for start in range(0, rows.num_rows, size):
+                yield directory, rows.slice(start, size)
+
+    def chosen(self, table: pa.Table) -> pa.Table:
+        wanted = [*(self.columns or table.column_names), *self.partition_by]
+        for column in wanted:
+            if column not in table.column_names:
+                there = ", ".join(table.column_names)
+                raise JobFailure(f"write: there is no column '{column}', only {there}")
+        return table.select(list(dict.fromkeys(wanted)))
+
+    def _partitions(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        for directory, rows in partitions(table, self.partition_by):
+            yield directory, rows.drop_columns(list(self.partition_by))
+
+
+def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows that have the same values in some columns, and the directory that names those."""
+    if not columns:
+        yield "", table
+        return
+    directories = pa.array(_directories(table, columns))
+    for directory in pc.unique(directories):
+        yield directory.as_py(), table.filter(pc.equal(directories, directory))
+
+
+def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
+    """The directory of each row, as Hive names it."""
+    parts = []
+    for name in columns:
+        column = table.column(name)
+        if not any(is_scalar(column.type) for is_scalar in _SCALARS):
+            raise JobFailure(f"write.partitionBy: column '{name}' holds {column.type}, and a "
+                             "directory needs a plain value")  # fmt: skip
+        parts.append([_segment(name, value) for value in column.to_pylist()])
+    return ["/".join(row) for row in zip(*parts, strict=True)]
+
+
+def _segment(name: str, value: object) -> str:
+    """One directory. Of a long value it has the beginning and a hash, which no other value has:
+    file systems take 255 bytes."""
+    column, text = quote(name, safe=""), _value(value)
+    room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
+    if room < 1:
+        raise JobFailure(f"write.partitionBy: the name of column '{name}' is too long for a "
+                         "directory. Rename the column")  # fmt: skip
+    if len(text) > room:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+        text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
+    return f"{column}={text}"
+
+
+def _value(value: object) -> str:
+    return NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
+
+
+def value_text(value: object) -> str:
+    """Return the text of a partition value that is not null."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,80 @@
+"""A look into a written output."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import json
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.csv as pac
+
+from batchinference.pipeline.media.image_file import open_image
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.spec.write import (
+    Write,
+    WriteCsv,
+    WriteImages,
+    WriteNumpy,
+    WriteParquet,
+    WriteTable,
+    WriteWebdataset,
+)
+
+Row = dict[str, Any]
+
+
+def first_rows(write: Write, count: int) -> list[Row]:
+    """The first rows of an output, file by file in the order of their names; of a table any."""
+    if isinstance(write, WriteTable):
+        return table_for(write).first_rows(count)
+    output = Address(write.path, write.storage)
+    paths = sorted(info.path for info in output.data_files())
+    parts = [path for path in paths if not base_name(path).startswith(("_", "."))]
+    rows = itertools.chain.from_iterable(_rows(output.at(part), write) for part in parts)
+    return list(itertools.islice(rows, count))
+
+
+def _rows(part: Address, write: Write) -> Iterator[Row]:
+    if isinstance(write, WriteParquet):
+        with part.filesystem.open_input_file(part.path) as source:
+            yield from read_table(source).to_pylist()
+        return
+    content = part.read()
+    if part.path.endswith(".gz"):
+        content = gzip.decompress(content)
+    match write:
+        case WriteCsv():
+            options = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
+            yield from pac.read_csv(io.BytesIO(content), parse_options=options).to_pylist()
+        case WriteNumpy():
+            yield from _rows_of_arrays(content)
+        case WriteWebdataset():
+            yield from _rows_of_members(content)
+        case WriteImages():
+            with open_image(content) as image:
+                size = f"{image.width} x {image.height}, {image.mode}"
+            yield {"file": part.uri, "image": size}
+        case _:
+            yield from map(json.loads, content.split(b"\n")[:-1])
+
+
+def _rows_of_arrays(content: bytes) -> Iterator[Row]:
+    loaded = np.load(io.BytesIO(content), allow_pickle=False)
+    arrays = {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    for values in zip(*arrays.values(), strict=True):
+        yield {name: value.tolist() for name, value in zip(arrays, values, strict=True)}
+
+
+def _rows_of_members(content: bytes) -> Iterator[Row]:
+    """The names and sizes of the members of each row, without decoding them."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
+            sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
+            yield {"key": key, **sizes}

@@ -1,0 +1,109 @@
+"""One schema for all Parquet files of an output.
+
+A task knows the types of its own rows alone: a column in which none of them has a value has the
+type null there, one that none of them has is not there at all, and where all are whole numbers it
+does not know of the fractions elsewhere. Readers that go by their first file then fail, or leave
+the column out. So such files are written anew, before the output counts as complete.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.manifest_entry import Piece, WrittenFile
+from batchinference.pipeline.commit.missing_files import Retyped
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.arrow_files import parquet_schema, read_table
+from batchinference.pipeline.storage.location import Address
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """The files of a piece, which get columns of these types."""
+
+    attempt: Attempt
+    piece: Piece
+    types: pa.Schema
+    compression: str
+
+    def __call__(self) -> Piece:
+        """Returns the piece as it is then.
+
+        Raises BadOutput when another run has taken over the output."""
+        new = {field.name: str(field.type) for field in self.types}
+        columns = list((dict(self.piece.columns) | new).items())
+        data = [self._written(file.name, columns) for file in self.piece.data]
+        return replace(self.piece, data=data, columns=columns)
+
+    def _written(self, name: str, columns: list[tuple[str, str]]) -> WrittenFile:
+        file = self.attempt.layout.data / name
+        table = read_table(pa.BufferReader(file.read()))
+        ((_, content),) = ParquetWriter(self.compression).files(_typed(table, self.types))
+        new = WrittenFile.of(name, content)
+        Retyped(new, columns).put(self.attempt)
+        self.attempt.check_owner()
+        file.write(content)
+        return new
+
+
+def rewrites(attempt: Attempt, pieces: list[Piece], compression: str) -> dict[int, Rewrite]:
+    """What is to be written anew, by the number of the piece. Columns whose types have nothing in
+    common stay as they are."""
+    written = [piece for piece in pieces if piece.data]
+    uneven = _uneven([dict(piece.columns) for piece in written])
+    types = _types(attempt.layout.data, written, uneven)
+    found = {}
+    for number, piece in enumerate(pieces):
+        there = dict(piece.columns)
+        fields = [field for field in types if there.get(field.name) != str(field.type)]
+        if piece.data and fields:
+            found[number] = Rewrite(attempt, piece, pa.schema(fields), compression)
+    return found
+
+
+def _uneven(files: list[dict[str, str]]) -> set[str]:
+    """Columns that are not in all files, or of another type in some."""
+    names = {name for file in files for name in file}
+    return {name for name in names if len({file.get(name) for file in files}) > 1}
+
+
+def _types(place: Address, pieces: list[Piece], uneven: set[str]) -> pa.Schema:
+    """The type that holds all values of each of these columns, from one file of each kind."""
+    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
+    for piece in pieces:
+        new = [name for name, kind in piece.columns if kind not in kinds.get(name, {kind})]
+        if new:
+            schema = parquet_schema(pa.BufferReader((place / piece.data[0].name).read()))
+            there = dict(piece.columns)
+            for name in new:
+                kinds[name][there[name]] = schema.field(name)
+    common = (_common(list(fields.values())) for fields in kinds.values())
+    return pa.schema([field for field in common if field is not None])
+
+
+def _common(fields: list[pa.Field]) -> pa.Field | None:
+    """None where there is no such type."""
+    try:
+        (field,) = pa.unify_schemas(
+            [pa.schema([field]) for field in fields], promote_options="permissive"
+        )
+        for given in fields:
+            pa.nulls(0, given.type).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return None
+    return field
+
+
+def _typed(table: pa.Table, types: pa.Schema) -> pa.Table:
+    for field in types:
+        if field.name in table.column_names:
+            index = table.column_names.index(field.name)
+            with suppress(pa.ArrowInvalid):  # a whole number that has more digits than a float
+                table = table.set_column(index, field.name, table.column(index).cast(field.type))
+        else:
+            table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
+    return table

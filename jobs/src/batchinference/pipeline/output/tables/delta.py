@@ -1,0 +1,196 @@
+"""Delta Lake tables: tasks write Parquet files, the commit names them in one transaction."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.file_layout import Cut, partitions, value_text
+from batchinference.pipeline.output.tables.base import (
+    Fence,
+    Receipt,
+    Row,
+    aligned,
+    common_types,
+    expected_schema,
+    read_receipts,
+    receipt,
+    unified,
+    without_nulls,
+)
+from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.table_options import location, storage_options
+from batchinference.spec.write import WriteDelta
+
+
+class DeltaLakeTable:
+    def __init__(self, write: WriteDelta) -> None:
+        self._address = Address(write.path, write.storage)
+        self._append = write.mode == "append"
+        self._partition_by = list(write.partition_by or ())
+        self._expected: pa.Schema | None = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        existing = self._table()
+        if existing is not None:
+            self._check_partitions(list(existing.metadata().partition_columns))
+        if self._append and existing is not None:
+            self._expected = pa.schema(existing.schema().to_arrow())
+        else:
+            self._expected = expected_schema(common_types(plain(schema.empty_table())))
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        table = aligned(common_types(plain(table)), self._expected)
+        _check_types(expected_schema(table))
+        cut = Cut(partition_by=tuple(self._partition_by))
+        for directory, whole in partitions(cut.chosen(table), cut.partition_by):
+            values = _values(whole, self._partition_by)
+            rows = whole.drop_columns(self._partition_by)
+            ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
+            name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
+            self._address.inside(name).write(content)
+            action = {"path": name, "size": len(content), "rows": rows.num_rows}
+            yield receipt(expected_schema(table), **action, partitions=values)
+
+    def holds_rows(self) -> bool:
+        table = self._table()
+        return table is not None and table.count() > 0
+
+    def commits(self, mark: str) -> int:
+        table = self._table()
+        return 0 if table is None else _commits(table, mark)
+
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
+        found, table = read_receipts(receipts, lambda entry: [entry["path"]]), self._table()
+        # a commit made meanwhile that has one of these as well is a conflict
+        made = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
+        done = CommitProperties(app_transactions=made)
+        if table is None:
+            self._create(found, done, fence)
+        elif found and not self._append:
+            self._write(table, found, "overwrite", done, fence)
+        elif found:
+            self._write(table, found, "append", done, fence)
+        elif not self._append and not fence.is_passed(partial(_commits, table)):
+            fence.check()
+            table.delete(commit_properties=done)
+
+    def _create(self, found: list[Receipt], done: CommitProperties, fence: Fence) -> None:
+        if not found:
+            return
+        schema = unified([entry["schema"] for entry in found])
+        fence.check()
+        create_table_with_add_actions(  # which fails when there is one by now
+            location(self._address),
+            Schema.from_arrow(schema),
+            [_action(entry) for entry in found],
+            partition_by=self._partition_by or None,
+            storage_options=storage_options(self._address),
+            commit_properties=done,
+        )
+
+    def _write(
+        self,
+        table: DeltaTable,
+        found: list[Receipt],
+        mode: Literal["append", "overwrite"],
+        done: CommitProperties,
+        fence: Fence,
+    ) -> None:
+        schema = unified([entry["schema"] for entry in found])
+        if mode == "append":
+            schema = self._widen(table, schema)
+        if fence.is_passed(partial(_commits, table)):
+            return
+        actions = [_action(entry) for entry in found]
+        fence.check()
+        table.create_write_transaction(
+            [*actions],
+            mode,
+            Schema.from_arrow(schema),
+            partition_by=self._partition_by or None,
+            commit_properties=done,
+        )
+
+    def first_rows(self, count: int) -> list[Row]:
+        table = self._table()
+        if table is None:
+            return []
+        return list(checked(table.to_pyarrow_dataset().head(count)).to_pylist())
+
+    def _table(self) -> DeltaTable | None:
+        if not (self._address / "_delta_log").files():
+            return None
+        options = storage_options(self._address)
+        return DeltaTable(location(self._address), storage_options=options)
+
+    def _check_partitions(self, existing: list[str]) -> None:
+        if self._partition_by and self._partition_by != existing:
+            raise BadOutput(
+                f"write.partitionBy: the table at '{self._address.uri}' is partitioned by "
+                f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
+            )
+        self._partition_by = existing
+
+    def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
+        """Add the columns that the table lacks; the schema of both."""
+        before = pa.schema(table.schema().to_arrow())
+        whole = unified([before, schema])
+        if new := [field for field in whole if field.name not in before.names]:
+            table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
+            table.update_incremental()
+        return whole
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise BadOutput for a column of a type that Delta lacks, such as a time of day."""
+    for field in schema:
+        try:
+            Schema.from_arrow(pa.schema([field]))
+        except Exception:  # noqa: BLE001 - it raises no other
+            raise BadOutput(
+                f"write: column '{field.name}' is {field.type}, which Delta does not have: make it "
+                "text in a step, or leave it out of write.columns"
+            ) from None
+
+
+def _commits(table: DeltaTable, mark: str) -> int:
+    return int(table.transaction_version(_application(mark)) is not None)
+
+
+def _application(mark: str) -> str:
+    return f"batchinference-{mark}"
+
+
+def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
+    """The values of the partition columns, which all rows share; a directory may have a part of a
+    long one only. Raises BadOutput for an empty one, which Delta's protocol takes for null."""
+    values: dict[str, str | None] = {}
+    for name in names:
+        value = rows.column(name)[0].as_py()
+        text = None if value is None else value_text(value)
+        if text == "":
+            raise BadOutput(
+                f"write.partitionBy: column '{name}' has an empty text, which Delta reads "
+                "as null: give such rows another text in a step, or partition by other columns"
+            )
+        values[name] = text
+    return values
+
+
+def _action(entry: Receipt) -> AddAction:
+    stats = json.dumps({"numRecords": entry["rows"]})
+    now = int(time.time() * 1000)
+    return AddAction(entry["path"], entry["size"], entry["partitions"], now, True, stats)

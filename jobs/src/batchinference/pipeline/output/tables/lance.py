@@ -1,0 +1,155 @@
+"""Lance datasets: tasks write fragments, the commit adds them as one version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+import lance
+import pyarrow as pa
+from lance.commit import CommitConflictError
+from lance.fragment import FragmentMetadata, write_fragments
+from ray.data.extensions import get_arrow_extension_tensor_types
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.tables.base import (
+    MARK,
+    SERIES,
+    Fence,
+    Receipt,
+    Row,
+    aligned,
+    expected_schema,
+    read_receipts,
+    receipt,
+    unified,
+)
+from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.table_options import location, storage_options
+from batchinference.spec.write import WriteLance
+
+
+class LanceTable:
+    def __init__(self, write: WriteLance) -> None:
+        self._address = Address(write.path, write.storage)
+        self._append = write.mode == "append"
+        self._expected: pa.Schema | None = None
+        self._exists = False
+
+    def begin(self, schema: pa.Schema) -> None:
+        dataset = self._dataset()
+        self._exists = dataset is not None
+        if self._append and dataset is not None:
+            self._expected = dataset.schema
+        else:
+            self._expected = expected_schema(_with_vectors(schema.empty_table()))
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        table = aligned(_with_vectors(table), self._expected)
+        mode = "append" if self._append else "overwrite"
+        fragments = write_fragments(
+            table,
+            location(self._address),
+            schema=table.schema,
+            mode=mode if self._exists else "create",
+            storage_options=storage_options(self._address),
+        )
+        yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])
+
+    def holds_rows(self) -> bool:
+        dataset = self._dataset()
+        return dataset is not None and dataset.count_rows() > 0
+
+    def commits(self, mark: str) -> int:
+        dataset = self._dataset()
+        return 0 if dataset is None else _commits(dataset, mark)
+
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
+        found = read_receipts(receipts, _paths)
+        fence.put(lambda: self._commit(found, fence), (CommitConflictError,))
+
+    def _commit(self, found: list[Receipt], fence: Fence) -> None:
+        dataset = self._dataset()
+        if dataset is not None and fence.is_passed(partial(_commits, dataset)):
+            return
+        operation = self._operation(found, dataset)
+        if operation is None:
+            return
+        version = 0 if dataset is None else dataset.version
+        fence.check()
+        lance.LanceDataset.commit(
+            location(self._address),
+            lance.Transaction(version, operation, transaction_properties=fence.marks),
+            storage_options=storage_options(self._address),
+            max_retries=0,  # a conflict asks for another look; rows that are added make none
+        )
+
+    def _operation(
+        self, found: list[Receipt], dataset: lance.LanceDataset | None
+    ) -> lance.LanceOperation.BaseOperation | None:
+        """What is to be done; None for nothing."""
+        if not found:
+            if dataset is None or self._append:
+                return None
+            return lance.LanceOperation.Overwrite(dataset.schema, [])
+        schema = _one([entry["schema"] for entry in found])
+        fragments = [
+            FragmentMetadata.from_json(json.dumps(fragment))
+            for entry in found
+            for fragment in entry["fragments"]
+        ]
+        if self._append and dataset is not None:
+            return lance.LanceOperation.Append(fragments)
+        return lance.LanceOperation.Overwrite(schema, fragments)
+
+    def first_rows(self, count: int) -> list[Row]:
+        dataset = self._dataset()
+        return [] if dataset is None else list(checked(dataset.to_table(limit=count)).to_pylist())
+
+    def _dataset(self) -> lance.LanceDataset | None:
+        if not (self._address / "_versions").files():
+            return None
+        options = storage_options(self._address)
+        return lance.dataset(location(self._address), storage_options=options)
+
+
+def _paths(entry: Receipt) -> list[str]:
+    return [file["path"] for fragment in entry["fragments"] for file in fragment["files"]]
+
+
+def _commits(dataset: lance.LanceDataset, mark: str) -> int:
+    made = (entry for entry in dataset.get_transactions(dataset.version) if entry)
+    found = (entry.transaction_properties or {} for entry in made)
+    return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
+
+
+def _one(schemas: list[pa.Schema]) -> pa.Schema:
+    """The schema of all rows. In fragments that are written apart, columns are told by their
+    number alone, so that any difference would mix them up."""
+    whole = unified(schemas)
+    if any(not schema.remove_metadata().equals(whole) for schema in schemas):
+        raise BadOutput(
+            f"write: the rows do not all have the columns {', '.join(whole.names)} with the same "
+            "types, which Lance needs: end the steps with selectColumns, and give null columns a "
+            "type"
+        )
+    return whole
+
+
+def _with_vectors(table: pa.Table) -> pa.Table:
+    """The table with tensors as lists, those of one dimension and size as lists of fixed size."""
+    lists = plain(table)
+    fields = [
+        field.with_type(pa.list_(field.type.value_type, size)) if size else field
+        for field, size in zip(lists.schema, map(_size, table.schema), strict=True)
+    ]
+    return lists.cast(pa.schema(fields))
+
+
+def _size(field: pa.Field) -> int:
+    shape = getattr(field.type, "shape", None)
+    is_tensor = isinstance(field.type, get_arrow_extension_tensor_types())
+    return shape[0] if is_tensor and shape and len(shape) == 1 else 0

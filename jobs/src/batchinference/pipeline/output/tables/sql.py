@@ -1,0 +1,173 @@
+"""Tables of databases: tasks stage Parquet files, the commit inserts their rows in one
+transaction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from batchinference.pipeline.errors import BadOutput, without_secrets
+from batchinference.pipeline.output.tables.base import Fence, Row, unified
+from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.output.writers.json import to_json
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.write import WriteSql
+
+MARKS = "batchinference_commits"
+"""The table beside the user's that has a row for each commit, made in the same transaction."""
+INSERT_ROWS = 1000
+
+
+class SqlTable:
+    def __init__(self, write: WriteSql) -> None:
+        self._write = write
+        schema, _, self._name = write.table.rpartition(".")
+        self._schema = schema or None
+
+    def begin(self, schema: pa.Schema) -> None:
+        engine = self._engine()
+        if not self._exists(engine):
+            return
+        there = self._existing(engine).columns.keys()
+        if missing := [name for name in schema.names if name not in there]:
+            raise BadOutput(
+                f"write.table '{self._write.table}' has no column '{missing[0]}', only "
+                f"{', '.join(there)}: choose others in write.columns"
+            )
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        yield from ParquetWriter("zstd").files(plain(table))
+
+    def holds_rows(self) -> bool:
+        return bool(self.first_rows(1))
+
+    def commits(self, mark: str) -> int:
+        with self._engine().connect() as connection:
+            marks = self._marks()
+            if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
+                return 0
+            wanted = sa.select(marks).where(marks.c.mark == mark)
+            return len(connection.execute(wanted).all())
+
+    def commit(self, receipts: list[Address], fence: Fence) -> None:
+        engine, marks = self._engine(), self._marks()
+        schema = unified([_schema(address) for address in receipts]) if receipts else pa.schema([])
+        existed = self._exists(engine)
+        if not existed and not receipts:
+            return
+        if self._was_committed(fence):
+            return
+        table = self._existing(engine) if existed else self._new(schema)
+        fence.check()
+        try:
+            # before the transaction, which some databases would end here
+            table.metadata.create_all(engine)
+            marks.create(engine, checkfirst=True)
+            with engine.begin() as connection:
+                # of a series there is one: its key is unique
+                for mark in (fence.series, fence.mark):
+                    connection.execute(sa.insert(marks).values(mark=mark))
+                if self._write.mode == "overwrite":
+                    connection.execute(sa.delete(table))
+                for rows in _batches(receipts):
+                    connection.execute(sa.insert(table), rows)
+        except Exception as error:  # noqa: BLE001 - drivers raise what they like
+            if self._was_committed(fence):
+                return
+            if not existed and not self.first_rows(1):
+                table.drop(engine, checkfirst=True)
+            raise BadOutput(
+                f"write.table '{self._write.table}' did not take the rows: {_in_short(error)}"
+            ) from None
+
+    def _was_committed(self, fence: Fence) -> bool:
+        """Whether only the answer to the commit was lost. Raises BadOutput when another attempt has
+        made one."""
+        try:
+            found = {mark: self.commits(mark) for mark in (fence.mark, fence.series)}
+        except (SQLAlchemyError, BadOutput):
+            return False
+        return fence.is_passed(found.__getitem__)
+
+    def first_rows(self, count: int) -> list[Row]:
+        engine = self._engine()
+        if not self._exists(engine):
+            return []
+        with engine.connect() as connection:
+            found = connection.execute(sa.select(self._existing(engine)).limit(count))
+            return [dict(row) for row in found.mappings()]
+
+    def _engine(self) -> sa.Engine:
+        url = self._write.url or os.environ.get(self._write.url_env or "")
+        if not url:
+            raise BadOutput(f"write.urlEnv: the variable {self._write.url_env} is not set")
+        try:
+            return sa.create_engine(url, json_serializer=to_json)
+        except ModuleNotFoundError as error:
+            raise BadOutput(f"write: the database needs {error.name}: install it") from None
+        except SQLAlchemyError:
+            raise BadOutput("write: the address of the database is none for SQLAlchemy") from None
+
+    def _exists(self, engine: sa.Engine) -> bool:
+        try:
+            return sa.inspect(engine).has_table(self._name, schema=self._schema)
+        except SQLAlchemyError as error:
+            raise BadOutput(f"write: the database cannot be used: {_in_short(error)}") from None
+
+    def _existing(self, engine: sa.Engine) -> sa.Table:
+        return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
+
+    def _new(self, schema: pa.Schema) -> sa.Table:
+        columns: list[Any] = [sa.Column(field.name, _type(field.type)) for field in schema]
+        return sa.Table(self._name, sa.MetaData(), *columns, schema=self._schema)
+
+    def _marks(self) -> sa.Table:
+        column = sa.Column("mark", sa.String(128), primary_key=True)
+        return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
+
+
+def _schema(address: Address) -> pa.Schema:
+    with address.filesystem.open_input_file(address.path) as source:
+        return parquet_schema(source)
+
+
+def _batches(receipts: list[Address]) -> Iterator[list[Row]]:
+    for address in receipts:
+        with address.filesystem.open_input_file(address.path) as source:
+            for batch in open_parquet(source).iter_batches(INSERT_ROWS):
+                yield batch.to_pylist()
+
+
+def _type(kind: pa.DataType) -> Any:
+    """The type of a new column."""
+    types = pa.types
+    if types.is_boolean(kind):
+        return sa.Boolean()
+    if types.is_integer(kind):
+        return sa.BigInteger()
+    if types.is_floating(kind):
+        return sa.Double()
+    if types.is_decimal(kind):
+        return sa.Numeric(kind.precision, kind.scale)
+    if types.is_timestamp(kind):
+        return sa.DateTime(timezone=kind.tz is not None)
+    if types.is_date(kind):
+        return sa.Date()
+    if types.is_time(kind):
+        return sa.Time()
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return sa.LargeBinary()
+    return sa.JSON(none_as_null=True) if types.is_nested(kind) else sa.Text()
+
+
+def _in_short(error: Exception) -> str:
+    """What the database says, without the statement and its values."""
+    cause = getattr(error, "orig", None) or error
+    return without_secrets(" ".join(str(cause).split())[:300])

@@ -1,0 +1,40 @@
+"""One module an output format: from a table to the bytes of files."""
+
+from __future__ import annotations
+
+from batchinference.pipeline.output.writers.base import Writer
+from batchinference.pipeline.output.writers.csv import CsvWriter
+from batchinference.pipeline.output.writers.images import ImageWriter
+from batchinference.pipeline.output.writers.json import JsonWriter
+from batchinference.pipeline.output.writers.numpy import NumpyWriter
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.output.writers.webdataset import WebdatasetWriter
+from batchinference.spec.write import (
+    WriteCsv,
+    WriteFiles,
+    WriteImages,
+    WriteJson,
+    WriteNumpy,
+    WriteParquet,
+    WriteWebdataset,
+)
+
+
+def writer_for(write: WriteFiles) -> Writer:
+    """The writer of a format, with its options."""
+    match write:
+        case WriteParquet():
+            return ParquetWriter(write.compression)
+        case WriteJson():
+            return JsonWriter(write.compression)
+        case WriteCsv():
+            return CsvWriter(write.compression, write.delimiter)
+        case WriteNumpy():
+            return NumpyWriter()
+        case WriteWebdataset():
+            return WebdatasetWriter(write.key_column)
+        case WriteImages():
+            return ImageWriter(write.column, write.file_format, write.name_column)
+
+
+__all__ = ["Writer", "writer_for"]

@@ -1,0 +1,42 @@
+"""Image files, one a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from batchinference.pipeline.media.encoding import encode
+from batchinference.pipeline.output.file_names import safe
+from batchinference.pipeline.output.writers.base import naming, values_of
+
+MAX_NAME = 100
+"""Bytes: a file system takes 255, and a part's name comes before."""
+_ENDINGS = {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}
+
+
+class ImageWriter:
+    def __init__(self, column: str, file_format: str, name_column: str | None) -> None:
+        self._column, self._format, self._name_column = column, file_format, name_column
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        images = values_of(table.column(self._column))
+        names = table.column(self._name_column).to_pylist() if self._name_column else None
+        for row, image in enumerate(images):
+            if image is not None:
+                name = file_name(names[row]) if names else ""
+                ending = (f"-{name}" if name else "") + _ENDINGS[self._format]
+                with naming(self._column):
+                    content = encode(image, self._format)
+                yield ending, content
+
+
+def file_name(value: object) -> str:
+    """The last part of a name or path, without its extension, of characters that are safe in any
+    file system, letters of any language among them; empty when nothing of it is left."""
+    if value is None:
+        return ""
+    last = re.split(r"[/\\]", str(value).rstrip("/\\"))[-1]
+    stem = last.rsplit(".", 1)[0] or last
+    return safe(stem).strip("_").encode()[:MAX_NAME].decode(errors="ignore")

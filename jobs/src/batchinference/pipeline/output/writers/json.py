@@ -1,0 +1,56 @@
+"""JSON Lines files.
+
+JSON has no NaN and no infinity: they become null.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.output.writers.base import plain
+
+
+class JsonWriter:
+    def __init__(self, compression: str) -> None:
+        self._gzip = compression == "gzip"
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        rows = plain(table).to_pylist()
+        content = "".join(to_json(row) + "\n" for row in rows).encode()
+        if self._gzip:
+            yield ".jsonl.gz", gzip.compress(content, mtime=0)
+        else:
+            yield ".jsonl", content
+
+
+def to_json(value: Any) -> str:
+    """A plain value in one line of JSON."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_other)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=_other)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list() | tuple():
+            return [_finite(element) for element in value]
+        case dict():
+            return {key: _finite(element) for key, element in value.items()}
+    return value
+
+
+def _other(value: Any) -> Any:
+    """What JSON has no form for: bytes as base64, dates and the like as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)

@@ -1,0 +1,95 @@
+"""Files of NumPy arrays. Nothing in them is pickled."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.writers.base import values_of
+
+NO_FORM = np.empty(0, dtype=object)
+"""Stands for what only pickling could hold."""
+
+
+_UNSAFE = re.compile(r"(^|[/\\])\.{0,2}[/\\]|^[A-Za-z]:[/\\]|[\x00-\x1f]")
+"""Names with an empty part, `.` or `..` before a slash, a drive, or control characters."""
+
+
+class NumpyWriter:
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        arrays = {name: _array(name, table.column(name)) for name in table.column_names}
+        if len(arrays) == 1:
+            yield ".npy", npy(*arrays.values())
+        else:
+            yield ".npz", _npz(arrays)
+
+
+def npy(array: np.ndarray) -> bytes:
+    """The file of an array."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _npz(arrays: dict[str, np.ndarray]) -> bytes:
+    # np.savez has no room for a column that is named as its own argument is
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            if _UNSAFE.search(name):
+                raise BadOutput(
+                    f"write: the column name {name!r} cannot be the name of an array: a program "
+                    "that unpacks the .npz file could write outside of its directory. Rename it "
+                    "with renameColumns, or choose others in write.columns"
+                )
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), npy(array))
+    return buffer.getvalue()
+
+
+def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
+    """A column whose first axis is the row. Raises BadOutput where NumPy has no plain type."""
+    try:
+        array = _stacked(column)
+    except ValueError:  # rows of several shapes
+        array = NO_FORM
+    if array.dtype.hasobject or array.dtype.kind == "S":
+        raise BadOutput(
+            f"write: column '{name}' ({column.type}) has no form as a NumPy array: that takes rows "
+            "of one shape and plain type, none of them null, and no text that ends in a NUL. "
+            "Choose others in write.columns"
+        )
+    return array
+
+
+def _stacked(column: pa.ChunkedArray) -> np.ndarray:
+    if pa.types.is_primitive(column.type):
+        if column.null_count and not pa.types.is_floating(column.type):
+            return NO_FORM
+        return np.asarray(column.to_numpy())
+    nulls, elements = column.null_count, column
+    while _is_list(elements.type):
+        elements = pc.list_flatten(elements)
+        nulls += elements.null_count
+    if nulls and _is_list(column.type):
+        return NO_FORM
+    kind = elements.type
+    if _is_text(kind) and pc.any(pc.ends_with(elements, pattern="\0")).as_py():
+        return NO_FORM
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return np.array(values_of(column), dtype=kind.to_pandas_dtype() if number else None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(kind) for is_kind in lists)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

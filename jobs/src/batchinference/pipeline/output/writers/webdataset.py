@@ -1,0 +1,132 @@
+"""Tar files in WebDataset's form: members that share a key are the columns of a row."""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.media.encoding import encode, is_pixels
+from batchinference.pipeline.output.file_names import safe
+from batchinference.pipeline.output.writers.base import naming, values_of
+from batchinference.pipeline.output.writers.json import to_json
+from batchinference.pipeline.output.writers.numpy import npy
+
+NOTHING = ("json", b"null")
+"""The member of a row without values: readers know a row by its members alone."""
+_UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
+Encode = Callable[[Any], bytes]
+
+
+def _text(value: Any) -> bytes:
+    return str(value).encode()
+
+
+_ENCODERS: dict[str, Encode] = {
+    "txt": _text,
+    "cls": _text,
+    "json": lambda value: to_json(_plain(value)).encode(),
+    "npy": lambda value: npy(np.asarray(value)),
+    "jpg": partial(encode, file_format="jpeg"),
+    "jpeg": partial(encode, file_format="jpeg"),
+    "png": partial(encode, file_format="png"),
+    "webp": partial(encode, file_format="webp"),
+}
+
+
+class WebdatasetWriter:
+    def __init__(self, key_column: str | None) -> None:
+        self._key_column = key_column
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        keys = _keys(table.column(self._key_column)) if self._key_column else _numbers(table)
+        columns = [name for name in table.column_names if name != self._key_column]
+        values = {name: values_of(table.column(name)) for name in columns}
+        members = _members(values)
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for row, key in enumerate(keys):
+                there = [name for name in members if values[name][row] is not None]
+                for name in there:
+                    member, encoded = members[name]
+                    value = values[name][row]
+                    with naming(name):
+                        content = value if isinstance(value, bytes) else encoded(value)
+                    _add(tar, f"{key}.{member}", content)
+                if not there:
+                    _add(tar, f"{key}.{NOTHING[0]}", NOTHING[1])
+        yield ".tar", buffer.getvalue()
+
+
+def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
+    """The members that columns with values become. Raises BadOutput where two would be one."""
+    members: dict[str, tuple[str, Encode]] = {}
+    taken: dict[str, str] = {}
+    for name, column in values.items():
+        if all(value is None for value in column):
+            continue
+        members[name] = member_of(name, column)
+        member = members[name][0].lower()  # as readers take it
+        if (other := taken.setdefault(member, name)) != name:
+            raise BadOutput(
+                f"write: columns {other!r} and {name!r} would both be members '.{member}': rename "
+                "one of them"
+            )
+    return members
+
+
+def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
+    """What follows the key in the names of a column's members, and how its values become bytes;
+    values that are bytes stay as they are."""
+    first = next((value for value in values if value is not None), None)
+    words = [_UNSAFE.sub("_", word) for word in column.split(".")]
+    if words[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
+        words.append(_extension(first))
+    return ".".join(words), _ENCODERS.get(words[-1].lower(), _text)
+
+
+def _extension(value: Any) -> str:
+    match value:
+        case np.ndarray():
+            return "png" if is_pixels(value) else "npy"
+        case str():
+            return "txt"
+        case int() if not isinstance(value, bool):
+            return "cls"
+    return "json"
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _numbers(table: pa.Table) -> list[str]:
+    return [f"{row:08d}" for row in range(table.num_rows)]
+
+
+def _keys(column: pa.ChunkedArray) -> list[str]:
+    """Keys without what would end them or lead out of a directory, each once: WebDataset takes
+    members that follow each other with one key for one row."""
+    taken: dict[str, int] = {}
+    keys = []
+    for row, value in enumerate(column.to_pylist()):
+        wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
+        while key in taken:
+            taken[wanted] += 1
+            key = f"{wanted}--{taken[wanted]}"
+        taken[key] = 1
+        keys.append(key)
+    return keys
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))

@@ -1,0 +1,169 @@
+"""A text or an image as the query, embedded as the job embedded its rows.
+
+It goes through the reader's options and the model of the job, and through no other of its steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
+from batchinference.pipeline.runtimes.device import device_of
+from batchinference.pipeline.search.index import Index
+from batchinference.pipeline.search.search import one_embedding
+from batchinference.pipeline.storage.location import Address
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
+from batchinference.spec.read import ImageOptions, ReadImages
+from batchinference.spec.steps import Step
+
+_TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
+_KEPT = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
+_LOADED = {
+    *("runtime", "source", "revision", "storage", "trust_source", "arch", "weights"),
+    *("factory", "factory_args", "url", "name", "api_key_env", "headers_from", "lora_path"),
+}
+"""Fields of models that say what is loaded, from where, and where requests and keys go."""
+QUERY = "query"
+"""The column that takes the query's text or image."""
+
+
+def named_model(index: Index) -> str:
+    """Return what is loaded and from where to embed a query, as JSON in ASCII."""
+    model = _step_of(index).model
+    how: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_defaults": True}
+    return json.dumps(model.model_dump(**how, include=_LOADED) if model else {})
+
+
+def of_text(index: Index, text: str) -> np.ndarray:
+    """The text's embedding, 1 x width."""
+    return _embed(step_for(index, "text"), pa.table({QUERY: [text]}))
+
+
+def of_image(index: Index, file: Address) -> np.ndarray:
+    """The embedding of the image in a file, 1 x width."""
+    return _embed(step_for(index, "image"), _image(index.spec, file))
+
+
+def step_for(index: Index, kind: str) -> Step:
+    """The job's step that made the embeddings, set to embed a `text` or an `image`.
+
+    Raises BadInput when there is no such step, or none that a query can go through alone.
+    """
+    step = _step_of(index)
+    made_of = _kind(index.spec, step.model) if step.model else None
+    if step.model is None or made_of is None:
+        raise BadInput(
+            f"step '{step.name}' made the embeddings in column '{index.column}' of more than a "
+            "text or an image: search with --row"
+        )
+    if made_of == kind:
+        _refuse_prepared(index, step)
+        inputs = dict.fromkeys(step.model.inputs, QUERY)
+        return step.model_copy(update={"model": step.model.model_copy(update={"inputs": inputs})})
+    return step.model_copy(update={"model": _other_side(step.model, made_of, kind)})
+
+
+def _kind(spec: BatchInferenceSpec, model: Model) -> str | None:
+    """Whether a model embeds texts or images; None for neither, or more."""
+    ((name, column), *others) = model.inputs.items()
+    if others:
+        return None
+    if name in ("text", "image"):
+        return name
+    if isinstance(spec.read, ReadImages) and column == "image":
+        return "image"
+    return "text" if model.runtime == "http" else None
+
+
+def _other_side(model: Model, made_of: str, kind: str) -> Model:
+    """The same model for the other kind of input, without what was meant for the job's own kind.
+
+    Raises BadInput when it has no other side.
+    """
+    other = {"inputs": {kind: QUERY}, "output": model.output}
+    kept = model.model_dump(include=_KEPT, by_alias=True, exclude_unset=True)
+    if isinstance(model, SentenceTransformersModel):
+        return SentenceTransformersModel.model_validate({**kept, **other})
+    if not isinstance(model, TransformersModel) or not _has_two_towers(model):
+        raise BadInput(
+            f"--{kind} needs a model of texts and images, such as CLIP, and the job's model takes "
+            f"one {made_of} a row"
+        )
+    return TransformersModel.model_validate({**kept, **other, "task": _TASKS[kind]})
+
+
+def _has_two_towers(model: TransformersModel) -> bool:
+    from transformers import AutoConfig
+
+    from batchinference.pipeline.runtimes.model_files import resolve
+    from batchinference.pipeline.runtimes.transformers.loading import NO_CODE
+
+    try:
+        source = resolve(model.source, model.revision, model.storage)
+        config = AutoConfig.from_pretrained(source, revision=model.revision, **NO_CODE)
+    except (OSError, ValueError) as error:
+        raise ModelLoad(f"the job's model cannot be loaded: {error}") from error
+    return hasattr(config, "text_config") and hasattr(config, "vision_config")
+
+
+def _step_of(index: Index) -> Step:
+    """The last step that made the column, which may have been renamed since."""
+    column = index.column
+    for step in reversed(index.spec.steps):
+        if step.model is not None and step.model.output == column:
+            return step
+        renamed = {new: old for old, new in (step.rename_columns or {}).items()}
+        column = renamed.get(column, column)
+    raise BadInput(
+        f"no model of the job made column '{index.column}', so that a query cannot be embedded "
+        "alike: search with --row"
+    )
+
+
+def _refuse_prepared(index: Index, embed: Step) -> None:
+    """Raise BadInput when what the model takes may itself come of a step: the query does not."""
+    given = set(embed.model.inputs.values()) if embed.model else set()
+    for step in index.spec.steps[: index.spec.steps.index(embed)]:
+        if step.python is not None or (step.model is not None and step.model.output in given):
+            raise BadInput(
+                f"step '{step.name}' prepares what step '{embed.name}' embeds, and a query does "
+                "not go through it: search with --row"
+            )
+
+
+def _image(spec: BatchInferenceSpec, file: Address) -> pa.Table:
+    from batchinference.pipeline.input.readers.base import BadRow
+    from batchinference.pipeline.input.readers.images import ImageReader
+
+    given = spec.read.options
+    options = given if isinstance(given, ImageOptions) else ImageOptions()
+    try:
+        (row,) = ImageReader(options).read(file)
+    except OSError as error:
+        raise BadInput(f"'{file.uri}' cannot be read: {error}") from error
+    if isinstance(row, BadRow):
+        raise BadInput(f"'{file.uri}' cannot be read as an image: {row.error}")
+    return row.rename_columns([QUERY])
+
+
+def _embed(step: Step, query: pa.Table) -> np.ndarray:
+    from batchinference.pipeline.output.writers.base import plain
+    from batchinference.pipeline.steps.base import Changed
+    from batchinference.pipeline.steps.model import ModelTransform
+
+    transform = ModelTransform(step, device_of(cpus=os.cpu_count() or 1, gpus=0))
+    try:
+        embedded = transform(query)
+    except JobFailure:
+        raise
+    except Exception as error:
+        raise JobFailure(f"the query cannot be embedded: {error}") from error
+    if isinstance(embedded, Changed):
+        raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
+    return one_embedding(plain(embedded.drop_columns(QUERY)).column(0), "the query")

@@ -1,0 +1,1 @@
+"""The job's report: notes of tasks, and the reports of several runs in one."""

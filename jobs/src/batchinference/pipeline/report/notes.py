@@ -1,0 +1,45 @@
+"""What the notes of the steps come to, for the report."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from batchinference.pipeline.commit.manifest import Manifest
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Tellings:
+    batch_sizes: dict[str, int]
+    """The smallest size that a replica of each step has come to."""
+    peak_bytes: int
+    """The most memory of a process."""
+    notes: list[str]
+    """In words, for people."""
+
+
+def told_by(manifests: Iterable[Manifest]) -> Tellings:
+    """What all notes of an attempt say."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    words: dict[str, None] = {}
+    peak = 0
+    for manifest in manifests:
+        for step, text in manifest.notes:
+            note = json.loads(text)
+            peak = max(peak, note.get("peak_bytes", 0))
+            if "batch_size" in note:
+                sizes[step].append(note["batch_size"])
+                words[_in_words(step, note)] = None
+    smallest = {step: min(found) for step, found in sorted(sizes.items())}
+    return Tellings(smallest, peak, list(words)[:SHOWN])
+
+
+def _in_words(step: str, note: dict[str, float]) -> str:
+    size = f"{note['batch_size']:g} rows a batch"
+    if "out_of_memory_at" in note:
+        return f"step '{step}': memory ran out with {note['out_of_memory_at']:g} rows, now {size}"
+    return f"step '{step}': {size} was the fastest, {note['rows_per_second']:g} rows/s"

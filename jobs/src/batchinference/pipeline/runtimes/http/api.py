@@ -1,0 +1,171 @@
+"""What is sent to each API, and what its answer holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from batchinference.pipeline.runtimes.http.errors import BadAnswer, RequestFailed
+from batchinference.pipeline.runtimes.prompts import (
+    data_uri,
+    fill,
+    messages_of,
+    plain,
+    text_of,
+)
+from batchinference.spec.models import HttpModel
+from batchinference.spec.models.prompts import places
+
+
+class Form(Protocol):
+    """The requests and answers of an API."""
+
+    def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The body for a row. Raises ValueError or TypeError for values that cannot be sent."""
+
+    def answer(self, response: Any) -> Any:
+        """The row's result. Raises RequestFailed where the response has none."""
+
+
+def form_of(model: HttpModel) -> Form:
+    return Json(model) if model.api == "json" else OpenAi(model)
+
+
+_RESULTS: dict[str, tuple[str, ...]] = {
+    "chat": ("choices", "0", "message", "content"),
+    "completions": ("choices", "0", "text"),
+    "embeddings": ("data", "0", "embedding"),
+}
+
+
+class OpenAi:
+    """Chat, completions and embeddings."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._model = model
+        self._path = _RESULTS[model.api]
+        self._convert = _numbers if model.api == "embeddings" else _text
+
+    def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        model = self._model
+        if model.api == "chat":
+            asked: dict[str, Any] = {"messages": messages_of(model, row)}
+        elif model.api == "completions":
+            asked = {"prompt": text_of(model, row)}
+        else:
+            asked = {"input": text_of(model, row)}
+        return {"model": model.name, **asked, **model.sampling}
+
+    def answer(self, response: Any) -> Any:
+        if not isinstance(response, dict) or not response.get(self._path[0]):
+            raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
+        return self._convert(_at(response, self._path))
+
+
+class Json:
+    """Any endpoint that takes and gives JSON."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._body, self._images = model.body, set(model.images)
+        self._path = tuple(model.result_path.split(".")) if model.result_path else ()
+        self._convert = _CONVERT[model.result_type]
+
+    def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        values = {
+            name: data_uri(value) if name in self._images else plain(value)
+            for name, value in row.items()
+        }
+        return {name: _filled(part, values) for name, part in self._body.items()}
+
+    def answer(self, response: Any) -> Any:
+        return self._convert(_at(response, self._path))
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    """A part of the body with a row's values in the places of its texts."""
+    if isinstance(part, dict):
+        return {name: _filled(child, values) for name, child in part.items()}
+    if isinstance(part, list):
+        return [_filled(child, values) for child in part]
+    if not isinstance(part, str):
+        return part
+    names = places(part)
+    return values[names[0]] if part == f"{{{''.join(names)}}}" else fill(part, values)
+
+
+def _at(response: Any, path: tuple[str, ...]) -> Any:
+    value = response
+    for word in path:
+        try:
+            value = value[int(word)] if isinstance(value, list) else value[word]
+        except (KeyError, IndexError, TypeError, ValueError):
+            where = ".".join(path)
+            raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise RequestFailed(f"the answer is no text: {_short(value)}")
+    if _shown(value) != value:
+        raise RequestFailed(f"the answer is no text of Unicode: {_short(value)}")
+    return value
+
+
+def _text_or_json(value: Any) -> str:
+    return _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestFailed(f"the answer is no number: {_short(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}") from None
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestFailed(f"the answer is no integer: {_short(value)}")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise RequestFailed(f"the answer is neither true nor false: {_short(value)}")
+    return value
+
+
+def _numbers(value: Any) -> np.ndarray:
+    """Lists of numbers, of one shape, as float32."""
+    try:
+        if isinstance(value, list):
+            return np.array(value, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise RequestFailed(f"the answer is no list of numbers of one shape: {_short(value)}")
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "text": _text_or_json,
+    "number": _number,
+    "integer": _integer,
+    "boolean": _boolean,
+    "numbers": _numbers,
+}
+
+
+def _short(value: Any) -> str:
+    text = _shown(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _shown(text: str) -> str:
+    """A text as UTF-8 can hold it, which has no halves of surrogate pairs; JSON does."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,133 @@
+"""One endpoint, asked over and over until it answers or is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.runtimes.http.api import Form
+from batchinference.pipeline.runtimes.http.credentials import Keys
+from batchinference.pipeline.runtimes.http.errors import (
+    BadAnswer,
+    NoAnswer,
+    RequestFailed,
+    TooFast,
+)
+from batchinference.pipeline.runtimes.http.rate_limiter import Pace
+from batchinference.pipeline.runtimes.http.retry_policy import Retries
+from batchinference.pipeline.storage.http_retry import (
+    FIRST_WAIT,
+    LONGEST_PAUSE,
+    asked_wait,
+    is_passing,
+)
+from batchinference.spec.models import HttpModel
+
+SHOWN = 300
+"""Characters of an answer that a message repeats."""
+MAX_ANSWER = 64 << 20
+"""Bytes of an answer: no model's is as long, and all requests in flight hold theirs at once."""
+_GATEWAY = {502, 503, 504}
+_MISTAKEN = {401, 404, 405, 407, 410}
+"""What is said to every row alike: no such key, path or model."""
+
+
+class Endpoint:
+    """Asks for one model. Use it in the event loop that it was made in."""
+
+    def __init__(self, model: HttpModel, keys: Keys, form: Form) -> None:
+        self._model, self._keys, self._form = model, keys, form
+        self._pace = Pace(model.requests_per_second)
+        self._retries = Retries(model.retries, self._pace)
+        self._slots = asyncio.Semaphore(model.concurrency)
+        self._session = aiohttp.ClientSession(
+            headers=keys.headers,
+            timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
+            connector=aiohttp.TCPConnector(limit=model.concurrency),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=True,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, body: dict[str, Any]) -> Any:
+        """The answer to a request.
+
+        Raises RequestFailed where the row cannot have one, ConnectionError where the endpoint is
+        down, and JobFailure where it would refuse every row.
+        """
+        return await self._retries.ask(partial(self._request, body))
+
+    async def _request(self, body: dict[str, Any]) -> Any:
+        async with self._slots:
+            await self._pace.wait()
+            try:
+                post = self._session.post(self._model.endpoint, json=body, allow_redirects=False)
+                async with post as response:
+                    content = await _content(response)
+            except TimeoutError:
+                seconds = self._model.timeout_seconds
+                raise NoAnswer(f"no answer within {seconds:g} seconds") from None
+            except (aiohttp.ClientError, OSError) as error:
+                words = self._keys.hide(f"{type(error).__name__}: {error}")
+                raise NoAnswer(f"the endpoint cannot be reached: {words}") from None
+        return self._read(response, content)
+
+    def _read(self, response: aiohttp.ClientResponse, content: bytearray) -> Any:
+        status = response.status
+        if HTTPStatus(200) <= status < HTTPStatus(300):
+            return self._answer(content)
+        said = self._keys.hide(content.decode(errors="replace"))
+        message = f"the endpoint answered {status}: {' '.join(said.split())[:SHOWN]}"
+        wait = asked_wait(response.headers)
+        if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
+            raise TooFast(message, _bearable(wait))
+        if is_passing(status):
+            says_nothing = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
+            raise (NoAnswer if says_nothing else BadAnswer)(message, wait or 0.0)
+        if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:
+            raise JobFailure(f"{message} ({self._model.endpoint})")
+        raise RequestFailed(message)
+
+    def _answer(self, content: bytearray) -> Any:
+        try:
+            return self._form.answer(json.loads(content))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise BadAnswer("the endpoint's answer is no JSON") from None
+        except (RequestFailed, BadAnswer) as error:
+            raise type(error)(self._keys.hide(str(error))) from None
+        except Exception as error:  # noqa: BLE001 - whatever it holds, only this row has no answer
+            words = self._keys.hide(f"{type(error).__name__}: {error}")
+            raise RequestFailed(f"the answer cannot be read: {words}") from None
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytearray:
+    """What was answered; of an error no more than its beginning. Raises RequestFailed where an
+    answer is too long."""
+    content = bytearray()
+    async for part in response.content.iter_any():
+        content += part
+        if len(content) > MAX_ANSWER:
+            response.close()
+            if response.ok:
+                raise RequestFailed(f"the answer is longer than {MAX_ANSWER >> 20} MiB")
+            break
+    return content
+
+
+def _bearable(wait: float | None) -> float:
+    if wait is None:
+        return FIRST_WAIT
+    if wait > LONGEST_PAUSE:
+        raise JobFailure(
+            f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the job again "
+            "when it is not"
+        )
+    return wait

@@ -1,0 +1,149 @@
+"""Where a model's files are: a path, an s3:// prefix, or an id of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from filelock import FileLock
+from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.storage.location import Address, is_inside
+from batchinference.pipeline.storage.retry import persistently
+from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.uris import is_local, local_path
+
+
+def cache_directory() -> Path:
+    """Where fetched models are kept: BATCHINFERENCE_CACHE, or below ~/.cache."""
+    chosen = os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference")
+    return Path(chosen).expanduser()
+
+
+def is_path(source: str) -> bool:
+    """Whether a source is meant as a local path and not as an id of the Hub."""
+    marked = source.startswith(("/", "./", "../", "~", "file://"))
+    return marked or (is_local(source) and Path(source).exists())
+
+
+def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
+    """A local path for a path or s3:// source; an id of the Hub as it is.
+
+    Raises ModelLoad for a `revision` of what is none of the Hub's.
+    """
+    if is_local(source) and not is_path(source):
+        return source
+    if revision is not None:
+        raise ModelLoad(f"'revision' is for models of the Hub, and '{source}' lies elsewhere")
+    return resolve_place(source, storage)
+
+
+def resolve_place(
+    source: str, storage: Storage = FROM_ENVIRONMENT, without: Sequence[str] = ()
+) -> str:
+    """A local path for a path or s3:// source. Raises ModelLoad when nothing is there.
+
+    What lies on S3 is fetched once a machine and shared by its replicas, but for files whose names
+    match a pattern of `without`.
+    """
+    if not is_local(source):
+        return str(_fetch(Address(source, storage), without))
+    path = Path(local_path(source)).expanduser()
+    if not path.exists():
+        raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}")
+    return str(path)
+
+
+def check(
+    source: str,
+    hub_files: Sequence[str] = (),
+    revision: str | None = None,
+    storage: Storage = FROM_ENVIRONMENT,
+) -> None:
+    """Raise ModelLoad when a model is plainly not there, without fetching or loading it.
+
+    A source may be the id of a model of the Hub where there are files that such a model has.
+    """
+    if not is_local(source):
+        if not Address(source, storage).exists():
+            raise ModelLoad(f"model '{source}' not found: nothing there")
+    elif is_path(source) or not hub_files:
+        resolve_place(source)
+    else:
+        _check_hub(source, hub_files, revision)
+
+
+def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
+    """Raise ModelLoad when the Hub has none of the files, in the words about the last one."""
+    problem: Exception | None = None
+    for file in files:
+        try:
+            hf_hub_download(model_id, file, revision=revision)
+            return
+        except (OSError, ValueError) as error:
+            problem = error
+    wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
+    raise ModelLoad(
+        f"model {wanted} not found: no such folder here, and {_told(model_id, problem)}"
+    ) from problem
+
+
+def _told(model_id: str, problem: Exception | None) -> str:
+    if constants.HF_HUB_OFFLINE and isinstance(problem, LocalEntryNotFoundError):
+        return (
+            f"{constants.HF_HUB_CACHE} does not hold it. The Hub is not asked, because "
+            f"HF_HUB_OFFLINE is set: put the model there with 'hf download {model_id}'"
+        )
+    first_line = str(problem).strip().partition("\n")[0]
+    return f"the Hub says: {type(problem).__name__}: {first_line}"
+
+
+def _fetch(source: Address, without: Sequence[str] = ()) -> Path:
+    files = [source.info()] if source.info().is_file else source.files(recursive=True)
+    files = [info for info in files if not any(fnmatch(info.path, one) for one in without)]
+    if not files:
+        raise ModelLoad(f"model '{source.uri}' not found: nothing there")
+    listing = [(info.path, info.size, str(info.mtime)) for info in sorted(files, key=_path)]
+    found = (source.scheme, source.storage.endpoint, listing)
+    name = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+    target = cache_directory() / "models" / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            _download(source, [path for path, _, _ in listing], target)
+    only = target / Path(source.path).name
+    return only if source.info().is_file else target
+
+
+def _path(info: object) -> str:
+    return str(getattr(info, "path", ""))
+
+
+def _download(source: Address, paths: list[str], target: Path) -> None:
+    """Into a folder of its own first, so that a broken-off download is never taken for a model."""
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for path in paths:
+        relative = path[len(source.path) :].lstrip("/") or Path(path).name
+        if not is_inside(relative):
+            raise ModelLoad(
+                f"model '{source.uri}': the object key '{path}' leads out of the model's folder. "
+                "Rename the object"
+            )
+        file = partial / relative
+        file.parent.mkdir(parents=True, exist_ok=True)
+        persistently(functools.partial(_copy, source, path, file))
+    partial.rename(target)
+
+
+def _copy(source: Address, path: str, file: Path) -> None:
+    opened = source.filesystem.open_input_stream(path, compression=None)
+    with opened as stream, file.open("wb") as out:
+        shutil.copyfileobj(stream, out, 8 << 20)

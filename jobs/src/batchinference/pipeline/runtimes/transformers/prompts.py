@@ -1,0 +1,138 @@
+"""Prompts as the tensors that `generate` takes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import transformers
+
+from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.runtimes.prompts import Message
+from batchinference.pipeline.runtimes.transformers.chat import (
+    Row,
+    images_of,
+    in_parts,
+    prompt_of,
+)
+from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.options import check_options, of_processor
+from batchinference.pipeline.runtimes.transformers.tokens import Tokens
+from batchinference.spec.models import TransformersModel
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows that are computed together, by their numbers: their tensors, and for each of them a key
+    that stands for all that it asks."""
+
+    rows: np.ndarray
+    tensors: Any
+    keys: list[str]
+
+
+class TextPrompts:
+    """Prompts of text alone."""
+
+    def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
+        self.tokenizer = source.processor(transformers.AutoTokenizer, padding_side=padding_side)
+        self._model = model
+        self._template = ChatTemplate(self.tokenizer, model)
+        # a prompt that is cut off would ask something else
+        self._tokens = Tokens(self.tokenizer, model, truncation=False)
+
+    def __call__(self, rows: list[Row]) -> Iterator[Asked]:
+        prompts = [prompt_of(self._model, row, chat=self._template.there) for row in rows]
+        texts = [self._template(prompt) for prompt in prompts]
+        # a chat template writes the special tokens itself
+        special = {"add_special_tokens": False} if isinstance(prompts[0], list) else {}
+        for numbers, tensors in self._tokens.batches(texts, **special):
+            yield Asked(numbers, tensors, [texts[number] for number in numbers])
+
+
+class ImagePrompts:
+    """Prompts of text and images."""
+
+    def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
+        self._options = dict(model.options)
+        self._processor = source.processor(
+            transformers.AutoProcessor, **take_loading(self._options)
+        )
+        check_options(self._options, of_processor(self._processor))
+        self.tokenizer = self._processor.tokenizer
+        self.tokenizer.padding_side = padding_side
+        self._model = model
+        self._template = ChatTemplate(self._processor, model)
+
+    def __call__(self, rows: list[Row]) -> Iterator[Asked]:
+        images = [images_of(self._model, row) for row in rows]
+        texts = [self._text(row, seen) for row, seen in zip(rows, images, strict=True)]
+        options = {"padding": True, **self._options}
+        if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
+            options["add_special_tokens"] = False
+        if self._model.images:
+            options["images"] = images
+        tensors = self._processor(text=texts, return_tensors="pt", **options)
+        keys = [_key(text, seen) for text, seen in zip(texts, images, strict=True)]
+        yield Asked(np.arange(len(rows)), tensors, keys)
+
+    def _text(self, row: Row, images: list[Any]) -> str:
+        prompt = prompt_of(self._model, row, images, chat=self._template.there)
+        return self._template(in_parts(prompt) if isinstance(prompt, list) else prompt)
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer or processor, where it has one.
+
+    Raises ModelLoad when the model has none and what is asked of it needs one.
+    """
+
+    def __init__(self, processor: Any, model: TransformersModel) -> None:
+        self._processor = processor
+        self._source = model.source
+        self.there = getattr(processor, "chat_template", None) is not None
+        for field in ("system", "messages"):
+            if getattr(model, field) and not self.there:
+                raise ModelLoad(f"'{field}': {self._missing()}: put all into 'prompt'")
+
+    def __call__(self, prompt: str | list[Message]) -> str:
+        """The text of a prompt. A text is that itself."""
+        if isinstance(prompt, str):
+            return prompt
+        if not self.there:
+            raise JobFailure(f"a list of messages was given, but {self._missing()}")
+        text: str = self._processor.apply_chat_template(
+            prompt, tokenize=False, add_generation_prompt=True
+        )
+        return text
+
+    def _missing(self) -> str:
+        return f"model '{self._source}' has no chat template"
+
+
+def check_room(tensors: Any, config: Any, sampling: Any) -> None:
+    """Raise ValueError when a prompt and what is to follow it take more positions than the model
+    has: on a GPU, a look-up beyond them would end the whole process. Positions that are computed,
+    and not looked up, may be exceeded."""
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
+    computed = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))
+    if config.is_encoder_decoder or computed or not positions or "attention_mask" not in tensors:
+        return
+    longest = int(tensors["attention_mask"].sum(dim=1).max())
+    new = sampling.max_new_tokens or 0
+    if longest + new > positions:
+        raise ValueError(
+            f"the prompt has {longest} tokens and sampling.max_new_tokens is {new}, but the model "
+            f"has {positions} positions for both together: shorten the prompt, or ask for less"
+        )
+
+
+def _key(text: str, images: list[Any]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for image in images:
+        digest.update(image.tobytes())
+    return digest.hexdigest()

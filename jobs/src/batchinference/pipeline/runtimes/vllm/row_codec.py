@@ -1,0 +1,113 @@
+"""Rows on their way through the processor: what each asks, and the row itself, sealed.
+
+The processor takes rows as dicts and gives back what its stages made of them, types and all. So a
+row travels as the bytes of its Arrow table, and comes out as it went in. A row that has nothing to
+ask - it failed before, was left out, or closes a file - carries the mark by which Ray's stages let
+rows pass that an error was found in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat, to_batch
+from batchinference.pipeline.runtimes.prompts import rows_of
+from batchinference.pipeline.runtimes.vllm.requests import Request, column_of, request_of
+from batchinference.pipeline.steps.columns import require, with_column
+from batchinference.pipeline.storage.arrow_files import read_stream
+from batchinference.plan.columns import OWN_PREFIX
+from batchinference.spec.models import VllmModel
+
+ROW = OWN_PREFIX + "row"
+REQUEST = OWN_PREFIX + "request"
+RESULT = OWN_PREFIX + "result"
+ERROR = "__inference_error__"
+"""Ray's column: no text for a row that goes well. Rows with a text pass the stages by."""
+PASSES = "has nothing to ask"
+SetAside = Callable[[int, int, Exception], pa.Table]
+"""Makes a bad row of an id, a share and an error; raises where none is tolerated."""
+
+
+class EngineError(Exception):
+    """What the engine said of a row."""
+
+
+def seal(step: str, model: VllmModel, table: pa.Table) -> pa.Table:
+    """Rows as they go into the processor: ROW, REQUEST (JSON) and ERROR."""
+    good, rest = row_ids.split(table)
+    sealed = [_sealed(good, _requests(step, model, good))]
+    if rest is not None:
+        sealed.append(_sealed(rest, [("", PASSES)] * rest.num_rows))
+    return pa.concat_tables(sealed)
+
+
+def _requests(step: str, model: VllmModel, good: pa.Table) -> list[tuple[str, str]]:
+    """The request of each row, or the error that it could not be made for."""
+    if good.num_rows == 0:
+        return []
+    require(step, list(model.inputs.values()), good)
+    columns = to_batch(good.select(sorted(set(model.inputs.values()))))
+    inputs = {name: columns[column] for name, column in model.inputs.items()}
+    return [_request(model, row) for row in rows_of(inputs)]
+
+
+def _request(model: VllmModel, row: Mapping[str, Any]) -> tuple[str, str]:
+    try:
+        return json.dumps(request_of(model, row)), ""
+    except Exception as error:  # noqa: BLE001 - whatever its values make impossible
+        return "", row_ids.describe(error)
+
+
+def _sealed(table: pa.Table, requests: list[tuple[str, str]]) -> pa.Table:
+    sealed = [_bytes(table.slice(number, 1)) for number in range(table.num_rows)]
+    texts = {
+        REQUEST: [request for request, _ in requests],
+        ERROR: [error for _, error in requests],
+    }
+    arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    return pa.table({ROW: pa.array(sealed, pa.binary()), **arrays})
+
+
+def unseal(table: pa.Table, model: VllmModel, set_aside: SetAside) -> pa.Table:
+    """Rows as they come out of the processor, with their results in the model's column."""
+    errors = table.column(ERROR).to_pylist()
+    originals = [read_stream(sealed) for sealed in table.column(ROW).to_pylist()]
+    well = [number for number, error in enumerate(errors) if not error]
+    results = [originals[number] for number in well]
+    if well:
+        column = column_of(model.task, table.column(RESULT).take(pa.array(well)))
+        results = [with_column(concat(results).combine_chunks(), model.output, column)]
+    for original, error in zip(originals, errors, strict=True):
+        if error:
+            results.append(_passed(original, error, set_aside))
+    return concat(results)
+
+
+def _passed(original: pa.Table, error: str, set_aside: SetAside) -> pa.Table:
+    if original.column(row_ids.STATE)[0].as_py() != row_ids.GOOD:
+        return original
+    shares = row_ids.shares_of(original)
+    share = row_ids.WHOLE if shares is None else int(shares[0])
+    return set_aside(int(row_ids.ids_of(original)[0]), share, EngineError(error))
+
+
+def opened(parameters: Request, row: dict[str, Any]) -> Request:
+    """The processor's preprocess: takes the request out of the row, which goes on without it.
+
+    Rows that ask nothing have the parameters as well: Ray puts rows together in Arrow structs, and
+    where one lacked them the whole numbers of all would become fractions.
+    """
+    return {**parameters, **json.loads(row.pop(REQUEST) or "{}")}
+
+
+def _bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

@@ -1,0 +1,42 @@
+"""Which columns of an output hold embeddings."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.storage.location import Address
+
+
+def is_embedding(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists of floating-point numbers."""
+    return _is_list(kind) and pa.types.is_floating(kind.value_type)
+
+
+def is_for_machines(kind: pa.DataType) -> bool:
+    """Whether a column holds embeddings or tensors, which tell a person nothing."""
+    return is_embedding(kind) or (_is_list(kind) and _is_list(kind.value_type))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(kind) for is_kind in lists)
+
+
+def embedding_column(output: Address, schema: pa.Schema, column: str | None) -> str:
+    """The column of embeddings that is meant: this one, or else the only one.
+
+    Raises BadInput that names those that there are.
+    """
+    there = [field.name for field in schema if is_embedding(field.type)]
+    named = ", ".join(there)
+    if not there:
+        columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise BadInput(f"'{output.uri}' holds no embeddings, which are lists of float16, float32 "
+                       f"or float64, not of whole numbers: its columns are {columns}")  # fmt: skip
+    if column is not None and column not in there:
+        kind = f"is {schema.field(column).type}" if column in schema.names else "is not there"
+        raise BadInput(f"column '{column}' of '{output.uri}' {kind}; embeddings are in {named}")
+    if column is None and len(there) > 1:
+        raise BadInput(f"'{output.uri}' holds embeddings in {named}: name one of these columns")
+    return column or there[0]

@@ -1,0 +1,214 @@
+"""A filter's tree as an expression of Arrow.
+
+Values and operators are Python's but for null, which follows SQL: what is computed of null is null,
+except `is None`, `and` and `or` where the other side decides, and `in` where the list names None.
+A division by zero gives null as well. A column that is null in a whole block has no type there: it
+is null like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from batchinference.pipeline.steps.filter_types import (
+    NULL,
+    Operand,
+    alike,
+    comparable,
+    computable,
+    constant,
+    listed,
+    wide,
+)
+from batchinference.spec.expression import column_of, is_column
+
+_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.And: operator.and_,
+    ast.Or: operator.or_,
+}
+_NUMBERS = (
+    *(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    *(pa.types.is_boolean, pa.types.is_null),
+)
+_FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
+    "lower": pc.utf8_lower,
+    "upper": pc.utf8_upper,
+    "abs": pc.abs,
+    "startswith": pc.starts_with,
+    "endswith": pc.ends_with,
+    "contains": pc.match_substring,
+    "matches": pc.match_substring_regex,
+}
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+
+
+def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    return pads.dataset(table).to_table(columns={"result": expression}).column("result")
+
+
+def to_arrow(tree: ast.expr, schema: pa.Schema) -> Operand:
+    """A filter's tree over columns of this schema. Raises NoSuchValue for a text that is no value
+    of the type it is compared with, and ValueError, TypeError or NotImplementedError where the
+    types do not fit."""
+    return _Translation(schema).of(tree).as_condition()
+
+
+class _Translation:
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._nothing = schema.empty_table()
+
+    def of(self, node: ast.expr) -> Operand:
+        match node:
+            case ast.Constant(value=value):
+                return constant(value)
+            case ast.Name(id=name):
+                return self._column(name)
+            case ast.Call():
+                return self._call(node)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self._apply(operator.invert, self.of(operand).as_condition())
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                # not negate, which makes of the unsigned 1 the largest number
+                return self._arithmetic(ast.Sub(), constant(0), self.of(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._arithmetic(op, self.of(left), self.of(right))
+            case ast.BoolOp(op=op, values=values):
+                return self._fold(op, [self.of(value) for value in values])
+            case ast.Compare(left=left, ops=ops, comparators=rights):
+                lefts = [left, *rights[:-1]]
+                pairs = zip(lefts, ops, rights, strict=True)
+                return self._fold(ast.And(), [self._comparison(*pair) for pair in pairs])
+        raise ValueError(f"'{ast.unparse(node)}' is not part of the filter language")
+
+    def _apply(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
+        """What a function makes of its operands: null of null."""
+        if any(operand.is_null for operand in operands):
+            return NULL
+        expression = function(*(operand.expression for operand in operands))
+        return Operand(expression, compute(expression, self._nothing).type)
+
+    def _apply_wide(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
+        try:
+            return self._apply(function, *operands)
+        except pa.ArrowInvalid:  # more digits than the decimals have
+            return self._apply(function, *map(wide, operands))
+
+    def _fold(self, op: ast.boolop, parts: list[Operand]) -> Operand:
+        result, *others = [part.as_condition() for part in parts]
+        for part in others:
+            result = self._apply(_OPERATORS[type(op)], result, part)
+        return result
+
+    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Operand:
+        value = self.of(left)
+        match op:
+            case ast.Is() | ast.IsNot():
+                missing = constant(True) if value.is_null else self._apply(pc.is_null, value)
+                return missing if isinstance(op, ast.Is) else self._apply(operator.invert, missing)
+            case ast.In() | ast.NotIn():
+                elements = right.elts if isinstance(right, ast.List | ast.Tuple) else []
+                values = [e.value for e in elements if isinstance(e, ast.Constant)]
+                found = self._is_in(value, values)
+                return found if isinstance(op, ast.In) else self._apply(operator.invert, found)
+        return self._compare(op, value, self.of(right))
+
+    def _compare(self, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
+        return self._apply_wide(_OPERATORS[type(op)], *comparable(left, right))
+
+    def _is_in(self, value: Operand, values: list[Any]) -> Operand:
+        """Null where the value is, as in any comparison, unless the list itself names None."""
+        if value.is_null:
+            return constant(True) if None in values else NULL
+        found = value.expression.isin(listed(values, value.kind))
+        if None not in values:
+            null = pc.scalar(pa.scalar(None, pa.bool_()))
+            found = pc.if_else(value.expression.is_valid(), found, null)
+        return Operand(found, pa.bool_())
+
+    def _arithmetic(self, op: ast.operator, left: Operand, right: Operand) -> Operand:
+        if isinstance(op, ast.Div | ast.Mod):
+            return self._division(op, left, right)
+        return self._apply_wide(_OPERATORS[type(op)], *computable(left, right))
+
+    def _division(self, op: ast.operator, left: Operand, right: Operand) -> Operand:
+        for side in (left, right):
+            if not any(is_number(side.kind) for is_number in _NUMBERS):
+                raise TypeError(f"{side.kind} is no number")
+        if left.is_null or right.is_null:
+            return NULL
+        if isinstance(op, ast.Mod) and left.whole and right.whole:
+            left, right = alike(left, right)
+        zero = pc.scalar(pa.scalar(None, right.kind))
+        is_zero = self._compare(ast.Eq(), right, constant(0)).expression
+        divisor = Operand(pc.if_else(is_zero, zero, right.expression), right.kind)
+        if isinstance(op, ast.Mod) and left.whole and right.whole:
+            return self._apply(_modulo, left, divisor)
+        sides = left.cast(pa.float64()), divisor.cast(pa.float64())
+        return self._apply(operator.truediv if isinstance(op, ast.Div) else _rest, *sides)
+
+    def _column(self, name: str) -> Operand:
+        """A column, of wide numbers: Arrow would compute with narrow ones until they overflow."""
+        kind = self._schema.field(name).type
+        column = Operand(pc.field(name), kind)
+        if pa.types.is_integer(kind) and kind.bit_width < 64:
+            return column.cast(pa.int64())
+        if pa.types.is_float16(kind):
+            return column.cast(pa.float32())
+        if pa.types.is_string_view(kind):
+            return column.cast(pa.large_string())
+        return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+
+    def _call(self, node: ast.Call) -> Operand:
+        if is_column(node):
+            return self._column(column_of(node))
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        value = self.of(node.args[0])
+        if name == "len":
+            return self._length(value)
+        constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
+        return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
+
+    def _length(self, value: Operand) -> Operand:
+        """Characters of a text, bytes of a binary, elements of a list, keys of a map."""
+        kind, length = value.kind, pc.utf8_length
+        if pa.types.is_map(kind):
+            pairs = pa.struct([kind.key_field, kind.item_field])
+            value, length = value.cast(pa.list_(pairs)), pc.list_value_length
+        if any(is_list(kind) for is_list in _LISTS):
+            length = pc.list_value_length
+        if any(is_binary(kind) for is_binary in _BINARIES):
+            length = pc.binary_length
+        result = self._apply(length, value)
+        return result if result.is_null else result.cast(pa.int64())
+
+
+def _modulo(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
+    """With the sign of the divisor, as in Python."""
+    return _remainder(_remainder(dividend, divisor) + divisor, divisor)
+
+
+def _remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
+    """With the sign of the dividend, as in C."""
+    return dividend - divisor * pc.divide_checked(dividend, divisor)
+
+
+def _rest(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
+    return dividend - divisor * pc.floor(dividend / divisor)

@@ -1,0 +1,156 @@
+"""Columns of what a step returns, and the rows whose values do not fit into them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import concat, joined_type, to_column
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.columns import with_column
+from batchinference.plan.columns import OWN_PREFIX
+
+Misfits = dict[int, Exception]
+"""What is wrong with a row, by its number."""
+_NO_COLUMN = (TypeError, ValueError)
+"""What `to_column` raises; ValueError where tensors stand beside other values."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The values that fit, in the order of their rows."""
+
+    values: pa.Array | pa.ChunkedArray
+    misfits: Misfits = field(default_factory=dict)
+
+    def without(self, misfits: Misfits) -> pa.Array | pa.ChunkedArray:
+        """Without the values of those rows too."""
+        if len(misfits) == len(self.misfits):
+            return self.values
+        count = len(self.values) + len(self.misfits)
+        there = [row not in misfits for row in range(count) if row not in self.misfits]
+        return self.values.filter(pa.array(there, pa.bool_()))
+
+
+class MadeColumns:
+    """Makes the columns of one batch after the other.
+
+    The type of a column is that of its first batch, and there the one that most rows have. It
+    becomes wider where a later value needs it, as integers become real numbers. A row whose value
+    has another type, or is none that Arrow knows, does not fit.
+    """
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self._types: dict[str, pa.DataType] = {}
+
+    def of(
+        self, values: Mapping[str, Any]
+    ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
+        """The columns, each without the rows that do not fit in one of them; none where no row is
+        left, for they would have no types. Raises JobFailure for what has no rows."""
+        columns = {name: self._column(name, given) for name, given in values.items()}
+        misfits: Misfits = {}
+        for column in columns.values():
+            misfits = column.misfits | misfits
+        left = {name: column.without(misfits) for name, column in columns.items()}
+        return {} if misfits and not any(map(len, left.values())) else left, misfits
+
+    def added(
+        self, batch: pa.Table, name: str, values: Any, failed: Mapping[int, Exception]
+    ) -> pa.Table | Changed:
+        """The batch with a column more. `values` are those of the rows that have not failed."""
+        well = [row for row in range(batch.num_rows) if row not in failed]
+        columns, misfits = self.of({name: values})
+        if not failed and not misfits:
+            return with_column(batch, name, columns[name])
+        fit = np.array([row for at, row in enumerate(well) if at not in misfits], dtype=np.int64)
+        errors = {**failed, **{well[at]: error for at, error in misfits.items()}}
+        if len(fit) == 0:
+            return Changed(pa.table({}), fit, errors)  # no rows, no types
+        return Changed(with_column(batch.take(fit), name, columns[name]), fit, errors)
+
+    def _column(self, name: str, values: Any) -> _Column:
+        try:
+            column = to_column(values)
+        except _NO_COLUMN as error:
+            if not _has_rows(values):
+                raise no_column(self._step, name, values, error) from error
+            return self._row_by_row(name, values)
+        kind = joined_type(self._types.get(name, pa.null()), column.type)
+        if kind is None:
+            return self._row_by_row(name, values)
+        self._types[name] = kind
+        return _Column(column)
+
+    def _row_by_row(self, name: str, values: Any) -> _Column:
+        alone: dict[int, pa.Array | pa.ChunkedArray] = {}
+        misfits: Misfits = {}
+        for row in range(len(values)):
+            try:
+                alone[row] = to_column(values[row : row + 1])
+            except _NO_COLUMN:
+                misfits[row] = TypeError(f"column '{name}': {_no_value(values[row])}")
+        kind = self._types.get(name) or _most_common(column.type for column in alone.values())
+        for row, column in list(alone.items()):
+            wider = joined_type(kind, column.type)
+            if wider is None:
+                words = f"column '{name}' is {kind}, and this row has {alone.pop(row).type}"
+                misfits[row] = TypeError(words)
+            kind = wider or kind
+        self._types[name] = kind
+        return _Column(_together(values, alone), misfits)
+
+
+def check_reserved(step: str, column: object) -> None:
+    """Raise JobFailure for a column by a name of the product's own."""
+    if str(column).startswith(OWN_PREFIX):
+        raise JobFailure(
+            f"step '{step}' returned a column '{column}': names that begin with {OWN_PREFIX} are "
+            "reserved"
+        )
+
+
+def no_column(step: str, column: str, values: Any, error: Exception) -> JobFailure:
+    return JobFailure(
+        f"step '{step}' returned a {type(values).__name__} in column '{column}' that is no column: "
+        f"{error}"
+    )
+
+
+def _has_rows(values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        return values.ndim > 0
+    return isinstance(values, Sequence) and not isinstance(values, str | bytes)
+
+
+def _no_value(value: Any) -> str:
+    """Why Arrow does not take a value."""
+    words = f"a value of type {type(value).__name__} that Arrow cannot hold"
+    try:
+        pa.array([value])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        return f"{words}: {error}"
+    return words
+
+
+def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
+    """The first of those that are there most often."""
+    counts = Counter(kind for kind in kinds if not pa.types.is_null(kind))
+    return max(counts, key=lambda kind: counts[kind], default=pa.null())
+
+
+def _together(
+    values: Any, alone: Mapping[int, pa.Array | pa.ChunkedArray]
+) -> pa.Array | pa.ChunkedArray:
+    """One column of the rows that fit, which are there alone."""
+    try:
+        return to_column([values[row] for row in alone])
+    except _NO_COLUMN:  # None beside tensors, which only concat joins
+        return concat([pa.table({"column": column}) for column in alone.values()]).column(0)

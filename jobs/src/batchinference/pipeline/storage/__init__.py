@@ -1,0 +1,1 @@
+"""Where bytes are: locations, object stores, HTTP and retries. It knows nothing of jobs."""

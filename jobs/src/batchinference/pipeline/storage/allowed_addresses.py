@@ -1,0 +1,145 @@
+"""Which addresses in the input are fetched.
+
+Whoever writes the input chooses its addresses, but they are fetched with the job's network and
+credentials. By default they may lead to the public internet. Addresses of a manifest may also lead
+to its own bucket or directory. `allow` names other prefixes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from urllib.parse import unquote
+
+from urllib3.util import Url, parse_url
+
+from batchinference.pipeline.storage.http_deadline import (
+    TimedAdapter,
+    TimedHttp,
+    TimedHttps,
+    pools_of,
+)
+from batchinference.pipeline.storage.location import Address
+
+_PORTS = {"http": 80, "https": 443}
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NEVER = [
+    ipaddress.ip_network(network)
+    for network in (
+        *("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24"),  # of clouds, and relays
+        *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # all but 2000::/3
+    )
+]
+PRIVATE = "it leads to a private network"
+
+
+class Forbidden(Exception):
+    """An address that is not fetched."""
+
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__(f"{uri} is not fetched: {reason}")
+
+
+class Allowed:
+    """The prefixes of an option `allow`."""
+
+    def __init__(self, prefixes: Sequence[str] = ()) -> None:
+        self._prefixes = list(prefixes)
+
+    def __reduce__(self) -> tuple[type[Allowed], tuple[list[str]]]:
+        return Allowed, (self._prefixes,)
+
+    def has_url(self, url: str) -> bool:
+        """Return whether an http(s) URL has an allowed prefix: scheme, host, port and folder.
+
+        It is parsed as urllib3 does, which connects."""
+        wanted = parse_url(url)
+        return wanted.auth is None and any(
+            _origin(prefix) == _origin(wanted) and _is_below(wanted.path or "/", prefix.path or "/")
+            for prefix in map(parse_url, self._prefixes)
+        )
+
+    def check_stored(self, address: Address, manifest: Address) -> None:
+        """Raise Forbidden for an address in storage outside of the manifest's bucket or directory
+        and of all prefixes."""
+        real = _real(address)
+        if any(_is_below(real, folder) for folder in _own_folders(address, manifest)):
+            return
+        places = (Address(prefix, address.storage) for prefix in self._prefixes)
+        same = (place for place in places if place.scheme == address.scheme)
+        if not any(_is_below(real, _real(place)) for place in same):
+            raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
+
+
+def _own_folders(address: Address, manifest: Address) -> Iterator[str]:
+    """Yield the manifest's own bucket, or its directory with and without symbolic links. None if
+    the address is in another store."""
+    if address.local and manifest.local:
+        yield os.path.realpath(os.path.dirname(manifest.path))
+        yield os.path.dirname(_real(manifest))
+    elif not address.local and not manifest.local and manifest.in_store_of(address):
+        yield manifest.path.split("/", 1)[0]
+
+
+def _real(place: Address) -> str:
+    return os.path.realpath(place.path) if place.local else place.path
+
+
+def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme or "")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Return whether a path is in a folder, and is not led out of it by dots, escaped or not."""
+    parts = unquote(path).replace("\\", "/").split("/")
+    if {".", ".."} & set(parts):
+        return False
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the public internet: neither loopback, private,
+    link-local (metadata services), multicast nor reserved."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip in _NAT64:
+            return is_public(str(ipaddress.IPv4Address(ip.packed[-4:])))
+        if inner := ip.ipv4_mapped or ip.sixtofour:
+            return is_public(str(inner))
+    return ip.is_global and not ip.is_multicast and not any(ip in net for net in _NEVER)
+
+
+def check_public(host: str, port: int | None) -> None:
+    """Raise Forbidden if any address of a host is not public. Names that this machine does not know
+    are left to what connects, which may be a proxy."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return
+    if not all(is_public(str(info[4][0])) for info in found):
+        raise Forbidden(host, PRIVATE)
+
+
+class _PublicHttp(TimedHttp):
+    """Checks a host before it connects, and the other end once more: a name server may answer
+    differently the second time."""
+
+    def _new_conn(self) -> socket.socket:
+        check_public(self.host, self.port)
+        connected = super()._new_conn()
+        if not is_public(connected.getpeername()[0]):
+            connected.close()
+            raise Forbidden(self.host, PRIVATE)
+        return connected
+
+
+class _PublicHttps(_PublicHttp, TimedHttps):
+    """The same under TLS."""
+
+
+class PublicAdapter(TimedAdapter):
+    """Connects requests to the public internet only."""
+
+    pools = pools_of(_PublicHttp, _PublicHttps)

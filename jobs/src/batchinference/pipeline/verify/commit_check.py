@@ -1,0 +1,104 @@
+"""What was committed, and whether the files that are there hold it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from batchinference.pipeline.commit.layout import part_prefix
+from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.storage.location import base_name, raise_trouble
+from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.verify.error_rows import wrong_errors
+from batchinference.pipeline.verify.file_check import Checked, StoredFiles
+from batchinference.pipeline.verify.findings import Found, Kind, Spot
+from batchinference.pipeline.verify.jobs import Work
+from batchinference.pipeline.verify.row_counts import DAMAGE
+from batchinference.spec.write import WriteImages
+
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The files of an output that its pieces name. `data` is None of a table, which has none."""
+
+    work: Work
+    data: StoredFiles | None
+    errors: StoredFiles
+
+    @classmethod
+    def of(cls, work: Work, *, quick: bool) -> Commits:
+        layout, write = work.layout, work.spec.write
+        data = None if layout.is_table else StoredFiles.of_rows(layout, write, quick=quick)
+        return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
+
+    def check(self, pieces: Sequence[Piece]) -> Iterator[Found]:
+        """All that is wrong with these pieces and their files."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            if self.data is not None:
+                checked = pool.map(self.data.check, (f for piece in pieces for f in piece.data))
+                for piece in pieces:
+                    yield from self._of_data(piece, [*itertools.islice(checked, len(piece.data))])
+            for piece, found in zip(pieces, pool.map(self._of_errors, pieces), strict=True):
+                yield from found
+                yield from self._of_rows(piece)
+
+    def orphans(self, pieces: Sequence[Piece]) -> Iterator[Found]:
+        """Files of the same work that none of these pieces names."""
+        named = {file.name for piece in pieces for file in piece.files}
+        prefix = part_prefix(self.work.owner.key)
+        for stored in filter(None, (self.data, self.errors)):
+            for name in sorted(stored.sizes.keys() - named):
+                if base_name(name).startswith(prefix):
+                    yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
+
+    def _of_data(self, piece: Piece, checked: list[Checked]) -> Iterator[Found]:
+        found = [file.found for file in checked if file.found]
+        yield from found
+        counts = [file.rows for file in checked if file.rows is not None]
+        if isinstance(self.work.spec.write, WriteImages):
+            if len(checked) > piece.counts.written:
+                yield self._miscounted(piece, f"{len(checked)} files", piece.counts.written)
+        elif not found and len(counts) == len(checked) and sum(counts) != piece.counts.written:
+            yield self._miscounted(piece, f"{sum(counts)} rows", piece.counts.written)
+
+    def _of_errors(self, piece: Piece) -> list[Found]:
+        failed = piece.counts.failed
+        if piece.errors is None:
+            return [self._miscounted(piece, "no bad rows", failed)] if failed else []
+        checked, file = self.errors.check(piece.errors), self.errors.place / piece.errors.name
+        if checked.found:
+            return [checked.found]
+        found = []
+        if checked.rows != failed:
+            found.append(self._miscounted(piece, f"{checked.rows} bad rows", failed))
+        try:
+            wrong = persistently(lambda: wrong_errors(piece, file))
+        except DAMAGE as error:
+            raise_trouble(error)
+            return [(Kind.DAMAGED, Spot(file.uri, detail="it is no list of bad rows"), 1)]
+        return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
+
+    def _of_rows(self, piece: Piece) -> Iterator[Found]:
+        """Whether the counts of a piece fit the rows that it names."""
+        counts = piece.counts
+        named = sum(after - first for _, first, after in piece.ranges)
+        if named != counts.read:
+            yield self._miscounted(piece, f"{named} rows of the input", counts.read)
+        elif named > counts.written + counts.failed + counts.skipped:
+            yield self._miscounted(piece, "fewer rows than were read", counts.read)
+
+    def _miscounted(self, piece: Piece, there: str, committed: int) -> Found:
+        detail = f"{there}, and {committed} were committed"
+        return Kind.MISCOUNTED, Spot(self._name(piece), detail=detail), 1
+
+    def _name(self, piece: Piece) -> str:
+        """A file by which a piece is known: its first."""
+        if piece.data and self.data is not None:
+            return (self.data.place / piece.data[0].name).uri
+        if piece.errors:
+            return (self.errors.place / piece.errors.name).uri
+        return self.work.layout.state.uri

@@ -1,0 +1,125 @@
+"""Files of an output: whether they are there as they were committed, and their rows."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import WrittenFile
+from batchinference.pipeline.storage.location import Address, raise_trouble
+from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.verify.findings import Found, Kind, Spot
+from batchinference.pipeline.verify.row_counts import (
+    CHUNK_BYTES,
+    DAMAGE,
+    Streamed,
+    Told,
+    counted_by,
+    footer_rows,
+    told_by,
+)
+from batchinference.spec.write import Write
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A file that was looked at. `rows` is None where they were not counted."""
+
+    rows: int | None = None
+    found: Found | None = None
+
+
+@dataclass(frozen=True)
+class StoredFiles:
+    """The files of a directory, by name and size, and how rows are counted in them. With `quick`
+    no file is read as a whole."""
+
+    place: Address
+    sizes: dict[str, int]
+    told: Told | None
+    counted: Streamed | None
+    quick: bool
+
+    @classmethod
+    def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:
+        sizes = _sizes(layout.data, layout.data.visible_files())
+        return cls(layout.data, sizes, told_by(write), counted_by(write), quick)
+
+    @classmethod
+    def of_errors(cls, layout: Layout, *, quick: bool) -> StoredFiles:
+        sizes = _sizes(layout.errors, layout.errors.visible_files(but=layout.output))
+        return cls(layout.errors, sizes, footer_rows, None, quick)
+
+    def check(self, file: WrittenFile) -> Checked:
+        """Raises OSError when storage is away."""
+        address, there = self.place / file.name, self.sizes.get(file.name)
+        if there is None:
+            return _gone(address)
+        if there != file.bytes:
+            return _damaged(address, f"{there} bytes, and {file.bytes} were committed")
+        try:
+            return persistently(lambda: self._read(address, file.crc32))
+        except FileNotFoundError:
+            return _gone(address)
+        except DAMAGE as error:
+            raise_trouble(error)
+            return _damaged(address, f"its rows cannot be counted: {type(error).__name__}")
+
+    def _read(self, address: Address, crc32: int) -> Checked:
+        rows = None
+        if not self.quick:
+            found, rows = _summed(address, self.counted)
+            if found != crc32:
+                return _damaged(address, "its checksum is not the one that was committed")
+        return Checked(self.told(address) if self.told else rows)
+
+
+def _sizes(place: Address, files: list[pafs.FileInfo]) -> dict[str, int]:
+    return {place.below(info.path): info.size for info in files}
+
+
+class Summed(io.RawIOBase):
+    """Passes a file on as it is read, and sums it up."""
+
+    def __init__(self, source: pa.NativeFile) -> None:
+        super().__init__()
+        self._source = source
+        self.crc32 = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        size = int(self._source.readinto(buffer))
+        self.crc32 = zlib.crc32(memoryview(buffer)[:size], self.crc32)
+        return size
+
+
+def _summed(file: Address, counted: Streamed | None) -> tuple[int, int | None]:
+    """The checksum of a file, and its rows where they are counted: none in a damaged one."""
+    with file.filesystem.open_input_file(file.path) as opened:
+        summed = Summed(opened)
+        source = cast(BinaryIO, io.BufferedReader(summed, CHUNK_BYTES))
+        rows = None
+        try:
+            rows = counted(source) if counted else None
+        except DAMAGE as error:
+            raise_trouble(error)
+            rows = 0
+        while source.read(CHUNK_BYTES):
+            pass
+        return summed.crc32, rows
+
+
+def _gone(file: Address) -> Checked:
+    return Checked(found=(Kind.GONE, Spot(file.uri), 1))
+
+
+def _damaged(file: Address, detail: str) -> Checked:
+    return Checked(found=(Kind.DAMAGED, Spot(file.uri, detail=detail), 1))

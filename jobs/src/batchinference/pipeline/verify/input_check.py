@@ -1,0 +1,136 @@
+"""The rows of the input, counted again, and what has become of its files since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.planning import SAMPLED_FILES, sample
+from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.input.readers.base import Reader
+from batchinference.pipeline.input.readers.chunks import size_of
+from batchinference.pipeline.input.readers.url_list import ManifestReader
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.snapshot import stored_input
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.verify.accounted_rows import Sizes
+from batchinference.pipeline.verify.findings import Found, Kind, Spot
+from batchinference.pipeline.verify.jobs import Work
+from batchinference.spec.read import FileOptions, ReadFiles
+
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """`names` are those of the parts of the input. `counted` says how many of these were counted
+    again: of the others, the rows are those that the job has found."""
+
+    names: list[str]
+    sizes: Sizes
+    counted: int = 0
+    found: list[Found] = field(default_factory=list)
+
+    def name(self, part: int) -> str:
+        there = part < len(self.names)
+        return self.names[part] if there else f"part {part} of the input, which there is not"
+
+
+def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
+    """Count the rows of the input: with `quick` only where files tell them.
+
+    Raises BadOutput when it cannot be told what the input was, and BadInput or JobFailure when it
+    cannot be read."""
+    place = work.layout.input
+    frozen = stored_input(place, end.input, work.storage_of_input)
+    names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
+    ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
+    read = work.spec.read
+    if not isinstance(read, ReadFiles):  # which may yield others by now
+        return InputRows(names, Sizes(len(frozen), ends))
+    reader = reader_for(read)
+    found = _differences(frozen, read, reader)
+    if isinstance(reader, WholeFileReader):
+        return InputRows(names, Sizes(len(frozen), {}, 1), len(frozen), list(found.values()))
+    files = [file for file in frozen.files() if file.number not in found]
+    counted = dict(_counted(frozen, read, reader, files, ends, quick=quick))
+    sizes = Sizes(len(frozen), ends | counted)
+    return InputRows(names, sizes, len(counted), list(found.values()))
+
+
+def _differences(frozen: FrozenInput, read: ReadFiles, reader: Reader) -> dict[int, Found]:
+    """The files that are not as they were, by their numbers."""
+    there = _versions(_listed(frozen, read, reader))
+    found: dict[int, Found] = {}
+    for number, (uri, version) in enumerate(_versions(frozen).items()):
+        if uri not in there:
+            found[number] = (Kind.INPUT_GONE, Spot(uri), 1)
+        elif there[uri] != version:
+            sizes = f"{version[0]} bytes then, {there[uri][0]} now"
+            found[number] = (Kind.INPUT_CHANGED, Spot(uri, detail=sizes), 1)
+    return found
+
+
+def _listed(frozen: FrozenInput, read: ReadFiles, reader: Reader) -> FrozenInput | None:
+    """What there is of the input by now. None when nothing is."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    extensions = options.file_extensions or list(reader.extensions)
+    storage = frozen.root.storage
+    try:
+        return freeze_input(read.paths, extensions, storage, ignore_missing=True)
+    except BadInput:
+        if frozen.address(frozen.files()[0]).exists():
+            raise
+        return None
+
+
+def _versions(frozen: FrozenInput | None) -> dict[str, tuple[int, int | None]]:
+    """Size and time of change of each file."""
+    if frozen is None:
+        return {}
+    columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
+    return dict(zip(frozen.uris, zip(*columns, strict=True), strict=True))
+
+
+def _counted(
+    frozen: FrozenInput,
+    read: ReadFiles,
+    reader: Reader,
+    files: list[InputFile],
+    ends: Mapping[int, int],
+    *,
+    quick: bool,
+) -> Iterator[tuple[int, int]]:
+    """The rows of files by their numbers. What counts is what the job reads: so a file is read as
+    the job does it, a chunk at a time, unless it tells as many rows as the job has found (`ends`).
+    It tells others where it is damaged, for its rest is one bad row then."""
+    if not files or (quick and not reader.rows_exact):
+        return
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    samples = [frozen.address(file) for file in sample(files, SAMPLED_FILES)]
+    persistently(lambda: reader.prepare(samples))
+    rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
+    with ThreadPoolExecutor(THREADS) as pool:
+        counts = pool.map(lambda file: _rows_of(file, rows, ends.get(file.number)), files)
+        yield from zip((file.number for file in files), counts, strict=True)
+
+
+def _rows_of(file: InputFile, rows: FileRows, found: int | None) -> int:
+    if rows.reader.rows_exact:
+        address = rows.root.at(file.path)
+        there = persistently(lambda: rows.reader.rows_in(address, file.size)) or 0
+        told = there if file.rows is None else min(there, file.rows)
+        if told == found or found is None:
+            return told
+    if isinstance(rows.reader, ManifestReader):  # nobody may choose what verify fetches
+        return rows.reader.count_listed(rows.root.at(file.path))
+    return sum(size_of(chunk) for chunk in rows.chunks(file))

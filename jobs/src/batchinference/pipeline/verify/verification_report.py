@@ -1,0 +1,123 @@
+"""What a verification has found out, in a form for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import (
+    Counts,
+    Piece,
+    WrittenFile,
+    counts_of,
+)
+from batchinference.pipeline.verify.findings import MAX_SPOTS, Finding, Spot
+
+
+class Result(StrEnum):
+    PROVEN = "proven"
+    UNFINISHED = "unfinished"
+    NOT_PROVEN = "notProven"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Files that count, and what became of the rows that they stand for."""
+
+    counts: Counts = field(default_factory=Counts)
+    data: list[WrittenFile] = field(default_factory=list)
+    errors: list[WrittenFile] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Committed:
+        data = [file for piece in pieces for file in piece.data]
+        return cls(counts_of(pieces), data, [piece.errors for piece in pieces if piece.errors])
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in (*self.data, *self.errors))
+
+    def as_json(self) -> dict[str, Any]:
+        counts = {name: getattr(self.counts, name) for name in ("written", "failed", "skipped")}
+        files = {"dataFiles": len(self.data), "errorFiles": len(self.errors), "bytes": self.bytes}
+        return {**counts, **files}
+
+
+@dataclass(frozen=True)
+class Input:
+    """The files of an input, or the parts of another, and how many of them were counted again."""
+
+    files: int = 0
+    counted: int = 0
+
+
+@dataclass(frozen=True)
+class WorkProof:
+    """Of the work of one job. `rows` are those of the input, None where they are not known, and
+    `held` those of them that are in the output or among the errors. `missing` is what an unfinished
+    output lacks; `unproven` says in words what nothing here can tell. `layout` is None where not
+    even the work is known, and `names` are those of the files of its input."""
+
+    state: str
+    finished: bool = False
+    rows: int | None = None
+    held: int = 0
+    input: Input = field(default_factory=Input)
+    committed: Committed = field(default_factory=Committed)
+    missing: list[Spot] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    unproven: list[str] = field(default_factory=list)
+    layout: Layout | None = None
+    names: Sequence[str] = ()
+
+    @property
+    def key(self) -> str:
+        return self.layout.key if self.layout else ""
+
+    @property
+    def result(self) -> Result:
+        if self.findings:
+            return Result.NOT_PROVEN
+        return Result.PROVEN if self.finished else Result.UNFINISHED
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "result": self.result.value,
+            "finished": self.finished,
+            "rows": self.rows,
+            "held": self.held,
+            "inputFiles": self.input.files,
+            "inputFilesCounted": self.input.counted,
+            "committed": self.committed.as_json(),
+            "missing": [spot.as_json() for spot in self.missing[:MAX_SPOTS]],
+            "findings": [finding.as_json() for finding in self.findings],
+            "unproven": self.unproven,
+        }
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Of an output: of each job that has written to it, and of all files together."""
+
+    output: str
+    works: list[WorkProof]
+    findings: list[Finding]
+
+    @property
+    def result(self) -> Result:
+        results = {work.result for work in self.works}
+        if self.findings or Result.NOT_PROVEN in results:
+            return Result.NOT_PROVEN
+        return Result.UNFINISHED if Result.UNFINISHED in results else Result.PROVEN
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "output": self.output,
+            "result": self.result.value,
+            "jobs": [work.as_json() for work in self.works],
+            "findings": [finding.as_json() for finding in self.findings],
+        }

@@ -264,16 +264,16 @@ READS = {
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "pipeline/arrow_files.py": "the check itself",
-    "pipeline/dataset.py": "unpickles what the driver has pickled",
-    "pipeline/readers/parquet.py": "checks the columns that are wanted",
+    "pipeline/storage/arrow_files.py": "the check itself",
+    "pipeline/execution/executor.py": "unpickles what the driver has pickled",
+    "pipeline/input/readers/parquet.py": "checks the columns that are wanted",
     "pipeline/search/index.py": "checks the schema with which all is read",
-    "pipeline/steps/expressions.py": "reads from a table in memory",
-    "pipeline/tables/delta.py": "checks the first rows; all else is metadata",
-    "pipeline/tables/iceberg.py": "checks each scan; all else is metadata",
-    "pipeline/tables/lance.py": "checks the first rows; all else is metadata",
-    "pipeline/table_sources/lance.py": "only metadata; TableInput checks what tasks read",
-    "pipeline/table_sources/huggingface.py": "TableInput checks what tasks read",
+    "pipeline/steps/filter_expression.py": "reads from a table in memory",
+    "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
+    "pipeline/output/tables/iceberg.py": "checks each scan; all else is metadata",
+    "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",
+    "pipeline/input/sources/lance.py": "only metadata; TableInput checks what tasks read",
+    "pipeline/input/sources/huggingface.py": "TableInput checks what tasks read",
 }
 
 

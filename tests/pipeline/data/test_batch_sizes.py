@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline import row_ids
+from batchinference.pipeline.error_attribution import is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize, is_out_of_memory
+from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.storage.location import Address
 from batchinference.spec.steps import Step

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from batchinference.pipeline.arrow import with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
-from batchinference.pipeline.steps.columns import with_column
 from batchinference.spec.steps import Step
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"], "path": ["s3://in/cats/1.png", "/data/dogs/2.png"]})

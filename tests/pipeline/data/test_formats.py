@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.input.readers import READERS
-from batchinference.pipeline.output.writers.base import plain
 from support.inputs.formats import CASES, Case
 from support.inputs.read_files import open_input, read_files
 from support.jobs.on_ray import without_order
@@ -51,7 +51,7 @@ def test_rows_equal_those_written(case: Case, place: Place, tmp_path: Path) -> N
     opened = open_input(case.format, place(written), **case.options)
     outcome = opened.read()
     assert outcome.bad == {}
-    assert without_order(plain(outcome.table).to_pylist()) == without_order(expected)
+    assert without_order(tensors_to_lists(outcome.table).to_pylist()) == without_order(expected)
     each = opened.given.rows_each
     counted = sum(outcome.ends.values()) if each is None else each * len(opened.given)
     assert counted == len(expected)

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.row_set import Gap, Gaps
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.input.readers.chunks import size_of, within
+from batchinference.pipeline.row_ids import Gap, Gaps
 from batchinference.pipeline.storage.location import Address
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input

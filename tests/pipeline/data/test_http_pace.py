@@ -27,7 +27,7 @@ from batchinference.pipeline.storage.http_retry import (
     LONGEST_WAIT,
     TryAgain,
     asked_wait,
-    is_passing,
+    is_transient_status,
     policy,
 )
 from support.documents.http_models import ask, chat
@@ -222,7 +222,7 @@ def test_retry_after_is_read_in_seconds_or_as_a_date(monkeypatch: pytest.MonkeyP
 
 
 def test_passing_errors_are_recognized() -> None:
-    passing = [status for status in range(100, 600) if is_passing(status)]
+    passing = [status for status in range(100, 600) if is_transient_status(status)]
     assert passing == [408, 409, 425, 429, *range(500, 600)]
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.error_attribution import Part, is_about_the_row, isolate
+from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
+from batchinference.pipeline.execution.error_isolation import Part, isolate
 from support.tiers import examples
 
 

@@ -9,15 +9,15 @@ import tomllib
 import numpy as np
 import pytest
 
-from batchinference.pipeline import libraries
+from batchinference.pipeline import imports
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
+from batchinference.pipeline.imports import FORMATS_EXTRA, missing, need
 from batchinference.pipeline.input.readers import READERS
-from batchinference.pipeline.libraries import FORMATS_EXTRA, missing, need
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.transformers.value_checks import _resampled
 from support.documents.pages import ROOT
 
-EXTRAS = {name: value for name, value in vars(libraries).items() if name.endswith("_EXTRA")}
+EXTRAS = {name: value for name, value in vars(imports).items() if name.endswith("_EXTRA")}
 
 
 def test_missing_package_error_has_the_install_command() -> None:
@@ -46,7 +46,7 @@ def test_extras_match_pyproject() -> None:
 def test_install_commands_are_in_one_module() -> None:
     files = (ROOT / "jobs/src").rglob("*.py")
     names = {file.name for file in files if re.search(r"pip install .*'", file.read_text())}
-    assert names == {"libraries.py"}
+    assert names == {"imports.py"}
 
 
 def test_runtimes_and_formats_name_their_packages() -> None:

@@ -297,7 +297,7 @@ class TestAdapters:
     def test_unreachable_storage_ends_the_job(
         self, folder: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retry, "is_passing", lambda error: False)
+        monkeypatch.setattr(retry, "is_transient", lambda error: False)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
         storage = {"endpoint": "http://127.0.0.1:1"}

@@ -6,8 +6,9 @@ import errno
 
 import pytest
 
+from batchinference.pipeline.error_attribution import is_transient
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.retry import ATTEMPTS, is_passing, persistently
+from batchinference.pipeline.storage.retry import ATTEMPTS, persistently
 
 TRANSIENT = [
     OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject operation"),
@@ -56,7 +57,7 @@ class Call:
 def test_temporary_errors_are_retried() -> None:
     for error in TRANSIENT:
         call = Call(error, ATTEMPTS - 1)
-        assert is_passing(error), error
+        assert is_transient(error), error
         assert persistently(call) == "done"
         assert call.calls == ATTEMPTS
 
@@ -64,7 +65,7 @@ def test_temporary_errors_are_retried() -> None:
 def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
     for error in PERMANENT:
         call = Call(error, 1)
-        assert not is_passing(error), error
+        assert not is_transient(error), error
         with pytest.raises(OSError) as raised:  # noqa: PT011 - the same object
             persistently(call)
         assert raised.value is error

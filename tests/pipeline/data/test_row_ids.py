@@ -19,7 +19,7 @@ from batchinference.pipeline.execution.source import RowSource
 from batchinference.pipeline.input.files import tasks_of
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.readers.binary import BinaryReader
-from batchinference.pipeline.input.whole_files import READ_STEP
+from batchinference.pipeline.row_ids import READ_STEP
 from support.inputs.read_files import Input, Outcome, data_of, open_input, own_columns
 from support.tiers import examples
 

@@ -16,7 +16,8 @@ from unittest.mock import patch
 import pyarrow.fs as pafs
 import pytest
 
-from batchinference.pipeline.errors import BadOutput, cause_of
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Address, base_name
 
 
@@ -134,7 +135,7 @@ def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     with patch("os.fsync", side_effect=full), pytest.raises(OSError, match="full") as caught:
         place.write(b"x")
-    failure = cause_of(caught.value)
+    failure = root_cause(caught.value)
     assert failure.reason == "BadOutput"
     words = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
     assert re.fullmatch(f"the disk of '{tmp_path}'{words}", failure.message)

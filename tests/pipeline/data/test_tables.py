@@ -22,9 +22,9 @@ from pyiceberg.catalog import load_catalog
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import is_complete
+from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.output.tables import Fence, reaching_table
 from batchinference.pipeline.output.tables.base import read_receipts, receipt
 from batchinference.pipeline.storage.location import Address
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
@@ -251,7 +251,7 @@ def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool,
             table_of(target.write(mode=mode)).commit(receipts, Fence("first", "series", pass_check))
 
     refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
-    with refused, reaching_table():
+    with refused, table_errors_as_bad_output():
         table_of(target.write(mode=mode)).commit(receipts, Fence("second", "series", commit_first))
     before = [9] if filled and mode == "append" else []
     assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)

@@ -19,10 +19,11 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import (
     concat,
     rows_of,
+    tensors_to_lists,
     to_batch,
     to_table,
+    values_of,
 )
-from batchinference.pipeline.output.writers.base import plain, values_of
 from support.tiers import examples
 
 SHAPES = {"vectors": (4,), "pixels": (2, 3, 3), "one number": (1,)}
@@ -82,7 +83,8 @@ def test_slices_hold_the_tensors_of_their_rows(shape: tuple[int, ...] | None, dt
             assert same(to_batch(part)["tensor"], expected)
             assert same(values_of(part.column("tensor")), expected)
             assert same([row["tensor"] for row in rows_of(part)], expected)
-            assert same(plain(part).column("tensor").to_pylist(), [e.tolist() for e in expected])
+            lists = tensors_to_lists(part).column("tensor").to_pylist()
+            assert same(lists, [e.tolist() for e in expected])
 
 
 @settings(max_examples=examples(100))

@@ -22,10 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.arrow import concat, to_column
+from batchinference.pipeline import arrow
+from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.output.writers import Writer, base, writer_for
-from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 from support.documents.parsed_write import write_of
 from support.tiers import examples
@@ -179,7 +179,7 @@ def test_tensors_become_lists_or_null(values: Any) -> None:
         (part.slice(1), lists[1:]),
         (part.slice(0, 0), []),
     ):
-        assert plain(table).column("t").to_pylist() == expected
+        assert tensors_to_lists(table).column("t").to_pylist() == expected
 
 
 @pytest.mark.parametrize(("format_", "kind"), [("parquet", "FLOAT[]"), ("json", "DOUBLE[]")])
@@ -208,12 +208,12 @@ def test_tensor_elements_keep_their_type_and_shape() -> None:
     for dtype in ("uint8", "int64", "float32", "float64", "bool"):
         for shapes in (((2, 2), (1, 2)), ((2, 2), (2, 2))):
             column = to_column([np.ones(shape, dtype) for shape in shapes])
-            kind = plain(pa.table({"t": column})).schema.field("t").type
+            kind = tensors_to_lists(pa.table({"t": column})).schema.field("t").type
             assert kind == pa.list_(pa.list_(pa.from_numpy_dtype(dtype)))
     values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
-    assert plain(table).column("t").to_pylist() == values.tolist()
-    assert plain(everything()).equals(everything())
+    assert tensors_to_lists(table).column("t").to_pylist() == values.tolist()
+    assert tensors_to_lists(everything()).equals(everything())
 
 
 HALF = np.array([[0.5, 2], [3, 4]], np.float16)
@@ -240,9 +240,9 @@ def test_float16_is_widened_for_spark(column: pa.Array) -> None:
 def test_large_tensors_are_converted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     ragged = [np.arange(number * 2).reshape(number, 2) for number in range(9)]
     for limit in (1, 7, 50, 1000):
-        monkeypatch.setattr(base, "MAX_BYTES", limit)
+        monkeypatch.setattr(arrow, "MAX_LIST_BYTES", limit)
         for values in (np.arange(60).reshape(10, 3, 2), ragged):
-            column = plain(pa.table({"t": to_column(values)})).column("t")
+            column = tensors_to_lists(pa.table({"t": to_column(values)})).column("t")
             assert column.to_pylist() == [value.tolist() for value in values], limit
             assert (column.num_chunks > 1) == (limit < 500), limit
 

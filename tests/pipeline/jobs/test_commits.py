@@ -20,12 +20,12 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import Counts
-from batchinference.pipeline.commit.row_set import Gaps
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.sink import ERRORS_SCHEMA, Commit, CommitSink
 from batchinference.pipeline.output.file_layout import Cut
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_ids import Gaps
 from batchinference.pipeline.storage.checksummed_json import SEAL
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.made import begin_attempt, close_and_clean, close_attempt, layout_of

@@ -22,15 +22,10 @@ from batchinference.pipeline.commit.manifest_entry import (
     Range,
     Share,
 )
-from batchinference.pipeline.commit.row_set import (
-    SHOWN,
-    Gaps,
-    Held,
-    in_words,
-    taken,
-)
+from batchinference.pipeline.commit.row_set import SHOWN, Held, in_words, taken
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
+from batchinference.pipeline.row_ids import Gaps
 from support.outputs.made import OURS, piece
 
 Row = tuple[int, int]

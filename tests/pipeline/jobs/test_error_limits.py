@@ -12,9 +12,10 @@ import pytest
 
 from batchinference.pipeline import row_ids as rows
 from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.error_budget import check_errors
 from batchinference.pipeline.errors import TooManyErrors
-from batchinference.pipeline.execution.monitor import bad_row, check_errors
 from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.error_policy import ErrorPolicy
 from support.jobs.on_ray import write_lines
 from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of

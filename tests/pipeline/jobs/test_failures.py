@@ -15,14 +15,8 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from batchinference.pipeline.errors import (
-    MAX_MESSAGE,
-    BadInput,
-    JobFailure,
-    ModelLoad,
-    StorageAway,
-    cause_of,
-)
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.errors import MAX_MESSAGE, BadInput, JobFailure, ModelLoad, StorageAway
 from batchinference.spec.causes import Cause
 
 
@@ -53,7 +47,7 @@ FAILURE = ModelLoad("no weights")
     ids=["itself", "cause", "task", "task as its cause", "both", "has a cause", "deep in a task"],
 )
 def test_failure_is_found_in_any_chain(error: BaseException) -> None:
-    found = cause_of(error)
+    found = root_cause(error)
     assert isinstance(found, ModelLoad)
     assert (found.reason, found.message) == ("ModelLoad", "no weights")
 
@@ -73,12 +67,12 @@ AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
     ids=["itself", "number", "task", "input", "failure in a task"],
 )
 def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None:
-    assert isinstance(cause_of(error), StorageAway)
+    assert isinstance(root_cause(error), StorageAway)
 
 
 def test_denied_storage_is_bad_input() -> None:
     refused = "read.paths[0] cannot be listed: AWS Error ACCESS_DENIED during HeadObject"
-    assert isinstance(cause_of(BadInput(refused)), BadInput)
+    assert isinstance(root_cause(BadInput(refused)), BadInput)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +93,7 @@ def test_denied_storage_is_bad_input() -> None:
 def test_anything_else_becomes_a_failure_of_the_application(
     error: BaseException, words: str
 ) -> None:
-    found = cause_of(error)
+    found = root_cause(error)
     assert type(found) is JobFailure
     assert found.reason == "Application"
     assert found.message.startswith(words)
@@ -125,7 +119,7 @@ NO_STEP = "a process that reads, runs steps or writes died again and again"
 )  # fmt: skip
 def test_dead_process_is_no_error_of_a_step(error: BaseException, reason: str, words: str) -> None:
     """Its words are short, and name the step where Ray does."""
-    found = cause_of(error)
+    found = root_cause(error)
     assert found.reason == reason
     assert found.message.startswith(words)
     assert "batchSize" in found.message
@@ -135,11 +129,11 @@ def test_dead_process_is_no_error_of_a_step(error: BaseException, reason: str, w
 
 def test_circular_chain_of_causes_ends() -> None:
     one, other = ValueError("one"), ValueError("other")
-    assert cause_of(caused(one, caused(other, one))).message == "ValueError: other"
+    assert root_cause(caused(one, caused(other, one))).message == "ValueError: other"
 
 
 def test_long_message_is_cut() -> None:
-    assert len(cause_of(ValueError("x" * 5000)).message) <= MAX_MESSAGE + len("ValueError: ")
+    assert len(root_cause(ValueError("x" * 5000)).message) <= MAX_MESSAGE + len("ValueError: ")
 
 
 def test_failure_can_be_pickled() -> None:

@@ -16,6 +16,7 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.append import targets_of
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.listing import freeze_input
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.snapshot import (
@@ -25,7 +26,7 @@ from batchinference.pipeline.input.snapshot import (
     digest,
     stored_input,
 )
-from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage.location import Address
 from batchinference.spec import parse
 from batchinference.spec.storage import FROM_ENVIRONMENT
@@ -57,7 +58,8 @@ def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
             os.utime(source / name, ns=(1, 1))
         case ["remove", name]:
             (source / name).unlink()
-    return Before(frozen, before).check(freeze_input([str(source)], []), None)
+    resumed = Before(frozen, lambda rows_each: before.gaps(len(frozen), rows_each))
+    return resumed.check(freeze_input([str(source)], []), None)
 
 
 def test_unchanged_input_is_accepted(source: Path) -> None:
@@ -167,10 +169,10 @@ def _other_list() -> bytes:
 class TestGoingOn:
     """A job of which some rows are done is prepared again."""
 
-    def begin(self, document: Document) -> Prepared:
+    def begin(self, document: Document) -> AttemptRun:
         spec = parse(document).spec
         prepared = prepare(spec, next(targets_of(spec)))
-        assert isinstance(prepared, Prepared)
+        assert isinstance(prepared, AttemptRun)
         return prepared
 
     @pytest.fixture
@@ -268,10 +270,10 @@ class TestGoingOn:
 class TestTables:
     """Sources that are not files: all or nothing, unless they tell that they are what they were."""
 
-    def begin(self, read: Document, tmp_path: Path) -> Prepared:
+    def begin(self, read: Document, tmp_path: Path) -> AttemptRun:
         spec = spec_of(read=read, write={"format": "json", "path": str(tmp_path / "out")})
         prepared = prepare(spec, next(targets_of(spec)))
-        assert isinstance(prepared, Prepared)
+        assert isinstance(prepared, AttemptRun)
         return prepared
 
     def of_lance(self, tmp_path: Path, mode: str = "create", rows_: int = 20) -> Document:
@@ -281,7 +283,7 @@ class TestTables:
         lance.write_dataset(pa.table({"n": range(rows_)}), path, mode=mode, max_rows_per_file=8)
         return {"format": "lance", "path": str(path)}
 
-    def commit_some(self, prepared: Prepared) -> None:
+    def commit_some(self, prepared: AttemptRun) -> None:
         table = row_ids.with_ids(pa.table({"n": range(5)}), 0, 0)
         commit_rows(prepared.attempt, concat([table, row_ids.end_of_file(0, 8)]))
 
@@ -320,5 +322,5 @@ def test_message_names_the_first_conflicting_file(source: Path) -> None:
     for name in ("b.txt", "c.txt"):
         (source / name).write_text("other")
     with pytest.raises(BadInput) as raised:
-        Before(frozen, done()).check(freeze_input([str(source)], []), None)
+        Before(frozen, lambda _: range(3)).check(freeze_input([str(source)], []), None)
     assert len(re.findall(r"has changed", raised.value.message)) == 1

@@ -17,8 +17,9 @@ from batchinference.pipeline.errors import (
     JobFailure,
     ModelLoad,
 )
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
+from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
@@ -29,7 +30,7 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document) -> Prepared | NothingToDo:
+def prepare_job(job: Document) -> AttemptRun | NothingToDo:
     spec = parse(job).spec
     return prepare(spec, next(targets_of(spec)))
 
@@ -42,7 +43,7 @@ def local_model(folder: Path) -> Document:
 
 def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
     prepared = prepare_job(job_document("job", source, tmp_path / "out"))
-    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared, AttemptRun)
     assert prepared.attempt.number == 1
     assert prepared.count == RowCount(3, estimated=True)
     frozen = pq.read_table(tmp_path / "out" / "_batchinference" / "input.parquet")
@@ -55,7 +56,7 @@ def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
 def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)
-    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared, AttemptRun)
     prepared.attempt.owner.complete(prepared.attempt.layout)
     found = prepare_job(job)
     assert isinstance(found, NothingToDo)
@@ -65,7 +66,7 @@ def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) ->
 def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)
-    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared, AttemptRun)
     prepared.attempt.owner.complete(prepared.attempt.layout)
     write_lines(source, {"c.txt": ["new"]})
     found = prepare_job(job)

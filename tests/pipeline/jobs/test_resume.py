@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.row_set import Gaps
 from batchinference.pipeline.commit.state import look
+from batchinference.pipeline.row_ids import Gaps
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

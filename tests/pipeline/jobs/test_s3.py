@@ -17,10 +17,11 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.append import targets_of
 from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.sink import Commit
 from batchinference.pipeline.output.file_layout import Cut
 from batchinference.pipeline.output.writers.json import JsonWriter
-from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec import parse
@@ -135,16 +136,16 @@ class TestOutputStates:
     def job(self, bucket: str, **fields: Any) -> Document:
         return job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", **fields)
 
-    def begin(self, job: Document) -> Prepared:
+    def begin(self, job: Document) -> AttemptRun:
         spec = parse(job).spec
         prepared = prepare(spec, next(targets_of(spec)))
-        assert isinstance(prepared, Prepared)
+        assert isinstance(prepared, AttemptRun)
         return prepared
 
-    def put(self, prepared: Prepared, *tables: pa.Table) -> None:
+    def put(self, prepared: AttemptRun, *tables: pa.Table) -> None:
         Commit(prepared.attempt, JsonWriter("none"), Cut()).put(concat(list(tables)), task=0)
 
-    def a_run(self, job: Document) -> Prepared:
+    def a_run(self, job: Document) -> AttemptRun:
         """What a job with one row leaves that died before its end."""
         prepared = self.begin(job)
         failed = row_ids.failed_row(row_ids.pack(1, 0), "own", ValueError("no"))

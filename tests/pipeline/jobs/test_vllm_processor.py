@@ -10,8 +10,7 @@ import huggingface_hub.constants
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.vllm import Nodes, Tries
-from batchinference.pipeline.runtimes.vllm.processor import IMAGES, processor_of
+from batchinference.pipeline.runtimes.vllm.processor import IMAGES, Nodes, Tries, processor_of
 from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
 from batchinference.plan.stages import Stage, stages_of
 from support.documents.minimal import Document

@@ -57,7 +57,8 @@ class TableJob:
         checked = self.check() if pieces is None else pieces
         layout = self.attempt.layout
         end = Snapshot(layout.key, "", checked, {0: self.written})
-        self.attempt.commit(self.spec.write, end, succeeded_report(layout.output.uri))  # type: ignore[arg-type]
+        report = succeeded_report(layout.output.uri)
+        self.attempt.commit(self.spec.write, table_for(self.spec.write), end, report)  # type: ignore[arg-type]
         return checked
 
     def complete(self) -> None:
@@ -76,7 +77,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
     layout = Layout.of(spec)
-    standing = look(spec.write, layout)
+    standing = look(spec.write, layout, table_for(spec.write))
     if standing is None:
         return None
     standing = standing.clear()

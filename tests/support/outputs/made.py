@@ -23,6 +23,7 @@ from batchinference.pipeline.commit.manifest_entry import (
 )
 from batchinference.pipeline.commit.missing_files import intact
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.sink import Commit
 from batchinference.pipeline.input.listing import freeze_input
 from batchinference.pipeline.input.snapshot import digest
@@ -30,7 +31,7 @@ from batchinference.pipeline.output.file_layout import Cut
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.prepare import Prepared, prepare
+from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage.location import Address
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
@@ -112,7 +113,7 @@ def make_output(
     """Write the output of a job in this many commits, or omit the last commit."""
     spec = parse(job).spec
     prepared = prepare(spec, next(targets_of(spec)))
-    assert isinstance(prepared, Prepared)
+    assert isinstance(prepared, AttemptRun)
     tables = list(_tables(prepared, states, tasks))
     _put(spec, prepared, tables if complete else tables[:-1])
     if complete:
@@ -123,12 +124,12 @@ def make_output(
         counts = {name: getattr(end.counts, name) for name in names}
         report = succeeded_report(spec.write.path, counts=counts)
         if isinstance(spec.write, WriteTable):
-            prepared.attempt.commit(spec.write, end, report)
+            prepared.attempt.commit(spec.write, table_for(spec.write), end, report)
         prepared.attempt.complete(end, report)
     return prepared.attempt.layout
 
 
-def _tables(prepared: Prepared, states: States, tasks: int) -> Iterator[pa.Table]:
+def _tables(prepared: AttemptRun, states: States, tasks: int) -> Iterator[pa.Table]:
     for read in prepared.input.read_tasks(tasks, prepared.gaps):
         yield concat([done for table in read() for done in _with_states(table, states)])
 
@@ -146,7 +147,7 @@ def _with_states(table: pa.Table, states_of: States) -> Iterator[pa.Table]:
         yield rest
 
 
-def _put(spec: BatchInferenceSpec, prepared: Prepared, tables: list[pa.Table]) -> None:
+def _put(spec: BatchInferenceSpec, prepared: AttemptRun, tables: list[pa.Table]) -> None:
     writer = table_for(spec.write) if isinstance(spec.write, WriteTable) else writer_for(spec.write)
     put = Commit(prepared.attempt, writer, Cut.of(spec.write))
     for task, table in enumerate(tables):

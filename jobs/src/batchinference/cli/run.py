@@ -100,7 +100,7 @@ def pipeline_is_installed() -> bool:
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
-        from batchinference.pipeline.libraries import PIPELINE_EXTRA, missing
+        from batchinference.pipeline.imports import PIPELINE_EXTRA, missing
 
         echo(f"{missing('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
         return False

@@ -16,24 +16,19 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import Counts as Committed
 from batchinference.pipeline.commit.row_set import in_words
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import (
-    BadOutput,
-    Incomplete,
-    JobFailure,
-    cause_of,
-)
+from batchinference.pipeline.commit.stored_report import kept_report
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_budget import check_errors
+from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import Execution, Loading
-from batchinference.pipeline.execution.monitor import (
-    StopRequest,
-    bad_row,
-    check_errors,
-    supervise,
-)
+from batchinference.pipeline.execution.monitor import StopRequest, supervise
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.prepare import NothingToDo, Prepared, prepare
+from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.progress import Meter
-from batchinference.pipeline.report.load import kept_report
 from batchinference.pipeline.report.merge import together
 from batchinference.pipeline.report.notes import Tellings, told_by
 from batchinference.plan import Plan
@@ -55,7 +50,7 @@ def now() -> str:
 class Pass:
     """A pass over the input that goes on."""
 
-    prepared: Prepared
+    prepared: AttemptRun
     execution: Execution
 
 
@@ -85,7 +80,7 @@ class JobRun:
             last = self._done.pop() if self._done else ends[-1]
             return self._tell(last)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
-            return self._broken_off(cause_of(error))
+            return self._broken_off(root_cause(error))
 
     def _run(self, target: Target) -> Report:
         """What is to be done about one output. That all went well is not told yet."""
@@ -108,7 +103,7 @@ class JobRun:
         supervise(Loading(self.plan), lambda: None, self.stop)
         self.stop.check()  # loading that was cut short proves nothing
 
-    def _begin(self, prepared: Prepared) -> Pass:
+    def _begin(self, prepared: AttemptRun) -> Pass:
         self._pass = Pass(prepared, Execution(self.job.spec, self.plan, prepared))
         return self._pass
 
@@ -174,7 +169,7 @@ class JobRun:
         exact = RowCount(rows, estimated=False)
         check_errors(self.job.spec.errors, counts, exact, partial(bad_row, attempt.layout, pieces))
         if isinstance(write, WriteTable):
-            attempt.commit(write, end, self._report())
+            attempt.commit(write, table_for(write), end, self._report())
         elif isinstance(write, WriteParquet):
             end = going.execution.give_one_schema(end, write.compression)
         self._enter(JobState.SUCCEEDED)

@@ -5,30 +5,29 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.append import Target, formerly
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.heartbeat import check_alone
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import completed
-from batchinference.pipeline.commit.manifest_entry import Counts
-from batchinference.pipeline.commit.missing_files import intact
-from batchinference.pipeline.commit.row_set import Gaps
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.state import Standing, look, usable
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
-from batchinference.pipeline.execution.monitor import bad_row
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput, open_input
-from batchinference.pipeline.input.planning import RowCount, Sizing, sizing_of
+from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     Before,
+    Known,
     NothingNew,
     digest,
     stored_input,
+    stored_list,
 )
+from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
@@ -37,47 +36,6 @@ from batchinference.spec.models import Model
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A job that can begin, or go on. `gaps` are the rows of the input that its output lacks; None
-    stands for all."""
-
-    input: JobInput
-    count: RowCount | None
-    sizing: Sizing
-    attempt: Attempt
-    start: Snapshot
-    gaps: Gaps | None = None
-
-    @property
-    def repeats(self) -> bool:
-        """Whether what is missing can be read and written again by itself."""
-        return self.input.repeatable and not self.attempt.layout.is_table
-
-    def counts(self) -> Counts:
-        """Rows that are done."""
-        return self.start.counts + self.attempt.counts()
-
-    def bad_row(self) -> str:
-        """One of the bad rows in words."""
-        made = (piece for manifest in self.attempt.manifests() for piece in manifest.pieces)
-        return bad_row(self.attempt.layout, [*self.start.pieces, *made])
-
-    def end(self) -> Snapshot:
-        """What counts of the output once the attempt has come to its end."""
-        made = self.start.with_commits(self.attempt.close())
-        return intact(self.attempt.layout, made)
-
-    def missing(self, snapshot: Snapshot) -> Gaps:
-        return snapshot.gaps(len(self.input), self.input.rows_each)
-
-    def again(self, start: Snapshot) -> Prepared:
-        """The next attempt, at what is missing still."""
-        owner = self.attempt.owner
-        attempt = Attempt.open(self.attempt.layout, owner.attempt + 1, start, owner.job)
-        return replace(self, attempt=attempt, start=start, gaps=self.missing(start))
 
 
 @dataclass(frozen=True)
@@ -91,7 +49,7 @@ class NothingToDo:
 
 def prepare(
     spec: BatchInferenceSpec, target: Target, job: str = "", load: Callable[[], None] | None = None
-) -> Prepared | NothingToDo:
+) -> AttemptRun | NothingToDo:
     """Check the steps, freeze the input and open the output, unless that is complete. `job` is by
     what this one is told from others that want the output. `load` is called before a complete
     output is removed, and raises if the steps cannot be loaded.
@@ -108,14 +66,10 @@ def prepare(
 
 def _prepare(
     spec: BatchInferenceSpec, target: Target, job: str, load: Callable[[], None] | None
-) -> Prepared | NothingToDo:
+) -> AttemptRun | NothingToDo:
     layout = target.layout
-    standing = look(spec.write, layout, resume=spec.resume, retry=spec.errors.retry, job=job)
-    with usable(spec.write):
-        if standing is not None:
-            check_alone(layout, standing.owner, job)
-        start = standing.before() if standing else None
-    given = open_input(spec.read, _before(spec, layout, start) or target.known(spec))
+    standing, start = _inspect(spec, layout, job)
+    given = open_input(spec.read, _before(spec, layout, start) or _known(spec, target))
     _check_apart(given, layout)
     with usable(spec.write):
         _check_new(given, formerly(spec, job))
@@ -138,7 +92,21 @@ def _prepare(
         else:
             gaps = start.gaps(len(given), given.rows_each)
         layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-        return Prepared(given, count, sizing, standing.open(start, job), start, gaps)
+        return AttemptRun(given, count, sizing, standing.open(start, job), start, gaps)
+
+
+def _inspect(
+    spec: BatchInferenceSpec, layout: Layout, job: str
+) -> tuple[Standing | None, Snapshot | None]:
+    """Return the state of the output, and the snapshot with which an attempt resumes."""
+    resume, retry = spec.resume, spec.errors.retry
+    table = table_of(spec.write)
+    standing = look(spec.write, layout, table, resume=resume, retry=retry, job=job)
+    with usable(spec.write):
+        if standing is None:
+            return None, None
+        check_alone(layout, standing.owner, job)
+        return standing, standing.before()
 
 
 def _replaces(spec: BatchInferenceSpec, standing: Standing) -> bool:
@@ -150,7 +118,15 @@ def _before(spec: BatchInferenceSpec, layout: Layout, start: Snapshot | None) ->
     """The input of an output that is gone on with."""
     if start is None or not isinstance(spec.read, ReadFiles):
         return None
-    return Before(stored_input(layout.input, start.input, spec.read.storage), start)
+    frozen = stored_input(layout.input, start.input, spec.read.storage)
+    return Before(frozen, lambda rows_each: start.gaps(len(frozen), rows_each))
+
+
+def _known(spec: BatchInferenceSpec, target: Target) -> Known | None:
+    """The files whose rows are in the output already; None where all files are to be read."""
+    if not isinstance(spec.read, ReadFiles) or not (lists := target.processed):
+        return None
+    return Known([stored_list(one, spec.read.storage) for one in lists])
 
 
 def _check_unfinished(spec: BatchInferenceSpec, standing: Standing) -> None:

@@ -43,6 +43,12 @@ WHOLE = 1 << 40
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
+READ_STEP = "read"
+"""The step that is named in the error of a row which could not be decoded."""
+Gap = tuple[int, int | None]
+"""First row, row after the last; None where the end of the file is not known."""
+Gaps = dict[int, list[Gap]]
+"""Rows that are missing, by file; a file that has all of its rows is not there."""
 
 
 def pack(file: int, row: int) -> int:

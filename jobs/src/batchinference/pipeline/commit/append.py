@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.heartbeat import name_of
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import completed, is_complete, owner_of
 from batchinference.pipeline.commit.state import has_failed, usable
-from batchinference.pipeline.input.snapshot import Known, stored_list
+from batchinference.pipeline.storage.location import Address
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
 
@@ -27,13 +27,11 @@ class Target:
     others: tuple[Layout, ...] = ()
     complete: tuple[Layout, ...] = ()
 
-    def known(self, spec: BatchInferenceSpec) -> Known | None:
-        """The files that are none of this one's; None where there are none, or it has its own."""
+    @property
+    def processed(self) -> list[Address]:
+        """The lists of files whose rows others have; none where this one has its own list."""
         others = () if self.layout in self.complete else self.others
-        lists = [one.input for one in others if one.input.exists()]
-        if not lists or not isinstance(spec.read, ReadFiles):
-            return None
-        return Known([stored_list(one, spec.read.storage) for one in lists])
+        return [one.input for one in others if one.input.exists()]
 
 
 def targets_of(spec: BatchInferenceSpec) -> Iterator[Target]:

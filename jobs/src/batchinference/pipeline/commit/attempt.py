@@ -12,14 +12,14 @@ from batchinference.pipeline.commit.lease import Owner, owner_of
 from batchinference.pipeline.commit.manifest import Manifest, counts_of_name
 from batchinference.pipeline.commit.manifest_entry import Counts, Piece, total
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import (
+from batchinference.pipeline.commit.stored_report import finished_report
+from batchinference.pipeline.commit.table_commit import (
+    CommittedTable,
     Fence,
-    reaching_table,
-    table_for,
-    taken,
+    table_errors_as_bad_output,
+    table_has_rows,
 )
-from batchinference.pipeline.report.load import finished_report
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import (
     Address,
     base_name,
@@ -113,17 +113,18 @@ class Attempt:
         for place in (self.layout.data, self.layout.errors):
             remove_parts(place, self.layout.key, keep=named)
 
-    def commit(self, write: WriteTable, end: Snapshot, report: Report) -> None:
+    def commit(
+        self, write: WriteTable, table: CommittedTable, end: Snapshot, report: Report
+    ) -> None:
         """Make the rows of a table visible, all of them at once. What they are is told before it,
         so that of a driver that dies right after it nothing is missing.
 
         Raises BadOutput when another run has taken over the output."""
         self._tell(end, report)
         receipts = [self.layout.data / file.name for piece in end.pieces for file in piece.data]
-        with reaching_table():
-            table = table_for(write)
+        with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
-                raise taken(write)
+                raise table_has_rows(write)
             fence = Fence(self.owner.mark, self.owner.series_mark, self.check_owner)
             table.commit(receipts, fence)
 

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import ranges_of
 from batchinference.pipeline.commit.manifest_entry import Counts, Piece, Range
-from batchinference.pipeline.commit.snapshot import Snapshot, damaged
-from batchinference.pipeline.input.whole_files import READ_STEP
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.checksummed_json import damaged
 from batchinference.pipeline.storage.location import Address
 
 

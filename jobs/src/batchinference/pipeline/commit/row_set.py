@@ -15,11 +15,8 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import Piece
 from batchinference.pipeline.errors import Incomplete
+from batchinference.pipeline.row_ids import Gap, Gaps
 
-Gap = tuple[int, int | None]
-"""First row, row after the last; None where the end of the file is not known."""
-Gaps = dict[int, list[Gap]]
-"""Rows that are missing, by file; a file that has all of its rows is not there."""
 SHOWN = 3
 
 

@@ -20,7 +20,7 @@ from batchinference.pipeline.commit.manifest_entry import (
     Piece,
     counts_of,
 )
-from batchinference.pipeline.commit.row_set import Gaps, Held, taken
+from batchinference.pipeline.commit.row_set import Held, taken
 from batchinference.pipeline.commit.state_fields import (
     STRICT,
     Digest,
@@ -29,13 +29,17 @@ from batchinference.pipeline.commit.state_fields import (
     all_of_work,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.checksummed_json import check_seal, loaded, sealed
+from batchinference.pipeline.row_ids import Gaps
+from batchinference.pipeline.storage.checksummed_json import (
+    START_OVER,
+    check_seal,
+    damaged,
+    loaded,
+    sealed,
+)
 from batchinference.pipeline.storage.location import Address
 
 FORMAT = 1
-_WAY_OUT = (
-    "begin anew: with resume: false, or where the output is complete with write.mode: overwrite"
-)
 
 
 @dataclass(frozen=True)
@@ -113,15 +117,8 @@ _SNAPSHOT = TypeAdapter(Snapshot)
 _ENDS = TypeAdapter(list[End])
 
 
-def damaged(place: Address) -> BadOutput:
-    return BadOutput(
-        f"'{place.uri}' is gone, damaged or another output's, so what is done cannot be told: put "
-        f"it back, or {_WAY_OUT}"
-    )
-
-
 def _later(place: Address, version: str) -> BadOutput:
     return BadOutput(
         f"'{place.uri}' was written by version {version}, which this one cannot read: go on with "
-        f"that version or a later one, or {_WAY_OUT}"
+        f"that version or a later one, or {START_OVER}"
     )

@@ -19,13 +19,12 @@ from batchinference.pipeline.commit.lease import Owner, owner_of
 from batchinference.pipeline.commit.missing_files import intact, retyped_by
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import (
-    Table,
-    reaching_table,
-    table_for,
-    taken,
+from batchinference.pipeline.commit.table_commit import (
+    CommittedTable,
+    table_errors_as_bad_output,
+    table_has_rows,
 )
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import base_name, remnant_of
 from batchinference.spec.write import Write, WriteTable
 
@@ -137,7 +136,13 @@ class Standing:
 
 
 def look(
-    write: Write, layout: Layout, *, resume: bool = True, retry: bool = False, job: str = ""
+    write: Write,
+    layout: Layout,
+    table: CommittedTable | None = None,
+    *,
+    resume: bool = True,
+    retry: bool = False,
+    job: str = "",
 ) -> Standing | None:
     """What is to be done about an output; None when there is nothing to do: it is complete already,
     or something is there and the mode is ignore. Nothing is removed. Without `resume`, what an
@@ -146,11 +151,10 @@ def look(
 
     Raises BadOutput when the path holds something that this job must not touch, or cannot be used.
     """
-    table = table_for(write) if isinstance(write, WriteTable) else None
     with usable(write):
         if layout.whole != layout and _is_same_work(layout):
             return None
-        with reaching_table() if table is not None else nullcontext():
+        with table_errors_as_bad_output() if table is not None else nullcontext():
             return _look(write, layout, table, resume=resume, retry=retry, job=job)
 
 
@@ -164,7 +168,13 @@ def usable(write: Write) -> Iterator[None]:
 
 
 def _look(
-    write: Write, layout: Layout, table: Table | None, *, resume: bool, retry: bool, job: str
+    write: Write,
+    layout: Layout,
+    table: CommittedTable | None,
+    *,
+    resume: bool,
+    retry: bool,
+    job: str,
 ) -> Standing | None:
     _check_errors(layout)
     owner, replaces = owner_of(layout), write.mode == "overwrite"
@@ -203,13 +213,13 @@ def _leave(write: Write, layout: Layout) -> None:
         )
 
 
-def _is_done(layout: Layout, table: Table | None, owner: Owner) -> bool:
+def _is_done(layout: Layout, table: CommittedTable | None, owner: Owner) -> bool:
     if table is not None and not owner.is_complete(layout) and table.commits(owner.mark):
         Attempt(layout, owner).complete_committed()
     return owner.is_complete(layout)
 
 
-def _is_late(layout: Layout, table: Table | None, owner: Owner, *, replaces: bool) -> bool:
+def _is_late(layout: Layout, table: CommittedTable | None, owner: Owner, *, replaces: bool) -> bool:
     """Whether an attempt that was taken for dead has put its rows into the table when the one of
     `owner` had begun. Raises BadOutput unless they are to be replaced: which of its rows had failed
     is not known any more."""
@@ -254,7 +264,7 @@ def _is_same_work(layout: Layout) -> bool:
     return True
 
 
-def _is_taken(write: Write, layout: Layout, table: Table | None) -> bool:
+def _is_taken(write: Write, layout: Layout, table: CommittedTable | None) -> bool:
     """Whether something is there that the mode does not allow to add to or to replace."""
     if table is not None:
         return write.mode in ("error", "ignore") and table.holds_rows()
@@ -281,7 +291,7 @@ def _refuse(write: Write, layout: Layout) -> None:
 
 def _foreign(write: Write, layout: Layout) -> BadOutput:
     if isinstance(write, WriteTable):
-        return taken(write)
+        return table_has_rows(write)
     way_out = (
         "overwrite only replaces such output. Remove them yourself, or choose another path"
         if write.mode == "overwrite"

@@ -11,18 +11,8 @@ from batchinference.pipeline.errors import JobFailure
 FIRST_SIZE = 8
 RUNS = 2
 """Batches of a size that are timed. The first of them may still be warming up."""
-_NAMES = frozenset({"OutOfMemoryError", "MemoryError", "ResourceExhaustedError"})
-_WORDS = ("out of memory", "can't allocate memory", "alloc_failed", "resource_exhausted")
 GAIN = 1.05
 """How much faster twice the size must be for the search to go on."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the device or the process, in which fewer rows may do."""
-    if _NAMES.intersection(kind.__name__ for kind in type(error).__mro__):
-        return True
-    words = str(error).lower()
-    return isinstance(error, RuntimeError) and any(part in words for part in _WORDS)
 
 
 @dataclass

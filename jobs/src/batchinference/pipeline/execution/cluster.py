@@ -23,7 +23,8 @@ from ray._private.authentication.authentication_token_setup import (
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
-from batchinference.pipeline.errors import Interrupted, JobFailure, cause_of
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution.user_modules import copied_modules
 from batchinference.plan.writing import with_writers
 
@@ -157,7 +158,7 @@ def _init(**arguments: Any) -> None:
         raise Interrupted("stopped by SIGTERM") from None
     except Exception as error:
         logs = f" Its logs: {arguments['_temp_dir']}" if "_temp_dir" in arguments else ""
-        raise JobFailure(f"Ray could not start: {cause_of(error).message}{logs}") from error
+        raise JobFailure(f"Ray could not start: {root_cause(error).message}{logs}") from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 

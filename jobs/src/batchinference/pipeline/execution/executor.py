@@ -19,13 +19,13 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 from batchinference.pipeline.commit.manifest_entry import Piece
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import Oversight, OversightCallback
 from batchinference.pipeline.execution.memory import MemoryWatch
 from batchinference.pipeline.execution.source import RowSource
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner, load_steps
 from batchinference.pipeline.execution.table_sink import sink_for
 from batchinference.pipeline.output.schema_rewrite import Rewrite, rewrites
-from batchinference.pipeline.prepare import Prepared
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
@@ -47,7 +47,7 @@ ACTOR_RESTARTS = 20
 class Execution:
     """A pass over what is missing of the input."""
 
-    def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: Prepared) -> None:
+    def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self._oversight = OversightCallback.oversight = Oversight()
 
@@ -228,11 +228,8 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
 
 
 def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
-    from batchinference.pipeline.runtimes.vllm import (  # brings in Ray's own runtimes
-        Nodes,
-        Tries,
-        add_llm,
-    )
+    from batchinference.pipeline.execution.vllm_stage import add_llm
+    from batchinference.pipeline.runtimes.vllm.processor import Nodes, Tries
 
     engine = _selector(plan, plan.group_of(stage)) if plan.groups else None
     nodes = Nodes(engine, _selector(plan, CPU_GROUP))

@@ -5,17 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import Counts, Piece
-from batchinference.pipeline.errors import Interrupted, TooManyErrors, cause_of
-from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.errors import Interrupted
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
@@ -25,9 +21,6 @@ STOPPING = (
     f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
     "A second signal (Ctrl-C) stops at once"
 )
-ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
-"""How far an estimate of the input's rows is trusted: the rows may be so many times as many, and so
-many must have been done before a job is ended by it."""
 
 
 class StopRequest:
@@ -116,7 +109,7 @@ def supervise(
         raise
     if errors:
         stop.check()  # Ctrl-C reaches the workers as well, and what they die of is not the cause
-        raise cause_of(errors[0]) from errors[0]
+        raise root_cause(errors[0]) from errors[0]
 
 
 def _watch(
@@ -133,49 +126,3 @@ def _wait(done: threading.Event, insists: threading.Event) -> None:
     deadline = time.monotonic() + DRAIN_SECONDS
     while not (done.wait(0.1) or insists.is_set() or time.monotonic() > deadline):
         pass
-
-
-def check_errors(
-    policy: ErrorPolicy, counts: Counts, total: RowCount | None, example: Callable[[], str]
-) -> None:
-    """Raise TooManyErrors once more rows are bad than the policy allows.
-
-    A percentage is of the whole input: it is judged early only as far as that is known. `example`
-    tells of one bad row.
-    """
-    if counts.failed == 0:
-        return
-    if (most := policy.max_rows) is not None and counts.failed > most:
-        limit = f"errors.maxRows ({most})"
-    elif (passed := _percentage_passed(policy, counts, total)) is not None:
-        limit = f"errors.maxPercent ({passed})"
-    elif not policy.tolerant:
-        limit = "none is allowed unless spec.errors says so"
-    else:
-        return
-    raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
-
-
-def _percentage_passed(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str | None:
-    """In words, the limit in percent, if more rows are bad. Where the rows of the input are an
-    estimate, there may be many more of them."""
-    if policy.max_percent is None or total is None:
-        return None
-    if total.estimated and counts.read < ESTIMATE_FROM:
-        return None
-    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
-    margin = ESTIMATE_MARGIN if total.estimated else 1
-    if 100 * counts.failed <= policy.max_percent * rows * margin:
-        return None
-    return f"{policy.max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"
-
-
-def bad_row(layout: Layout, pieces: Iterable[Piece]) -> str:
-    """One bad row in words."""
-    for piece in pieces:
-        if piece.errors is not None:
-            place = layout.errors / piece.errors.name
-            with place.filesystem.open_input_file(place.path) as source:
-                row = read_table(source).slice(0, 1).to_pylist()[0]
-            return f"row {row['row']} of {row['path']}, step '{row['step']}': {row['error']}"
-    return "(unknown)"

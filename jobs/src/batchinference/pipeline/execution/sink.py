@@ -15,7 +15,7 @@ from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import Datasink
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, tensors_to_lists
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import Manifest, ends_of
 from batchinference.pipeline.commit.manifest_entry import Piece, WrittenFile
@@ -25,7 +25,6 @@ from batchinference.pipeline.execution.memory import peak_note
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.file_layout import Cut
 from batchinference.pipeline.output.writers import Writer
-from batchinference.pipeline.output.writers.base import plain
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
 from batchinference.pipeline.storage.location import Address
 
@@ -102,7 +101,7 @@ class Commit:
     def _columns(self, good: pa.Table) -> list[tuple[str, str]]:
         """The columns that come into the files, with their types there."""
         names = self.cut.written(row_ids.data_columns(good))
-        table = plain(good.slice(0, 0).select(names))
+        table = tensors_to_lists(good.slice(0, 0).select(names))
         if isinstance(self.writer, ParquetWriter):
             table = without_halves(table)
         return [(field.name, str(field.type)) for field in table.schema]

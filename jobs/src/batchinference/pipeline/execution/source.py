@@ -10,7 +10,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from batchinference.pipeline.execution.memory import ReadWatch
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.input.whole_files import READ_STEP
+from batchinference.pipeline.row_ids import READ_STEP
 
 
 class RowSource(Datasource):

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.error_attribution import isolate, may_pass
+from batchinference.pipeline.error_attribution import is_out_of_memory, may_pass
 from batchinference.pipeline.errors import JobFailure, shown
-from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize, is_out_of_memory
+from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
+from batchinference.pipeline.execution.error_isolation import isolate
 from batchinference.pipeline.execution.step_results import apply_step
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.runtimes.device import device_of, empty_caches

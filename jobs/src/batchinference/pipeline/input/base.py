@@ -9,10 +9,10 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.row_set import Gaps
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.snapshot import Before, Known
+from batchinference.pipeline.row_ids import Gaps
 from batchinference.pipeline.storage.location import Address
 from batchinference.plan.columns import OWN_PREFIX
 from batchinference.spec.read import Read, ReadFiles

@@ -11,7 +11,6 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.row_set import Gap, Gaps
 from batchinference.pipeline.input.base import NOTHING, ReadRows
 from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
 from batchinference.pipeline.input.path_columns import PathColumns
@@ -28,6 +27,7 @@ from batchinference.pipeline.input.readers.chunks import first, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import Before, Known
+from batchinference.pipeline.row_ids import Gap, Gaps
 from batchinference.pipeline.storage.location import Address
 from batchinference.pipeline.storage.retry import persistently
 from batchinference.spec.read import FileOptions, ReadFiles

@@ -15,9 +15,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from fsspec.implementations.arrow import ArrowFSWrapper
 
-from batchinference.pipeline.commit.row_set import Gap
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.row_ids import MAX_FILES
+from batchinference.pipeline.row_ids import MAX_FILES, Gap
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Address, base_name
 from batchinference.pipeline.storage.retry import persistently

@@ -26,7 +26,8 @@ from batchinference.pipeline.input.readers.chunks import (
     within,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.whole_files import READ_STEP, whole_files
+from batchinference.pipeline.input.whole_files import whole_files
+from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.location import Address, is_trouble
 from batchinference.pipeline.storage.retry import ATTEMPTS, Patience
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.snapshot import Snapshot, damaged
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import FrozenInput
+from batchinference.pipeline.storage.checksummed_json import damaged
 from batchinference.pipeline.storage.location import Address
 from batchinference.spec.storage import Storage
 
@@ -18,10 +19,11 @@ WAY_OUT = "begin anew with resume: false"
 
 @dataclass(frozen=True)
 class Before:
-    """A frozen input, and what counts of its output."""
+    """A frozen input. `unfinished` returns the files of which the output lacks rows; it takes the
+    rows of each file, where these are known beforehand."""
 
     frozen: FrozenInput
-    start: Snapshot
+    unfinished: Callable[[int | None], Collection[int]]
 
     def check(self, now: FrozenInput, rows_each: int | None) -> set[int]:
         """Raise BadInput that names a file which has changed, or is gone before it was read. Files
@@ -29,7 +31,7 @@ class Before:
         that is known of all beforehand. The numbers of files come back that are gone and were read
         to their end."""
         gone = set()
-        unfinished = self.start.gaps(len(self.frozen), rows_each)
+        unfinished = self.unfinished(rows_each)
         found = dict(zip(now.uris, _versions(now), strict=True))
         versions = _versions(self.frozen)
         for number, (uri, version) in enumerate(zip(self.frozen.uris, versions, strict=True)):

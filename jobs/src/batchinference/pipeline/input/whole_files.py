@@ -17,10 +17,9 @@ from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.prefetch import one_ahead
 from batchinference.pipeline.input.readers.base import BadRow
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.location import Address, is_trouble
 
-READ_STEP = "read"
-"""The step that is named in the error of a row which could not be decoded."""
 FETCH_THREADS = 8
 """Files that one task fetches at a time, while it decodes those before: on the one CPU it has."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20

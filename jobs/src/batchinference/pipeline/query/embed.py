@@ -153,7 +153,7 @@ def _image(spec: BatchInferenceSpec, file: Address) -> pa.Table:
 
 
 def _embed(step: Step, query: pa.Table) -> np.ndarray:
-    from batchinference.pipeline.output.writers.base import plain
+    from batchinference.pipeline.arrow import tensors_to_lists
     from batchinference.pipeline.steps.base import Changed
     from batchinference.pipeline.steps.model import ModelTransform
 
@@ -166,4 +166,4 @@ def _embed(step: Step, query: pa.Table) -> np.ndarray:
         raise JobFailure(f"the query cannot be embedded: {error}") from error
     if isinstance(embedded, Changed):
         raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
-    return one_embedding(plain(embedded.drop_columns(QUERY)).column(0), "the query")
+    return one_embedding(tensors_to_lists(embedded.drop_columns(QUERY)).column(0), "the query")

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import cast
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.libraries import PIPELINE_EXTRA, RUNTIMES_EXTRA, VISION_EXTRA, need
+from batchinference.pipeline.imports import PIPELINE_EXTRA, RUNTIMES_EXTRA, VISION_EXTRA, need
 from batchinference.pipeline.runtimes.base import Runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.spec.models import Model
@@ -29,7 +29,7 @@ class Entry:
 
 
 RUNTIMES = {
-    "http": Entry("http", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
+    "http": Entry("http.runtime", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
     "keras": Entry("keras", "KerasRuntime", "keras", RUNTIMES_EXTRA, checks=True),
     "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(
@@ -43,7 +43,7 @@ RUNTIMES = {
         "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, checks=True
     ),
     "transformers": Entry("transformers", "load_transformers", "transformers", PIPELINE_EXTRA),
-    # no class of one actor but several operators of Ray Data: see pipeline/llm
+    # no class of one actor but several operators of Ray Data: see runtimes/vllm
     "vllm": Entry("", "", "vllm", "ray[llm]"),
 }
 """The runtimes by their names in the specification. A module is imported when a model needs it."""

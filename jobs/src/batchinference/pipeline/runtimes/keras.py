@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.import_object import load_callable
-from batchinference.pipeline.libraries import need
+from batchinference.pipeline.imports import load_callable, need
 from batchinference.pipeline.runtimes.arrays import chosen, numbers
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.device import Device

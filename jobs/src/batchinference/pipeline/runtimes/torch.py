@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.import_object import load_callable
+from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.runtimes.arrays import chosen, in_parts, numbers
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.device import Device

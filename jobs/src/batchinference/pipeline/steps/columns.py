@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.spec.steps import LabelFromPath
 
@@ -16,7 +17,7 @@ class SelectColumns:
     columns: list[str]
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        require(self.step, self.columns, batch)
+        require_columns(self.step, self.columns, batch)
         return batch.select(self.columns)
 
 
@@ -26,7 +27,7 @@ class DropColumns:
     columns: list[str]
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        require(self.step, self.columns, batch)
+        require_columns(self.step, self.columns, batch)
         return batch.drop_columns(self.columns)
 
 
@@ -36,7 +37,7 @@ class RenameColumns:
     names: dict[str, str]
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        require(self.step, list(self.names), batch)
+        require_columns(self.step, list(self.names), batch)
         renamed = [self.names.get(name, name) for name in batch.column_names]
         for new in self.names.values():
             if renamed.count(new) > 1:
@@ -53,7 +54,7 @@ class AddLabel:
     label: LabelFromPath
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        require(self.step, ["path"], batch)
+        require_columns(self.step, ["path"], batch)
         labels = [self._part(path) for path in batch.column("path").to_pylist()]
         return with_column(batch, self.label.column, pa.array(labels, pa.string()))
 
@@ -62,20 +63,3 @@ class AddLabel:
             return path.split("/")[self.label.index]
         except IndexError:
             raise ValueError(f"path '{path}' has no part {self.label.index}") from None
-
-
-def require(step: str, columns: list[str], batch: pa.Table) -> None:
-    """Raise JobFailure when a step's column is not there: no row could do better."""
-    for column in columns:
-        if column not in batch.column_names:
-            there = ", ".join(batch.column_names)
-            message = f"step '{step}' reads column '{column}', but the columns here are {there}"
-            raise JobFailure(message)
-
-
-def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The table with a column added, or replaced where it stands."""
-    index = batch.schema.get_field_index(name)
-    if index < 0:
-        return batch.append_column(name, values)
-    return batch.set_column(index, name, values)

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data.extensions import get_arrow_extension_tensor_types
 
-from batchinference.pipeline.arrow import to_batch, to_column
+from batchinference.pipeline.arrow import require_columns, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require
 from batchinference.spec.steps import Explode
 
 
@@ -22,7 +21,7 @@ class ExplodeList:
         self._column = explode.column
 
     def __call__(self, batch: pa.Table) -> Changed:
-        require(self._step, [self._column], batch)
+        require_columns(self._step, [self._column], batch)
         elements, parents = self._elements(batch.column(self._column))
         if len(parents) == 0:
             return Changed(pa.table({}), parents)  # no rows, no types

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require
 from batchinference.pipeline.steps.filter_expression import compute, to_arrow
 from batchinference.pipeline.steps.filter_types import NoSuchValue
 from batchinference.spec.expression import columns_of, parse_expression
@@ -32,7 +32,7 @@ class Filter:
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
         """Which rows stay. Raises JobFailure when the expression does not fit the columns, and
         ArrowInvalid for a row of which it cannot be computed, as a sum that overflows."""
-        require(self._step, self._columns, batch)
+        require_columns(self._step, self._columns, batch)
         narrow = batch.select(self._columns)
         schema = narrow.schema.remove_metadata()
         if schema not in self._known:

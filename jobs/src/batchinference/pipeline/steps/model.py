@@ -6,12 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import to_batch
+from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require
 from batchinference.pipeline.steps.result_columns import MadeColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
@@ -29,7 +28,7 @@ class ModelTransform:
         self._runtime = _load(step.name, step.model, device)
 
     def __call__(self, batch: pa.Table) -> pa.Table | Changed:
-        require(self._step, list(self._model.inputs.values()), batch)
+        require_columns(self._step, list(self._model.inputs.values()), batch)
         columns = to_batch(batch.select(sorted(set(self._model.inputs.values()))))
         inputs = {name: columns[column] for name, column in self._model.inputs.items()}
         results = self._runtime(inputs)

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import require_columns, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.output.writers.base import plain
 from batchinference.pipeline.search.embeddings import is_embedding, is_for_machines
 from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import matrix_of, search
 from batchinference.pipeline.search.topk import NOBODY, is_usable, lengths_of
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require, with_column
 from batchinference.pipeline.storage.location import Address
 from batchinference.spec.nearest import SIMILARITY, Nearest
 
@@ -37,8 +36,8 @@ class NearestRows:
 
     def __call__(self, batch: pa.Table) -> pa.Table | Changed:
         column = self._nearest.column
-        require(self._step, [column], batch)
-        embeddings = plain(batch.select([column])).column(0)
+        require_columns(self._step, [column], batch)
+        embeddings = tensors_to_lists(batch.select([column])).column(0)
         if not is_embedding(embeddings.type):
             raise JobFailure(
                 f"step '{self._step}' compares embeddings, and column '{column}' is "

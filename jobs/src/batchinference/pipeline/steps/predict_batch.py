@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from batchinference.pipeline.arrow import to_batch
+from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import require
 from batchinference.pipeline.steps.result_columns import MadeColumns
 from batchinference.spec.python_step import PredictBatch
 
@@ -34,7 +33,7 @@ class PredictBatchTransform:
         self._made = MadeColumns(name)
 
     def __call__(self, batch: pa.Table) -> pa.Table | Changed:
-        require(self._name, [self._columns.input], batch)
+        require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
         results = _plain(self._method([_legacy(value) for value in values], **self._arguments))
         if len(results) != batch.num_rows:

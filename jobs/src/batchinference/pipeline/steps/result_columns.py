@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat, joined_type, to_column
+from batchinference.pipeline.arrow import concat, joined_type, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.columns import with_column
 from batchinference.plan.columns import OWN_PREFIX
 
 Misfits = dict[int, Exception]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.import_object import load_callable
+from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.steps.base import Transform
 from batchinference.pipeline.steps.map_batches import MapBatches
 from batchinference.pipeline.steps.map_rows import FlatMap, MapRows

@@ -6,6 +6,9 @@ import json
 import zlib
 from typing import Any
 
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.location import Address
+
 SEAL = "crc32"
 
 
@@ -39,3 +42,15 @@ def check_seal(stored: dict[str, Any]) -> None:
 
 def _checksum(state: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(state).encode())
+
+
+def damaged(place: Address) -> BadOutput:
+    return BadOutput(
+        f"'{place.uri}' is gone, damaged or another output's, so what is done cannot be told: put "
+        f"it back, or {START_OVER}"
+    )
+
+
+START_OVER = (
+    "begin anew: with resume: false, or where the output is complete with write.mode: overwrite"
+)

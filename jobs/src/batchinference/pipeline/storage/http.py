@@ -35,7 +35,7 @@ from batchinference.pipeline.storage.http_retry import (
     LONGEST_PAUSE,
     TryAgain,
     asked_wait,
-    is_passing,
+    is_transient_status,
     policy,
 )
 from batchinference.pipeline.storage.location import Address, is_trouble
@@ -163,7 +163,7 @@ class Fetcher:
 
     def _content(self, url: str, answer: requests.Response) -> bytes:
         told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
-        if is_passing(answer.status_code):
+        if is_transient_status(answer.status_code):
             raise Away(told, asked_wait(answer.headers) or 0.0)
         if answer.status_code != HTTPStatus.OK:
             raise Gone(told)

@@ -52,7 +52,7 @@ def policy(tries: int) -> Policy:
     )
 
 
-def is_passing(status: int) -> bool:
+def is_transient_status(status: int) -> bool:
     """Whether the same request may be answered otherwise in a moment."""
     return status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 

@@ -20,9 +20,10 @@ from typing import Any, TypeGuard
 
 import pyarrow.fs as pafs
 
+from batchinference.pipeline.error_attribution import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.object_stores import object_store
-from batchinference.pipeline.storage.retry import NO_SPACE, persistently
+from batchinference.pipeline.storage.retry import persistently
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path, scheme_of
 

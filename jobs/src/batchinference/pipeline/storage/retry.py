@@ -6,31 +6,18 @@ that is tried some more here, so that a store that restarts does not end a job.
 
 from __future__ import annotations
 
-import errno
 import random
-import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from batchinference.pipeline.error_attribution import is_transient
 
 Result = TypeVar("Result")
 
 ATTEMPTS = 4
 FIRST_WAIT = 1.0
 """Seconds before the second attempt, more or less; each further wait is twice as long."""
-_PASSING = re.compile(
-    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
-    r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
-    r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
-    r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
-)
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-_PASSING_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
-
-
-def is_passing(error: OSError) -> bool:
-    """Whether trouble of storage may be over in a moment."""
-    return error.errno in _PASSING_NUMBERS or bool(_PASSING.search(str(error)))
 
 
 class Patience:
@@ -42,7 +29,7 @@ class Patience:
 
     def bear(self, error: OSError) -> None:
         """Wait a moment. Raises the error when it does not pass, or has come too often."""
-        if self._left <= 0 or not is_passing(error):
+        if self._left <= 0 or not is_transient(error):
             raise error
         time.sleep(self._wait * random.uniform(0.5, 1))  # noqa: S311 - no secret
         self._left -= 1

@@ -13,7 +13,8 @@ import numpy as np
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import Piece, Range
-from batchinference.pipeline.commit.row_set import Gaps, Held
+from batchinference.pipeline.commit.row_set import Held
+from batchinference.pipeline.row_ids import Gaps
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from batchinference.pipeline.commit.manifest_entry import Range
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Table, reaching_table, table_for
+from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.verify.accounted_rows import Holdings
 from batchinference.pipeline.verify.commit_check import Commits
 from batchinference.pipeline.verify.findings import Findings, Found, Kind, Spot
@@ -94,7 +95,7 @@ class Proving:
         if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
             there = write.model_copy(update={"path": output.uri, "storage": output.storage})
             try:
-                with reaching_table():
+                with table_errors_as_bad_output():
                     yield from self._of_commits(table_for(there))
             except BadOutput as failure:
                 yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.lease import Owner, owner_of
-from batchinference.pipeline.commit.snapshot import Snapshot, damaged
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.state import Standing
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.storage.checksummed_json import loaded
+from batchinference.pipeline.storage.checksummed_json import damaged, loaded
 from batchinference.pipeline.storage.location import Address
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.imports import FORMATS_EXTRA, need
 from batchinference.pipeline.input.readers.base import Reader
-from batchinference.pipeline.libraries import FORMATS_EXTRA, need
 from batchinference.spec.read import Read
 
 
@@ -34,7 +34,7 @@ READERS = {
     "video": Entry("video", "VideoReader", ("av",)),
     "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
-    "manifest": Entry("manifest", "ManifestReader"),
+    "manifest": Entry("url_list", "ManifestReader"),
 }
 """The readers by their formats in the specification. A module is imported when it is needed."""
 

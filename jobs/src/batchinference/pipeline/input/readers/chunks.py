@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from batchinference.pipeline.commit.row_set import Gap
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.row_ids import Gap
 
 
 def size_of(chunk: Chunk) -> int:

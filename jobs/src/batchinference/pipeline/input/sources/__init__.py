@@ -6,8 +6,8 @@ import importlib
 from typing import cast
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.imports import FORMATS_EXTRA, need
 from batchinference.pipeline.input.sources.base import TableInput
-from batchinference.pipeline.libraries import FORMATS_EXTRA, need
 from batchinference.spec.read import Read
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}

@@ -16,13 +16,13 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.row_set import Gap, Gaps
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.base import NOTHING, ReadRows, check_names
 from batchinference.pipeline.input.listing import as_parquet
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.readers.chunks import size_of, within
 from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.row_ids import Gap, Gaps
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Address
 

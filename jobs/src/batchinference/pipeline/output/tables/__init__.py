@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure
-from batchinference.pipeline.libraries import FORMATS_EXTRA, need
-from batchinference.pipeline.output.tables.base import Fence, Table
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.imports import FORMATS_EXTRA, need
+from batchinference.pipeline.output.tables.base import Table
 from batchinference.spec.write import (
+    Write,
     WriteDelta,
     WriteIceberg,
     WriteLance,
@@ -44,26 +42,9 @@ def table_for(write: WriteTable) -> Table:
             return SqlTable(write)
 
 
-@contextmanager
-def reaching_table() -> Iterator[None]:
-    """Tell what a format's library raises as a fault of the output."""
-    try:
-        yield
-    except (JobFailure, OSError):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:MAX_MESSAGE]
-        raise BadOutput(
-            f"the table that write names cannot be used: {type(error).__name__}: {said}"
-        ) from error
+def table_of(write: Write) -> Table | None:
+    """The table that a job writes; None for files."""
+    return table_for(write) if isinstance(write, WriteTable) else None
 
 
-def taken(write: WriteTable) -> BadOutput:
-    """What to raise of a table whose rows the mode does not allow to add to or to replace."""
-    return BadOutput(
-        f"the table that write names ({write.format}, '{getattr(write, 'table', write.path)}') "
-        "has rows already: set write.mode to append, or to overwrite, or choose another one"
-    )
-
-
-__all__ = ["Fence", "Table", "reaching_table", "table_for", "taken"]
+__all__ = ["Table", "table_for", "table_of"]

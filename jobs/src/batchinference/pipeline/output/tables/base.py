@@ -11,66 +11,24 @@ from __future__ import annotations
 
 import base64
 import json
-import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.arrow_files import schema_of
 from batchinference.pipeline.storage.checksummed_json import loaded
 from batchinference.pipeline.storage.location import Address, is_inside
 
-MARK, SERIES = "batchinference.commit", "batchinference.series"
 READ_THREADS = 16
-CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds, more or less."""
 Row = dict[str, Any]
 Receipt = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Fence:
-    """What keeps rows from being in a table twice, when a driver is held up right at its commit and
-    others do the work: a table takes one commit with the mark of a series. `check` raises BadOutput
-    when another attempt has begun."""
-
-    mark: str
-    series: str
-    check: Callable[[], None]
-
-    @property
-    def marks(self) -> dict[str, str]:
-        """As properties of a commit."""
-        return {MARK: self.mark, SERIES: self.series}
-
-    def is_passed(self, commits: Callable[[str], int]) -> bool:
-        """Whether this very commit was made, and only the answer was lost. `commits` counts in what
-        the table was when the commit was based on it. Raises BadOutput when another was made."""
-        if commits(self.mark):
-            return True
-        if commits(self.series):
-            raise BadOutput("an attempt that began later has put the rows into the table already")
-        return False
-
-    def put(self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]) -> None:
-        """Make a commit that begins with a look at the table, again after each conflict with a
-        commit of somebody else."""
-        for wait in (*CONFLICT_WAITS, None):
-            try:
-                commit()
-                return
-            except conflicts:
-                if wait is None:
-                    raise
-                time.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - no secret
-
-
-class Table(Protocol):
+class Table(CommittedTable, Protocol):
     """A table. In write tasks it is the writer of receipts."""
 
     def begin(self, schema: pa.Schema) -> None:
@@ -80,17 +38,6 @@ class Table(Protocol):
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
         """Put rows where nobody sees them; yield the receipts of it."""
-
-    def holds_rows(self) -> bool:
-        """Whether the table is there and has rows."""
-
-    def commits(self, mark: str) -> int:
-        """How many commits with this mark, or of the series with this mark, were made: where the
-        table takes but one, that or none."""
-
-    def commit(self, receipts: list[Address], fence: Fence) -> None:
-        """Make the rows of all receipts visible, and with overwrite no others. Raises BadOutput
-        when another attempt has done that, or may be about to."""
 
     def first_rows(self, count: int) -> list[Row]:
         """Some rows of the table."""

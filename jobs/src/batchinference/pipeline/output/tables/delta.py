@@ -13,10 +13,11 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_layout import Cut, partitions, value_text
 from batchinference.pipeline.output.tables.base import (
-    Fence,
     Receipt,
     Row,
     aligned,
@@ -27,7 +28,6 @@ from batchinference.pipeline.output.tables.base import (
     unified,
     without_nulls,
 )
-from batchinference.pipeline.output.writers.base import plain
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Address
@@ -49,10 +49,10 @@ class DeltaLakeTable:
         if self._append and existing is not None:
             self._expected = pa.schema(existing.schema().to_arrow())
         else:
-            self._expected = expected_schema(common_types(plain(schema.empty_table())))
+            self._expected = expected_schema(common_types(tensors_to_lists(schema.empty_table())))
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        table = aligned(common_types(plain(table)), self._expected)
+        table = aligned(common_types(tensors_to_lists(table)), self._expected)
         _check_types(expected_schema(table))
         cut = Cut(partition_by=tuple(self._partition_by))
         for directory, whole in partitions(cut.chosen(table), cut.partition_by):

@@ -20,12 +20,11 @@ from pyiceberg.table import Table as ExistingTable
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
 
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_layout import partitions
 from batchinference.pipeline.output.tables.base import (
-    MARK,
-    SERIES,
-    Fence,
     Receipt,
     Row,
     aligned,
@@ -36,7 +35,6 @@ from batchinference.pipeline.output.tables.base import (
     unified,
     without_nulls,
 )
-from batchinference.pipeline.output.writers.base import plain
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Address
@@ -58,7 +56,7 @@ class IcebergTable:
     def begin(self, schema: pa.Schema) -> None:
         catalog = self._catalog()
         existing = self._table(catalog)
-        self._expected = expected_schema(common_types(plain(schema.empty_table())))
+        self._expected = expected_schema(common_types(tensors_to_lists(schema.empty_table())))
         if existing is None:
             catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
             # a transaction that is never committed: it tells where the table will be
@@ -74,7 +72,7 @@ class IcebergTable:
         if self._place is None:
             raise BadOutput("write: the table was not begun")
         io, place = self._place
-        table = aligned(common_types(plain(table)), self._expected)
+        table = aligned(common_types(tensors_to_lists(table)), self._expected)
         for _, rows in partitions(table, self._partition_by):
             ((ending, content),) = ParquetWriter("zstd").files(without_nulls(rows))
             name = f"data/{uuid.uuid4()}{ending}"

@@ -12,11 +12,10 @@ from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
 from ray.data.extensions import get_arrow_extension_tensor_types
 
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables.base import (
-    MARK,
-    SERIES,
-    Fence,
     Receipt,
     Row,
     aligned,
@@ -25,7 +24,6 @@ from batchinference.pipeline.output.tables.base import (
     receipt,
     unified,
 )
-from batchinference.pipeline.output.writers.base import plain
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Address
 from batchinference.pipeline.storage.table_options import location, storage_options
@@ -141,7 +139,7 @@ def _one(schemas: list[pa.Schema]) -> pa.Schema:
 
 def _with_vectors(table: pa.Table) -> pa.Table:
     """The table with tensors as lists, those of one dimension and size as lists of fixed size."""
-    lists = plain(table)
+    lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
         for field, size in zip(lists.schema, map(_size, table.schema), strict=True)

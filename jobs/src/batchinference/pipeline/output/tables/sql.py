@@ -11,9 +11,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput, without_secrets
-from batchinference.pipeline.output.tables.base import Fence, Row, unified
-from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.output.tables.base import Row, unified
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
@@ -43,7 +44,7 @@ class SqlTable:
             )
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        yield from ParquetWriter("zstd").files(plain(table))
+        yield from ParquetWriter("zstd").files(tensors_to_lists(table))
 
     def holds_rows(self) -> bool:
         return bool(self.first_rows(1))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv as pac
 
-from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.writers.json import to_json
 
 
@@ -19,7 +19,8 @@ class CsvWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()
-        pac.write_csv(_flat(plain(table)), sink, pac.WriteOptions(delimiter=self._delimiter))
+        options = pac.WriteOptions(delimiter=self._delimiter)
+        pac.write_csv(_flat(tensors_to_lists(table)), sink, options)
         content = sink.getvalue().to_pybytes()
         if self._gzip:
             yield ".csv.gz", gzip.compress(content, mtime=0)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.media.encoding import encode
 from batchinference.pipeline.output.file_names import safe
-from batchinference.pipeline.output.writers.base import naming, values_of
+from batchinference.pipeline.output.writers.base import naming
 
 MAX_NAME = 100
 """Bytes: a file system takes 255, and a part's name comes before."""

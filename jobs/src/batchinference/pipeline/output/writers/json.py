@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.arrow import tensors_to_lists
 
 
 class JsonWriter:
@@ -22,7 +22,7 @@ class JsonWriter:
         self._gzip = compression == "gzip"
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        rows = plain(table).to_pylist()
+        rows = tensors_to_lists(table).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self._gzip:
             yield ".jsonl.gz", gzip.compress(content, mtime=0)

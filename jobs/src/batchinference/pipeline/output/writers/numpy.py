@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.writers.base import values_of
 
 NO_FORM = np.empty(0, dtype=object)
 """Stands for what only pickling could hold."""

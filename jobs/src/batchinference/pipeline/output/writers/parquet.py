@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.output.writers.base import plain
+from batchinference.pipeline.arrow import tensors_to_lists
 
 _LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
 
@@ -18,7 +18,7 @@ class ParquetWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         sink = pa.BufferOutputStream()
-        pq.write_table(without_halves(plain(table)), sink, compression=self._compression)
+        pq.write_table(without_halves(tensors_to_lists(table)), sink, compression=self._compression)
         yield ".parquet", memoryview(sink.getvalue())
 
 

@@ -25,7 +25,7 @@ from batchinference.pipeline.storage.http_retry import (
     FIRST_WAIT,
     LONGEST_PAUSE,
     asked_wait,
-    is_passing,
+    is_transient_status,
 )
 from batchinference.spec.models import HttpModel
 
@@ -89,7 +89,7 @@ class Endpoint:
         wait = asked_wait(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             raise TooFast(message, _bearable(wait))
-        if is_passing(status):
+        if is_transient_status(status):
             says_nothing = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoAnswer if says_nothing else BadAnswer)(message, wait or 0.0)
         if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:

@@ -18,7 +18,7 @@ from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.libraries import RUNTIMES_EXTRA, need
+from batchinference.pipeline.imports import RUNTIMES_EXTRA, need
 from batchinference.pipeline.runtimes.base import take
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve

@@ -11,7 +11,7 @@ import pyarrow as pa
 import transformers
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
-from batchinference.pipeline.import_object import load_callable
+from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.length_buckets import buckets
 from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source, take_loading

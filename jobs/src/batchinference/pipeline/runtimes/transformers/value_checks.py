@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.libraries import FORMATS_EXTRA, missing
+from batchinference.pipeline.imports import FORMATS_EXTRA, missing
 
 
 def texts(values: Iterable[Any]) -> list[str]:

@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat, to_batch
+from batchinference.pipeline.arrow import concat, require_columns, to_batch, with_column
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.requests import Request, column_of, request_of
-from batchinference.pipeline.steps.columns import require, with_column
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.plan.columns import OWN_PREFIX
 from batchinference.spec.models import VllmModel
@@ -50,7 +49,7 @@ def _requests(step: str, model: VllmModel, good: pa.Table) -> list[tuple[str, st
     """The request of each row, or the error that it could not be made for."""
     if good.num_rows == 0:
         return []
-    require(step, list(model.inputs.values()), good)
+    require_columns(step, list(model.inputs.values()), good)
     columns = to_batch(good.select(sorted(set(model.inputs.values()))))
     inputs = {name: columns[column] for name, column in model.inputs.items()}
     return [_request(model, row) for row in rows_of(inputs)]

@@ -49,6 +49,15 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module.split(".")[0]
 
 
+def modules_imported(path: Path) -> Iterator[str]:
+    """Yield the full name of each module that a file imports."""
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
 def functions_over(limit: int) -> list[str]:
     return [
         f"{name_of(path)}:{node.lineno} {node.name}"
@@ -91,6 +100,12 @@ def test_base_of_jobs_needs_two_packages() -> None:
 def test_only_operator_runtime_talks_to_kubernetes() -> None:
     talking = {path for path in SOURCES if set(imports(path)) & set(KUBERNETES)}
     assert {path.parent for path in talking} == {OPERATOR / "runtime"}
+
+
+def test_only_ray_compat_imports_private_parts_of_ray() -> None:
+    private = re.compile(r"ray\.(\w+\.)*_\w+")
+    users = {path for path in SOURCES if any(map(private.match, modules_imported(path)))}
+    assert {path.parent for path in users} == {JOBS / "pipeline/ray_compat"}
 
 
 def test_no_function_is_longer_than_60_lines() -> None:

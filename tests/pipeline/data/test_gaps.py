@@ -203,7 +203,7 @@ def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
 
 
 def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
-    from batchinference.pipeline.input.base import open_input as open_any
+    from batchinference.pipeline.input.open import open_input as open_any
     from batchinference.spec.read import ReadLance
 
     path = tmp_path / "a.lance"

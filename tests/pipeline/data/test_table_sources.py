@@ -25,7 +25,8 @@ from sqlalchemy.pool import Pool
 from batchinference.pipeline.commit.append import targets_of
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import sources
-from batchinference.pipeline.input.base import JobInput, open_input
+from batchinference.pipeline.input.base import JobInput
+from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.prepare import prepare

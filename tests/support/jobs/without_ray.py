@@ -32,7 +32,7 @@ from batchinference.pipeline.execution.executor import Execution
 from batchinference.pipeline.execution.monitor import StopRequest
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.table_sink import sink_for
-from batchinference.pipeline.input.base import open_input
+from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from ray.data._internal.arrow_ops.transform_pyarrow import concat as _ray_concat
-from ray.data._internal.arrow_ops.transform_pyarrow import unify_schemas
-from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data.block import BlockAccessor
 from ray.data.extensions import (
     ArrowTensorType,
@@ -22,6 +19,8 @@ from ray.data.extensions import (
 )
 
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.ray_compat.arrow import ArrowPythonObjectType, unify_schemas
+from batchinference.pipeline.ray_compat.arrow import concat as _ray_concat
 
 Batch = dict[str, np.ndarray]
 """Column name to an array whose first axis is the row, as `map_batches` gives it to a function."""

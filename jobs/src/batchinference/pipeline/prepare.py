@@ -17,7 +17,8 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.state import Standing, look, usable
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.input.base import NOTHING, JobInput, open_input
+from batchinference.pipeline.input.base import NOTHING, JobInput
+from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     Before,

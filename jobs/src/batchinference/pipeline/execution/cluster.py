@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private import auto_init_hook
-from ray._private.authentication.authentication_token_setup import (
-    maybe_enable_token_auth_if_token_available,
-)
-from ray._private.internal_api import get_memory_info_reply, get_state_from_address
-from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution.user_modules import copied_modules
+from batchinference.pipeline.ray_compat.cluster import (
+    AuthenticationTokenLoader,
+    auto_init_hook,
+    get_memory_info_reply,
+    get_state_from_address,
+    maybe_enable_token_auth_if_token_available,
+)
 from batchinference.plan.writing import with_writers
 
 Resources = dict[str, float]

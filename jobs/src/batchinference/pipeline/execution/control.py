@@ -9,14 +9,13 @@ import re
 import threading
 from collections.abc import Sequence
 
-from ray.data._internal.execution.execution_callback import ExecutionCallback
-from ray.data._internal.execution.operators.base_physical_operator import (
-    InternalQueueOperatorMixin,
-)
-from ray.data._internal.execution.streaming_executor import StreamingExecutor
-from ray.data._internal.execution.streaming_executor_state import OpState
-
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.ray_compat.execution import (
+    ExecutionCallback,
+    InternalQueueOperatorMixin,
+    OpState,
+    StreamingExecutor,
+)
 
 INTO = "-into"
 """How the name ends of an operator that makes a step's rows into those of Ray's own classes."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 from ray.data import Dataset
-from ray.data._internal.issue_detection.detectors import HighMemoryIssueDetector
 
 from batchinference.pipeline.execution.control import INTO
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.ray_compat.execution import HighMemoryIssueDetector
 from batchinference.pipeline.runtimes.vllm.processor import Nodes, Tries, processor_of
 from batchinference.pipeline.runtimes.vllm.row_codec import seal, unseal
 from batchinference.plan import Stage

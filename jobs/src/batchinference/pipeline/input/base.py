@@ -11,11 +11,9 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.input.snapshot import Before, Known
 from batchinference.pipeline.row_ids import Gaps
 from batchinference.pipeline.storage.location import Address
 from batchinference.plan.columns import OWN_PREFIX
-from batchinference.spec.read import Read, ReadFiles
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[pa.Table]]
@@ -65,20 +63,6 @@ class JobInput(Protocol):
     def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
         """The work of reading, cut into about so many tasks where it can be cut. `gaps` are the
         rows to read of an input that is repeatable; None for all."""
-
-
-def open_input(read: Read, earlier: Before | Known | None = None) -> JobInput:
-    """Find and freeze what a job reads; `earlier` is what was frozen of it when the job began, or
-    what is not to be read any more.
-
-    Raises BadInput that says what is missing, or has changed since, and NothingNew."""
-    if isinstance(read, ReadFiles):
-        from batchinference.pipeline.input.files import open_files
-
-        return open_files(read, earlier=earlier)
-    from batchinference.pipeline.input.sources import open_table
-
-    return open_table(read)
 
 
 def check_names(names: list[str], place: str) -> None:

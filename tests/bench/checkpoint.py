@@ -37,7 +37,7 @@ from rounds import ROUNDS
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.plan import cpus_needed, plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.report import Report
@@ -144,7 +144,7 @@ class Bench:
         """Rows of an output that count, were the run to end now."""
         if side == "ours":
             layout = Layout.of(parse(self.job(output)).spec)
-            owner = owner_of(layout)
+            owner = read_lease(layout)
             return Attempt(layout, owner).counts().read if owner and owner.begun else 0
         files = self.place(f"{output}-checkpoint").glob("*.parquet")
         return sum(_rows_in(file) for file in files if not file.name.endswith(".pending.parquet"))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.manifest_entry import Counts, Piece, WrittenFile
+from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import Standing
+from batchinference.pipeline.commit.state import OutputState
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document
@@ -46,9 +46,9 @@ def write(directory: Path) -> None:
 def _manifest(layout: Layout, task: int) -> Manifest:
     middle = EACH // 2
     ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
-    data = [WrittenFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
+    data = [DataFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
     columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
-    piece = Piece(Counts(EACH, EACH), ranges, [], data, columns, None)
+    piece = ManifestEntry(RowCounts(EACH, EACH), ranges, [], data, columns, None)
     return Manifest(task, [piece], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
 
 
@@ -56,7 +56,7 @@ def read(directory: Path) -> None:
     spec = spec_in(directory)
     layout = Layout.of(spec)
     began = time.monotonic()
-    before = Standing(spec.write, layout, owner_of(layout), resumes=True).before()
+    before = OutputState(spec.write, layout, read_lease(layout), resumes=True).before()
     assert before is not None
     gaps = before.gaps(MANIFESTS, None)
     seconds = time.monotonic() - began

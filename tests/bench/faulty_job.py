@@ -19,11 +19,11 @@ from ray.data.block import Block
 
 from batchinference.cli.main import app
 from batchinference.pipeline.commit.layout import Layout, part_prefix
-from batchinference.pipeline.commit.manifest import counts_of_name
+from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.sink import CommitSink
 from batchinference.pipeline.execution.table_sink import sink_for
-from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.location import Location, base_name
 
 
 class FaultySink(CommitSink):
@@ -47,11 +47,11 @@ def faulty_sink(*arguments: Any) -> CommitSink:
     return FaultySink(sink._commit, sink._rows_per_file)
 
 
-def write(self: Address, content: bytes | memoryview) -> None:
+def write(self: Location, content: bytes | memoryview) -> None:
     name = base_name(self.path)
     if name.startswith("part-"):
         at("puts", int(name.split("-")[3]))
-    if (commit := counts_of_name(name)) is None:
+    if (commit := parse_manifest_name(name)) is None:
         _write(self, content)
         return
     at("put", commit[0])
@@ -71,14 +71,14 @@ def beyond(self: Layout, attempt: int, task: int, unique: str) -> str:
     return _part_name(self, attempt, number.get(task, task), unique)
 
 
-_write: Callable[[Address, bytes | memoryview], None] = Address.write
+_write: Callable[[Location, bytes | memoryview], None] = Location.write
 _part_name: Callable[[Layout, int, int, str], str] = Layout.part_name
 NAMES = {"": _part_name, "unpadded": unpadded, "beyond": beyond}
 
 
 def inject() -> None:
     """In each process of the run."""
-    setattr(Address, "write", write)  # noqa: B010 - which mypy takes for a mistake
+    setattr(Location, "write", write)  # noqa: B010 - which mypy takes for a mistake
     setattr(Layout, "part_name", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
 
 

@@ -33,7 +33,7 @@ from skimage import data as photos
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.spec import parse
 from support.documents.minimal import Document, document
 from support.jobs.command import Command, wait_until
@@ -150,7 +150,7 @@ class Bench:
 
     def committed(self, job: Document) -> int:
         layout = Layout.of(parse(job).spec)
-        owner = owner_of(layout)
+        owner = read_lease(layout)
         return Attempt(layout, owner).counts().read if owner and owner.begun else 0
 
 

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest_entry import Counts, Piece, WrittenFile
+from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.sink import error_rows
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 EACH, FAILED = 100_000, 1_000
 """Rows of a file, which are those of a write task, and how many of them have failed."""
 
 
-def piece_of(file: int, paths: pa.ChunkedArray, errors: Address) -> Piece:
+def piece_of(file: int, paths: pa.ChunkedArray, errors: Location) -> ManifestEntry:
     every = EACH // FAILED
     failed = row_ids.unreadable_rows(file, 0, EACH, "own", ValueError("no")).take(
         np.arange(0, EACH, every)
@@ -34,13 +34,13 @@ def piece_of(file: int, paths: pa.ChunkedArray, errors: Address) -> Piece:
     ((ending, content),) = ParquetWriter("snappy").files(error_rows(failed, paths))
     name = f"part-{file}{ending}"
     (errors / name).write(content)
-    counts = Counts(EACH, EACH - FAILED, FAILED)
-    return Piece(counts, [(file, 0, EACH)], [], [], [], WrittenFile.of(name, content))
+    counts = RowCounts(EACH, EACH - FAILED, FAILED)
+    return ManifestEntry(counts, [(file, 0, EACH)], [], [], [], DataFile.of(name, content))
 
 
 def main(files: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        errors, paths = Address(directory), pa.chunked_array([[f"{n}.txt" for n in range(files)]])
+        errors, paths = Location(directory), pa.chunked_array([[f"{n}.txt" for n in range(files)]])
         pieces = [piece_of(file, paths, errors) for file in range(files)]
         snapshot = Snapshot("work", "input", pieces, dict.fromkeys(range(files), EACH))
         began, before = time.monotonic(), _peak()

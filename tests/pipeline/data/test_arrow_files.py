@@ -25,7 +25,7 @@ from batchinference import pipeline
 from batchinference.pipeline.autoload import without_autoload
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.input.listing import FrozenInput, paths_of
+from batchinference.pipeline.input.listing import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (
     PICKLED,
     UnsafeColumn,
@@ -36,7 +36,7 @@ from batchinference.pipeline.storage.arrow_files import (
     read_table,
     schema_of,
 )
-from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Address
+from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
 from batchinference.pipeline.verify import error_rows
 from batchinference.spec.report import JobState
 from support.jobs.on_ray import errors_of, job_document, run_in_process
@@ -226,10 +226,10 @@ def test_search_in_an_output_with_pickles_is_refused(complete: Path, tmp_path: P
 
 def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    frozen = Address(str(hostile_column("path", tmp_path / "input.parquet", marker)))
-    failed = Address(str(hostile_column("id", tmp_path / "errors.parquet", marker)))
+    frozen = Location(str(hostile_column("path", tmp_path / "input.parquet", marker)))
+    failed = Location(str(hostile_column("id", tmp_path / "errors.parquet", marker)))
     ways: dict[str, Callable[[], Any]] = {
-        "the driver's list of files": lambda: FrozenInput.parse(frozen.read(), FROM_ENVIRONMENT),
+        "the driver's list of files": lambda: InputSnapshot.parse(frozen.read(), FROM_ENVIRONMENT),
         "a worker's list of files": lambda: paths_of(frozen),
         "failed rows to retry": lambda: Failed.read(failed),
         "failed rows to verify": lambda: error_rows._ids(failed),

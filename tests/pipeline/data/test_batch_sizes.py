@@ -16,7 +16,7 @@ from batchinference.pipeline.error_attribution import is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
 
 
@@ -44,7 +44,7 @@ def runner(transform: Any, batch_size: Any) -> StepRunner:
     step = Step.model_validate(
         {"name": "step", "python": {"callable": "m:Class"}, "batchSize": batch_size}
     )
-    return StepRunner(step, transform, ErrorHandling(True, Address("/none")))
+    return StepRunner(step, transform, ErrorHandling(True, Location("/none")))
 
 
 def table(*values: int) -> pa.Table:
@@ -191,5 +191,5 @@ def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
     assert device.sizes == [10, 10, 10, 5]
     step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
     device = Limited(1 << 30)
-    StepRunner(step, device, ErrorHandling(True, Address("/none")))(table(*range(70)))
+    StepRunner(step, device, ErrorHandling(True, Location("/none")))(table(*range(70)))
     assert device.sizes == [70]

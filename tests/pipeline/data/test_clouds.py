@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure, without_secrets
-from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.location import Address, is_trouble
+from batchinference.pipeline.storage.location import Location, is_storage_error
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served
@@ -38,19 +38,19 @@ def clouds() -> Iterator[dict[str, Cloud]]:
 
 
 @pytest.fixture(params=["gs", "az"])
-def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Address:
+def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Location:
     """A unique path in a bucket."""
     endpoint = clouds[request.param].endpoint
     storage = Storage(endpoint=endpoint, anonymous=request.param == "gs")
-    return Address(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)
+    return Location(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)
 
 
 @pytest.fixture
-def cloud(place: Address, clouds: dict[str, Cloud]) -> Cloud:
+def cloud(place: Location, clouds: dict[str, Cloud]) -> Cloud:
     return clouds[place.scheme]
 
 
-def test_written_content_can_be_read(place: Address, cloud: Cloud) -> None:
+def test_written_content_can_be_read(place: Location, cloud: Cloud) -> None:
     target = place / "deep/a b#é.bin"
     for content in (b"", b"content", bytes(range(256)) * 40_000):
         target.write(content)
@@ -59,16 +59,16 @@ def test_written_content_can_be_read(place: Address, cloud: Cloud) -> None:
         assert target.exists()
 
 
-def test_missing_file_is_not_found(place: Address) -> None:
+def test_missing_file_is_not_found(place: Location) -> None:
     assert not (place / "none").exists()
     with pytest.raises(FileNotFoundError):
         (place / "none").read()
     (place / "none").delete()
     with pytest.raises(BadInput, match=f"read.paths.0. '{place.uri}/none' does not exist"):
-        freeze_input([f"{place.uri}/none"], [], place.storage)
+        snapshot_input([f"{place.uri}/none"], [], place.storage)
 
 
-def test_files_are_listed_and_deleted(place: Address) -> None:
+def test_files_are_listed_and_deleted(place: Location) -> None:
     for name in ("a", "sub/b", "sub/deep/c"):
         (place / name).write(b"x")
     assert [info.path for info in place.files()] == [(place / "a").path]
@@ -81,16 +81,16 @@ def test_files_are_listed_and_deleted(place: Address) -> None:
     assert [info.path for info in place.files(recursive=True)] == [(place / "a").path]
 
 
-def test_input_is_found_by_directory_and_glob(place: Address) -> None:
+def test_input_is_found_by_directory_and_glob(place: Location) -> None:
     for name in ("a.txt", "b.txt"):
         (place / name).write(b"text")
     for pattern in ("", "*.txt"):
-        frozen = freeze_input([f"{place.uri}/{pattern}"], ["txt"], place.storage)
+        frozen = snapshot_input([f"{place.uri}/{pattern}"], ["txt"], place.storage)
         assert frozen.uris == [(place / name).uri for name in ("a.txt", "b.txt")], pattern
         assert [frozen.address(file).read() for file in frozen.files()] == [b"text"] * 2
 
 
-def test_transient_error_is_retried(place: Address, cloud: Cloud) -> None:
+def test_transient_error_is_retried(place: Location, cloud: Cloud) -> None:
     (place / "a").write(b"content")
     cloud.fail(1)
     assert (place / "a").read() == b"content"
@@ -99,14 +99,14 @@ def test_transient_error_is_retried(place: Address, cloud: Cloud) -> None:
     assert cloud.objects[(place / "b").path] == b"content"
 
 
-def test_file_is_fetched_with_few_requests(place: Address, cloud: Cloud) -> None:
+def test_file_is_fetched_with_few_requests(place: Location, cloud: Cloud) -> None:
     cloud.put((place / "a").path, bytes(3 << 20))
     cloud.requests()
     assert len((place / "a").read()) == 3 << 20
     assert cloud.requests() <= 3
 
 
-def test_address_can_be_pickled(place: Address) -> None:
+def test_address_can_be_pickled(place: Location) -> None:
     (place / "a").write(b"content")
     unpickled = pickle.loads(pickle.dumps(place / "a"))
     assert unpickled == place / "a"
@@ -116,7 +116,7 @@ def test_address_can_be_pickled(place: Address) -> None:
 
 def test_credentials_are_sent_unless_access_is_anonymous(clouds: dict[str, Cloud]) -> None:
     cloud, storage = clouds["az"], Storage(endpoint=clouds["az"].endpoint)
-    address = Address("az://bucket/credentials", storage)
+    address = Location("az://bucket/credentials", storage)
     address.write(b"x")
     assert True in cloud.authorized
     anonymous = replace(address, storage=storage.model_copy(update={"anonymous": True}))
@@ -141,13 +141,13 @@ class TestAzureAccount:
 
     def test_missing_account_is_rejected(self) -> None:
         with pytest.raises(BadInput, match="az:// needs the name of the storage account: set"):
-            freeze_input(["az://bucket/in"], [])
+            snapshot_input(["az://bucket/in"], [])
 
     def test_token_is_not_sent_without_tls(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         storage = Storage(endpoint="http://127.0.0.1:1/lake")
         with pytest.raises(BadInput, match="an http:// endpoint of Azure needs"):
-            freeze_input(["az://bucket/in"], [], storage)
+            snapshot_input(["az://bucket/in"], [], storage)
 
     def test_error_messages_hide_the_signature(
         self, monkeypatch: pytest.MonkeyPatch, clouds: dict[str, Cloud]
@@ -156,7 +156,7 @@ class TestAzureAccount:
         monkeypatch.setattr(retry, "ATTEMPTS", 1)
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"?sv=2026&sig={SIGNATURE}&se=2099")
-        address = Address("az://bucket/a", Storage(endpoint=clouds["az"].endpoint))
+        address = Location("az://bucket/a", Storage(endpoint=clouds["az"].endpoint))
         address.write(b"x")
         clouds["az"].fail(20)
         try:
@@ -165,7 +165,7 @@ class TestAzureAccount:
         finally:
             clouds["az"].fail(0)
         assert SIGNATURE in str(raised.value), "the library no longer shows it: the test is void"
-        assert is_trouble(raised.value)
+        assert is_storage_error(raised.value)
         assert SIGNATURE not in JobFailure(f"cannot be read: {raised.value}").message
 
 

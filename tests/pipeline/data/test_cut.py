@@ -10,7 +10,7 @@ import pyarrow.dataset as pads
 import pytest
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 
 TABLE = pa.table(
@@ -20,11 +20,11 @@ TABLE = pa.table(
 
 def test_rows_are_divided_into_files_and_hive_directories() -> None:
     for cut, expected in (
-        (Cut(), [("", list(range(7)))]),
-        (Cut(rows_per_file=3), [("", [0, 1, 2]), ("", [3, 4, 5]), ("", [6])]),
-        (Cut(("n",), ("flag",), 5), [("flag=true", [0, 1, 2, 3, 4]), ("flag=true", [5, 6])]),
+        (FileLayout(), [("", list(range(7)))]),
+        (FileLayout(rows_per_file=3), [("", [0, 1, 2]), ("", [3, 4, 5]), ("", [6])]),
+        (FileLayout(("n",), ("flag",), 5), [("flag=true", [0, 1, 2, 3, 4]), ("flag=true", [5, 6])]),
         (
-            Cut(partition_by=("kind",)),
+            FileLayout(partition_by=("kind",)),
             [
                 *(("kind=b", [0, 2, 5]), ("kind=a", [1, 6])),
                 *(("kind=__HIVE_DEFAULT_PARTITION__", [3]), ("kind=a b%2Fc", [4])),
@@ -37,12 +37,14 @@ def test_rows_are_divided_into_files_and_hive_directories() -> None:
 
 def test_columns_are_written_in_the_given_order() -> None:
     for columns, partition_by in ((("kind", "n"), ()), (("n",), ("flag",))):
-        ((_, piece),) = Cut(columns, partition_by).pieces(TABLE)
+        ((_, piece),) = FileLayout(columns, partition_by).pieces(TABLE)
         assert piece.column_names == [*columns]
 
 
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
-    for number, (directory, piece) in enumerate(Cut(partition_by=("kind", "flag")).pieces(TABLE)):
+    for number, (directory, piece) in enumerate(
+        FileLayout(partition_by=("kind", "flag")).pieces(TABLE)
+    ):
         (tmp_path / directory).mkdir(parents=True, exist_ok=True)
         ((ending, content),) = ParquetWriter("snappy").files(piece)
         (tmp_path / directory / f"{number}{ending}").write_bytes(content)
@@ -54,12 +56,15 @@ def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
-        (Cut(("m",)), "there is no column 'm', only n, kind, flag"),
-        (Cut(partition_by=("m",)), "there is no column 'm', only n, kind, flag"),
-        (Cut(partition_by=("lists",)), "column 'lists' holds list<.*>, and a directory needs"),
+        (FileLayout(("m",)), "there is no column 'm', only n, kind, flag"),
+        (FileLayout(partition_by=("m",)), "there is no column 'm', only n, kind, flag"),
+        (
+            FileLayout(partition_by=("lists",)),
+            "column 'lists' holds list<.*>, and a directory needs",
+        ),
     ],
 )
-def test_unusable_columns_are_named(cut: Cut, message: str) -> None:
+def test_unusable_columns_are_named(cut: FileLayout, message: str) -> None:
     table = TABLE if cut.partition_by != ("lists",) else TABLE.append_column("lists", [[[1]] * 7])
     with pytest.raises(JobFailure, match=message):
         list(cut.pieces(table))
@@ -68,15 +73,15 @@ def test_unusable_columns_are_named(cut: Cut, message: str) -> None:
 def test_long_values_are_shortened_to_directories_that_differ() -> None:
     values = ["x" * 200, "x" * 201, "x" * 5000, "x" * 5000 + "y", "ü" * 300, "%" * 300]
     table = pa.table({"n": range(len(values)), "kind": values})
-    folders = [folder for folder, _ in Cut(partition_by=("kind",)).pieces(table)]
+    folders = [folder for folder, _ in FileLayout(partition_by=("kind",)).pieces(table)]
     assert folders[0] == f"kind={'x' * 200}"
     assert len({*folders}) == len(values)
     assert max(map(len, folders)) <= 255
     assert all(unquote(folder).isprintable() and "%~" not in folder for folder in folders)
-    assert folders == [folder for folder, _ in Cut(partition_by=("kind",)).pieces(table)]
+    assert folders == [folder for folder, _ in FileLayout(partition_by=("kind",)).pieces(table)]
 
 
 def test_column_with_too_long_a_name_cannot_be_a_directory() -> None:
     name = "ü" * 128
     with pytest.raises(JobFailure, match=f"column '{name}' is too long for a directory"):
-        list(Cut(partition_by=(name,)).pieces(pa.table({"n": [1], name: ["a"]})))
+        list(FileLayout(partition_by=(name,)).pieces(pa.table({"n": [1], name: ["a"]})))

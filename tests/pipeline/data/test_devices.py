@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device, device_of
 
 NPU = {"NPU": "npu"}
@@ -50,7 +50,7 @@ def test_unusable_device_is_rejected() -> None:
         ("abacus", "has no devices of the kind 'abacus', which a profile names"),
     ):
         with pytest.raises(ModelLoad, match=reason):
-            take(Device(kind))
+            torch_device(Device(kind))
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def searched_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.usefixtures("counted_gpus")
 @pytest.mark.parametrize("device", [Device(), Device("cuda"), Device("meta")], ids=str)
 def test_torch_npu_is_imported_for_npus_only(searched_modules: list[str], device: Device) -> None:
-    assert isinstance(take(device), torch.device)
+    assert isinstance(torch_device(device), torch.device)
     assert "torch_npu" not in searched_modules
     with pytest.raises(ModelLoad):
-        take(Device("npu"))
+        torch_device(Device("npu"))
     assert "torch_npu" in searched_modules

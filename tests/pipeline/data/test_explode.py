@@ -9,16 +9,16 @@ import pytest
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import Changed, load_step
+from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.spec.steps import Step
 
 LISTS = [["a", "b"], [], None, ["c"]]
 
 
-def explode(table: pa.Table) -> Changed:
+def explode(table: pa.Table) -> TransformResult:
     step = Step.model_validate({"name": "each", "explode": {"column": "list"}})
     changed = load_step(step, Device())(table)
-    assert isinstance(changed, Changed)
+    assert isinstance(changed, TransformResult)
     return changed
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.input.readers.chunks import size_of, within
-from batchinference.pipeline.row_ids import Gap, Gaps
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.row_ids import MissingRows, RowRange
+from batchinference.pipeline.storage.location import Location
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input
 from support.tiers import examples
@@ -30,10 +30,10 @@ SIZES = [ROWS, ROWS, 0, 7]
 
 
 @st.composite
-def gaps_of_file(draw: st.DrawFn, size: int = ROWS) -> list[Gap]:
+def gaps_of_file(draw: st.DrawFn, size: int = ROWS) -> list[RowRange]:
     """Sorted, disjoint gaps of a file; the last one may have no end."""
     edges = sorted(draw(st.sets(st.integers(0, size), max_size=8)))
-    gaps: list[Gap] = [
+    gaps: list[RowRange] = [
         (first, after) for first, after in zip(edges[::2], edges[1::2], strict=False)
     ]
     if draw(st.booleans()):
@@ -42,7 +42,7 @@ def gaps_of_file(draw: st.DrawFn, size: int = ROWS) -> list[Gap]:
     return gaps or [(0, None)]
 
 
-def rows_in(gaps: Sequence[Gap], size: int) -> list[int]:
+def rows_in(gaps: Sequence[RowRange], size: int) -> list[int]:
     """The numbers of the rows in gaps."""
     each = (range(first, size if after is None else min(after, size)) for first, after in gaps)
     return [row for numbers in each for row in numbers]
@@ -50,7 +50,7 @@ def rows_in(gaps: Sequence[Gap], size: int) -> list[int]:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=6), gaps_of_file(), st.integers(0, 5))
-def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[Gap], first: int) -> None:
+def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[RowRange], first: int) -> None:
     row, found = first, []
     for size in sizes:
         chunk = pa.table({"n": range(row, row + size)})
@@ -64,7 +64,7 @@ def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[Gap], first: int)
 
 @settings(max_examples=examples(100), deadline=None)
 @given(gaps_of_file(), st.integers(1, ROWS))
-def test_bad_rows_are_cut_to_their_gaps(gaps: list[Gap], size: int) -> None:
+def test_bad_rows_are_cut_to_their_gaps(gaps: list[RowRange], size: int) -> None:
     chunk: Chunk = BadRow(ValueError("no"), size)
     parts = [(skipped, size_of(part)) for skipped, part in within(chunk, 0, gaps)]
     found = [row for skipped, count in parts for row in range(skipped, skipped + count)]
@@ -77,7 +77,7 @@ def test_chunk_without_gaps_is_read_whole() -> None:
     assert (skipped, wanted) == (0, chunk)
 
 
-def read(given_: JobInput, gaps: Gaps | None, tasks: int = 3) -> Outcome:
+def read(given_: JobInput, gaps: MissingRows | None, tasks: int = 3) -> Outcome:
     return Outcome([table for task in given_.read_tasks(tasks, gaps) for table in task()])
 
 
@@ -123,7 +123,7 @@ GAPS_OF_FILES = st.fixed_dictionaries(
 
 @given(GAPS_OF_FILES, st.integers(1, 9))
 @settings(max_examples=examples(80, landing=10), deadline=None)
-def test_exactly_the_rows_in_gaps_are_read(opened: Input, gaps: Gaps, tasks: int) -> None:
+def test_exactly_the_rows_in_gaps_are_read(opened: Input, gaps: MissingRows, tasks: int) -> None:
     everything = opened.read()
     expected = {(file, row) for file, each in gaps.items() for row in rows_in(each, SIZES[file])}
     found = read(opened.given, gaps, tasks)
@@ -142,7 +142,7 @@ def test_every_format_reads_parts_like_the_whole(tmp_path: Path, case: Case) -> 
     opened = open_input(case.format, tmp_path, **case.options)
     whole, each = by_place(opened.read()), opened.given.rows_each
     wanted = {place for place in whole if place[1] % 3 == 1 or (each and place[0] % 3 == 1)}
-    gaps: Gaps = {}
+    gaps: MissingRows = {}
     for file, row in sorted(wanted):
         gaps.setdefault(file, []).append((row, row + 1))
     assert by_place(read(opened.given, gaps)) == {place: whole[place] for place in wanted}
@@ -160,11 +160,11 @@ def test_finished_files_are_not_opened(
     given_ = open_input(format_, tmp_path).given
     names: set[str] = set()
 
-    def filesystem(address: Address) -> pafs.FileSystem:
+    def filesystem(address: Location) -> pafs.FileSystem:
         names.add(Path(address.path).stem)
         return pafs.LocalFileSystem()
 
-    monkeypatch.setattr(Address, "filesystem", property(filesystem))
+    monkeypatch.setattr(Location, "filesystem", property(filesystem))
     read(given_, {1: [(0, 1)], 3: [(0, 1)]})
     assert names == {"1", "3"}
 
@@ -184,7 +184,7 @@ def test_only_row_groups_with_gaps_are_read(
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
     read(given_, {0: [(120, 130), (480, 510), (999, None)]}, tasks=1)
     assert groups == [1, 4, 5, 9]
-    gaps: list[Gap] = [(10, 260), (301, 302), (900, None)]
+    gaps: list[RowRange] = [(10, 260), (301, 302), (900, None)]
     outcome = read(given_, {0: gaps}, tasks=7)
     assert [row["v"] for row in outcome.good] == rows_in(gaps, 1000)
     assert outcome.ends == {0: 1000}

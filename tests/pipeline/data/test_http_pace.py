@@ -14,12 +14,12 @@ from aiohttp import web
 
 from batchinference.pipeline.runtimes.http.errors import (
     BadAnswer,
-    NoAnswer,
+    NoResponse,
+    RateLimited,
     RequestFailed,
-    TooFast,
 )
 from batchinference.pipeline.runtimes.http.failure_classifier import DOWN_AFTER
-from batchinference.pipeline.runtimes.http.rate_limiter import Pace
+from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
 from batchinference.pipeline.runtimes.http.retry_policy import Retries
 from batchinference.pipeline.storage.http_retry import (
     FIRST_WAIT,
@@ -56,7 +56,7 @@ def gaps(times: list[float]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(times)]
 
 
-async def starts(pace: Pace, count: int) -> list[float]:
+async def starts(pace: RateLimiter, count: int) -> list[float]:
     """The start times of `count` requests that wait together."""
 
     async def one() -> float:
@@ -68,14 +68,14 @@ async def starts(pace: Pace, count: int) -> list[float]:
 
 @in_virtual_time
 async def test_requests_start_evenly_spaced_or_at_once() -> None:
-    assert await starts(Pace(None), 100) == [0.0] * 100
-    times = await starts(Pace(per_second=4), 9)
+    assert await starts(RateLimiter(None), 100) == [0.0] * 100
+    times = await starts(RateLimiter(per_second=4), 9)
     assert times == pytest.approx([number / 4 for number in range(9)], abs=0.01)
 
 
 @in_virtual_time
 async def test_unused_time_allows_no_burst() -> None:
-    pace = Pace(per_second=2)
+    pace = RateLimiter(per_second=2)
     await starts(pace, 1)
     await asyncio.sleep(60)
     assert gaps(await starts(pace, 3)) == pytest.approx([0.5, 0.5], abs=0.01)
@@ -83,7 +83,7 @@ async def test_unused_time_allows_no_burst() -> None:
 
 @in_virtual_time
 async def test_pause_delays_waiting_requests() -> None:
-    pace = Pace(per_second=1)
+    pace = RateLimiter(per_second=1)
     waiting = asyncio.create_task(starts(pace, 4))
     await asyncio.sleep(1.5)
     pace.pause(10)
@@ -92,8 +92,8 @@ async def test_pause_delays_waiting_requests() -> None:
 
 @in_virtual_time
 async def test_backoff_doubles_up_to_a_minute() -> None:
-    request, began = scripted(*[NoAnswer("no answer")] * 12, "at last")
-    assert await Retries(20, Pace(None)).ask(request) == "at last"
+    request, began = scripted(*[NoResponse("no answer")] * 12, "at last")
+    assert await Retries(20, RateLimiter(None)).ask(request) == "at last"
     for number, gap in enumerate(gaps(began)):
         longest = min(FIRST_WAIT * 2**number, LONGEST_WAIT)
         assert longest / 2 - 0.01 <= gap <= longest + 0.01
@@ -101,17 +101,17 @@ async def test_backoff_doubles_up_to_a_minute() -> None:
 
 @in_virtual_time
 async def test_backoff_is_random() -> None:
-    retries = Retries(1, Pace(None))
-    requests = [scripted(NoAnswer("no answer"), "well") for _ in range(20)]
+    retries = Retries(1, RateLimiter(None))
+    requests = [scripted(NoResponse("no answer"), "well") for _ in range(20)]
     await asyncio.gather(*(retries.ask(request) for request, _ in requests))
     assert len({round(began[1], 3) for _, began in requests}) > 10
 
 
 @in_virtual_time
 async def test_retry_after_delays_all_requests() -> None:
-    pace = Pace(None)
+    pace = RateLimiter(None)
     retries = Retries(1, pace)
-    limited, began = scripted(TooFast("slow down", 30), "well")
+    limited, began = scripted(RateLimited("slow down", 30), "well")
     asked = asyncio.create_task(retries.ask(paced(limited, pace)))
     await asyncio.sleep(0.1)
     other, others_began = scripted("well")
@@ -121,7 +121,7 @@ async def test_retry_after_delays_all_requests() -> None:
     assert began == pytest.approx([0, 30], abs=1)
 
 
-def paced(request: Request, pace: Pace) -> Request:
+def paced(request: Request, pace: RateLimiter) -> Request:
     async def wait() -> str:
         await pace.wait()
         return await request()
@@ -131,9 +131,9 @@ def paced(request: Request, pace: Pace) -> Request:
 
 @in_virtual_time
 async def test_retry_after_costs_no_try_while_others_succeed() -> None:
-    pace = Pace(None)
+    pace = RateLimiter(None)
     retries = Retries(0, pace)
-    unlucky, began = scripted(*[TooFast("slow down", 1)] * 20, "at last")
+    unlucky, began = scripted(*[RateLimited("slow down", 1)] * 20, "at last")
 
     async def others() -> None:
         while True:
@@ -152,19 +152,19 @@ async def test_retry_after_costs_no_try_while_others_succeed() -> None:
 
 @in_virtual_time
 async def test_retries_are_counted_and_rate_limiting_fails_no_row() -> None:
-    request, began = scripted(NoAnswer("no answer"))
+    request, began = scripted(NoResponse("no answer"))
     with pytest.raises(ConnectionError, match="no answer"):
-        await Retries(3, Pace(None)).ask(request)
+        await Retries(3, RateLimiter(None)).ask(request)
     assert len(began) == 4
-    limited, _ = scripted(TooFast("slow down", 1))
+    limited, _ = scripted(RateLimited("slow down", 1))
     with pytest.raises(ConnectionError, match="slow down"):
-        await Retries(2, Pace(None)).ask(limited)
+        await Retries(2, RateLimiter(None)).ask(limited)
 
 
 @in_virtual_time
 async def test_row_without_answer_fails_only_if_others_succeed() -> None:
-    retries = Retries(2, Pace(None))
-    bad, _ = scripted(NoAnswer("no answer"))
+    retries = Retries(2, RateLimiter(None))
+    bad, _ = scripted(NoResponse("no answer"))
     asked = asyncio.create_task(retries.ask(bad))
     await asyncio.sleep(0.1)
     await retries.ask(scripted("well")[0])
@@ -176,7 +176,7 @@ async def test_row_without_answer_fails_only_if_others_succeed() -> None:
 
 @in_virtual_time
 async def test_many_consecutive_bad_answers_fail_the_endpoint() -> None:
-    retries = Retries(0, Pace(None))
+    retries = Retries(0, RateLimiter(None))
     bad, _ = scripted(BadAnswer("500"))
     for _ in range(2):
         await retries.ask(scripted("well")[0])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import listing
-from batchinference.pipeline.input.listing import freeze_input, paths_of
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.input.listing import paths_of, snapshot_input
+from batchinference.pipeline.storage.location import Location
 from support.tiers import examples
 
 FILES = [
@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 def names(tree: Path, *patterns: str, extensions: tuple[str, ...] = ("txt",)) -> list[str]:
     """The names of the files that patterns below a directory select."""
-    frozen = freeze_input([f"{tree}/{pattern}" for pattern in patterns], list(extensions))
+    frozen = snapshot_input([f"{tree}/{pattern}" for pattern in patterns], list(extensions))
     return [os.path.relpath(file.path, tree) for file in frozen.files()]
 
 
@@ -67,10 +67,10 @@ def test_named_files_and_hidden_directories_are_read(tree: Path) -> None:
 
 def test_local_paths_are_normalized(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("{}/a.txt", "file://{}/a.txt", "FILE://{}/a.txt", "{}/sub/../a.txt", "{}//a.txt"):
-        (file,) = freeze_input([path.format(tree)], []).files()
+        (file,) = snapshot_input([path.format(tree)], []).files()
         assert file.path == str(tree / "a.txt"), path
     monkeypatch.chdir(tree)
-    found = freeze_input(["./sub"], ["txt"]).files()
+    found = snapshot_input(["./sub"], ["txt"]).files()
     assert [file.path for file in found] == [f"{tree}/sub/c.txt", f"{tree}/sub/deep/d.txt"]
 
 
@@ -79,7 +79,7 @@ def test_file_selected_twice_is_read_once(tree: Path) -> None:
 
 
 def test_files_have_numbers_in_the_order_of_paths_and_sizes(tree: Path) -> None:
-    frozen = freeze_input([f"{tree}/sub", f"{tree}/b.txt", f"{tree}/a.txt"], ["txt"])
+    frozen = snapshot_input([f"{tree}/sub", f"{tree}/b.txt", f"{tree}/a.txt"], ["txt"])
     files = frozen.files()
     chosen = ("a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt")
     assert [file.path for file in files] == [f"{tree}/{name}" for name in chosen]
@@ -106,7 +106,7 @@ def assert_refused(tree: Path, pattern: str, reason: str, **options: tuple[str, 
 
 def test_paths_in_different_storages_are_rejected(tree: Path) -> None:
     with pytest.raises(BadInput, match="mixes local paths and s3://"):
-        freeze_input([str(tree), "s3://bucket/data"], [])
+        snapshot_input([str(tree), "s3://bucket/data"], [])
 
 
 def test_too_many_files_are_rejected(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +116,13 @@ def test_too_many_files_are_rejected(tree: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_stored_frozen_input_has_the_paths(tree: Path) -> None:
-    stored = Address(str(tree / "input.parquet"))
-    stored.write(freeze_input([str(tree)], ["txt"]).serialized())
+    stored = Location(str(tree / "input.parquet"))
+    stored.write(snapshot_input([str(tree)], ["txt"]).serialized())
     assert paths_of(stored).to_pylist() == [str(tree / name) for name in FOUND]
 
 
 def test_addresses_of_files_can_be_read(tree: Path) -> None:
-    frozen = freeze_input([f"file://{tree}/sub"], ["txt"])
+    frozen = snapshot_input([f"file://{tree}/sub"], ["txt"])
     contents = [frozen.address(file).read() for file in frozen.files()]
     assert contents == [b"sub/c.txt", b"sub/deep/d.txt"]
 
@@ -147,7 +147,7 @@ def test_frozen_list_depends_on_the_files_only(
         (directory / name).touch()
     paths = [str(directory / name) for name in made]
     again.shuffle(paths)  # type: ignore[attr-defined]
-    whole, listed = freeze_input([str(directory)], ["txt"]), freeze_input(paths, ["txt"])
+    whole, listed = snapshot_input([str(directory)], ["txt"]), snapshot_input(paths, ["txt"])
     assert whole.table.equals(listed.table)
     assert whole.serialized() == listed.serialized()
     assert [file.path for file in whole.files()] == sorted(str(directory / name) for name in made)

@@ -21,9 +21,9 @@ from batchinference.pipeline.runtimes.vllm.row_codec import (
     RESULT,
     ROW,
     EngineError,
+    decode_rows,
+    encode_rows,
     opened,
-    seal,
-    unseal,
 )
 from batchinference.spec.models import VllmModel
 from support.documents.vllm_models import vllm
@@ -42,7 +42,7 @@ def good(**columns: Any) -> pa.Table:
 
 def requests(spec: VllmModel, **columns: Any) -> list[Any]:
     """Return the request of each row, or its error."""
-    sealed = seal("ask", spec, good(**columns))
+    sealed = encode_rows("ask", spec, good(**columns))
     pairs = zip(sealed[REQUEST].to_pylist(), sealed[ERROR].to_pylist(), strict=True)
     return [error or json.loads(request) for request, error in pairs]
 
@@ -92,7 +92,7 @@ def test_request_names_the_adapter() -> None:
 
 def test_row_with_null_input_fails_alone() -> None:
     table = good(text=pa.array(["a", None]))
-    done = unseal(through_ray(seal("ask", model(), table)), model(), set_aside)
+    done = decode_rows(through_ray(encode_rows("ask", model(), table)), model(), set_aside)
     bad = done.filter(pa.compute.equal(done[row_ids.STATE], row_ids.FAILED)).to_pylist()
     assert [(row[row_ids.ID], row[row_ids.ERROR]) for row in bad] == [
         (1, "EngineError: ValueError: input 'question' is null")
@@ -108,7 +108,7 @@ def test_rows_keep_their_columns_and_types() -> None:
         ragged=np.array([np.zeros((1, 2)), np.zeros((3, 1))], dtype=object),
         moment=np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[s]"),
     )
-    done = unseal(through_ray(seal("ask", model(), table)), model(), set_aside)
+    done = decode_rows(through_ray(encode_rows("ask", model(), table)), model(), set_aside)
     assert done.drop_columns("answer").equals(table)
     assert done["answer"].to_pylist() == ["well", "well"]
 
@@ -120,8 +120,8 @@ def test_embeddings_are_float32_vectors() -> None:
     spec = model(task="embed", sampling={})
     plain = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
     for texts in (["a", "bcd"], ["a", None, "bcd"]):
-        sealed = seal("ask", spec, good(text=pa.array(texts)))
-        done = unseal(through_ray(sealed, embedded, "embed"), spec, set_aside)
+        sealed = encode_rows("ask", spec, good(text=pa.array(texts)))
+        done = decode_rows(through_ray(sealed, embedded, "embed"), spec, set_aside)
         answers, _ = row_ids.split(done)
         assert np.stack(to_batch(answers)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
         assert done.schema.field("answer").type == plain.schema.field("answer").type
@@ -134,9 +134,9 @@ def test_rows_of_other_states_pass_through() -> None:
         row_ids.end_of_file(0, 10),
         row_ids.note_row("before", "note"),
     ]
-    sealed = seal("ask", model(), concat([good(text=["a"]), *others]))
+    sealed = encode_rows("ask", model(), concat([good(text=["a"]), *others]))
     assert sealed[ERROR].to_pylist().count("") == 1
-    done = unseal(through_ray(sealed), model(), set_aside)
+    done = decode_rows(through_ray(sealed), model(), set_aside)
     _, rest = row_ids.split(done)
     assert rest is not None
     states = rest[row_ids.STATE].to_pylist()
@@ -148,18 +148,22 @@ def test_rows_of_other_states_pass_through() -> None:
 
 def test_batch_without_requests_is_unchanged() -> None:
     end = row_ids.end_of_file(0, 10)
-    assert unseal(through_ray(seal("ask", model(), end)), model(), set_aside).equals(end)
+    assert decode_rows(through_ray(encode_rows("ask", model(), end)), model(), set_aside).equals(
+        end
+    )
 
 
 def test_row_refused_by_the_engine_keeps_its_share() -> None:
-    shares = np.array([row_ids.WHOLE // 2, row_ids.WHOLE // 2])
+    shares = np.array([row_ids.FULL_SHARE // 2, row_ids.FULL_SHARE // 2])
     table = row_ids.with_own_columns(to_table({"text": ["a", "b"]}), pa.array([4, 4]), shares)
 
     def refusing(row: Row) -> Row:
         content = row["messages"][0]["content"]
         return {ERROR: "ValueError: too long"} if content == "b" else well(row)
 
-    done = unseal(through_ray(seal("ask", model(), table), refusing), model(), set_aside)
+    done = decode_rows(
+        through_ray(encode_rows("ask", model(), table), refusing), model(), set_aside
+    )
     assert done[row_ids.STATE].to_pylist() == [row_ids.GOOD, row_ids.FAILED]
     assert done[row_ids.SHARE].to_pylist() == shares.tolist()
 
@@ -169,6 +173,6 @@ def test_failed_row_ends_a_job_without_tolerance() -> None:
         assert isinstance(error, EngineError)
         raise JobFailure(f"row {row_id}: {error}")
 
-    sealed = seal("ask", model(), good(text=pa.array(["a", None])))
+    sealed = encode_rows("ask", model(), good(text=pa.array(["a", None])))
     with pytest.raises(JobFailure, match="row 1: ValueError: input 'question' is null"):
-        unseal(through_ray(sealed), model(), refuse)
+        decode_rows(through_ray(sealed), model(), refuse)

@@ -28,7 +28,7 @@ from batchinference.pipeline.runtimes.vllm.model_files import ADAPTER_FILE, file
 from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages, Inlined
 from batchinference.pipeline.runtimes.vllm.requests import ADAPTER
 from batchinference.pipeline.runtimes.vllm.row_codec import ERROR
-from batchinference.pipeline.runtimes.vllm.stages import GuardedEngine, GuardedStage, guarded
+from batchinference.pipeline.runtimes.vllm.stages import GuardedEngine, IsolatingStage, guarded
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.models import VllmModel
@@ -64,14 +64,14 @@ def model(**fields: Any) -> VllmModel:
     return VllmModel.model_validate(vllm(**fields))
 
 
-GUARDS: dict[Any, type[GuardedStage]] = {
+GUARDS: dict[Any, type[IsolatingStage]] = {
     vLLMEngineStageUDF: GuardedEngine,
     PrepareMultimodalUDF: GuardedImages,
 }
 
 
 def stage(kind: Any, spec: VllmModel, **arguments: Any) -> Any:
-    guard = GUARDS.get(kind, GuardedStage)
+    guard = GUARDS.get(kind, IsolatingStage)
     named = {"data_column": "data", "expected_input_keys": [], **arguments}
     return guarded(kind, guard, "ask", spec, "")(**named)
 

@@ -19,7 +19,7 @@ from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.storage import allowed_addresses, http, http_retry
 from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden, is_public
 from batchinference.pipeline.storage.http import Fetcher
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ManifestOptions
 from support.inputs.read_files import read_files
 from support.servers.loopback import handled_by
@@ -231,7 +231,7 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
-    def fetched(_: Fetcher, uri: str, beside: Address) -> bytes:
+    def fetched(_: Fetcher, uri: str, beside: Location) -> bytes:
         begun.append(uri)
         return bytes(1000)
 
@@ -239,7 +239,7 @@ def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(manifest, "HELD_BYTES", 4000)
     monkeypatch.setattr(manifest, "TABLE_BYTES", 1)
     pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), tmp_path / "a.parquet")
-    file = Address(str(tmp_path / "a.parquet"))
+    file = Location(str(tmp_path / "a.parquet"))
     reader = ManifestReader(ManifestOptions(max_bytes=1000))
     reader.prepare([file])
     yielded = 0
@@ -282,13 +282,13 @@ def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
 def test_manifest_in_a_bucket_reads_its_own_bucket_only(
     uri: str, prefixes: list[str], ok: bool
 ) -> None:
-    manifest = Address("s3://own/lists/a.parquet")
+    manifest = Location("s3://own/lists/a.parquet")
     policy = pickle.loads(pickle.dumps(Allowed(prefixes)))
     if ok:
-        policy.check_stored(Address(uri), manifest)
+        policy.check_stored(Location(uri), manifest)
     else:
         with pytest.raises(Forbidden, match="outside of the manifest's own bucket or directory"):
-            policy.check_stored(Address(uri), manifest)
+            policy.check_stored(Location(uri), manifest)
 
 
 def test_fetcher_travels_without_its_connections() -> None:

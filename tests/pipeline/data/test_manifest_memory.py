@@ -15,7 +15,7 @@ from batchinference.pipeline.input.readers import url_list
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.media import decoding
 from batchinference.pipeline.storage.http import Fetcher
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ManifestOptions
 
 SIDE = 100
@@ -53,7 +53,7 @@ def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatc
     patch.setattr(decoding, "decode", decode)
     patch.setattr(url_list, "TABLE_BYTES", 2 * PICTURE_BYTES)
     pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), path / "a.parquet")
-    file = Address(str(path / "a.parquet"))
+    file = Location(str(path / "a.parquet"))
     reader = ManifestReader(ManifestOptions(decode="image"))
     reader.prepare([file])
     return [table.num_rows for table in reader.read(file)]

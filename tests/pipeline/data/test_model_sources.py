@@ -23,7 +23,7 @@ from batchinference.pipeline.runtimes.model_files import (
     resolve_place,
 )
 from batchinference.pipeline.steps.model import ModelTransform
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
 from support.servers.loopback import handled_by
 
@@ -212,7 +212,7 @@ def write_model(folder: Path) -> dict[str, bytes]:
 
 def test_fetched_folder_has_all_files(tmp_path: Path, cache: Path) -> None:
     contents = write_model(tmp_path / "model")
-    fetched = model_files._fetch(Address(str(tmp_path / "model")))
+    fetched = model_files._fetch(Location(str(tmp_path / "model")))
     assert fetched.is_relative_to(cache)
     found = {
         str(path.relative_to(fetched)): path.read_bytes()
@@ -226,28 +226,28 @@ def test_fetched_file_keeps_its_name_and_an_empty_folder_is_rejected(
     tmp_path: Path, cache: Path
 ) -> None:
     (tmp_path / "model.pt").write_bytes(b"weights")
-    fetched = model_files._fetch(Address(str(tmp_path / "model.pt")))
+    fetched = model_files._fetch(Location(str(tmp_path / "model.pt")))
     assert (fetched.name, fetched.read_bytes()) == ("model.pt", b"weights")
     (tmp_path / "model").mkdir()
     with pytest.raises(ModelLoad, match="not found: nothing there"):
-        model_files._fetch(Address(str(tmp_path / "model")))
+        model_files._fetch(Location(str(tmp_path / "model")))
 
 
 def test_model_is_fetched_again_only_after_a_change(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
-    first = model_files._fetch(Address(str(tmp_path / "model")))
+    first = model_files._fetch(Location(str(tmp_path / "model")))
     (first / "mark").touch()
-    assert model_files._fetch(Address(str(tmp_path / "model"))) == first
+    assert model_files._fetch(Location(str(tmp_path / "model"))) == first
     assert (first / "mark").exists()
     (tmp_path / "model/config.json").write_bytes(b'{"new": 1}')
-    second = model_files._fetch(Address(str(tmp_path / "model")))
+    second = model_files._fetch(Location(str(tmp_path / "model")))
     assert second != first
     assert (second / "config.json").read_bytes() == b'{"new": 1}'
 
 
 def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
-    model, target = Address(str(tmp_path / "model")), cache / "models/x"
+    model, target = Location(str(tmp_path / "model")), cache / "models/x"
     listed = [f"{model.path}/config.json", f"{model.path}/gone.bin"]
     with pytest.raises(FileNotFoundError):
         model_files._download(model, listed, target)
@@ -260,7 +260,7 @@ def test_interrupted_download_leaves_no_model(tmp_path: Path, cache: Path) -> No
 def test_object_key_outside_of_the_model_is_refused(tmp_path: Path, cache: Path, key: str) -> None:
     write_model(tmp_path / "model")
     (tmp_path / "evil.py").write_text("")
-    model, target = Address(str(tmp_path / "model")), cache / "models/x"
+    model, target = Location(str(tmp_path / "model")), cache / "models/x"
     with pytest.raises(ModelLoad, match="leads out of the model's folder"):
         model_files._download(model, [f"{model.path}/{key}"], target)
     assert not target.exists()
@@ -270,5 +270,5 @@ def test_object_key_outside_of_the_model_is_refused(tmp_path: Path, cache: Path,
 def test_concurrent_replicas_fetch_once(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
     with ThreadPoolExecutor(6) as replicas:
-        found = list(replicas.map(model_files._fetch, [Address(str(tmp_path / "model"))] * 6))
+        found = list(replicas.map(model_files._fetch, [Location(str(tmp_path / "model"))] * 6))
     assert len(set(found)) == 1

@@ -14,12 +14,12 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of, own_columns, read_files
 
-TOLERANT = ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet"))
+TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
 def step(name: str = "embed", **model: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import Changed, load_step
+from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.spec.steps import Step
 from support.outputs.made import embedded, finished_output, vectors
 
@@ -37,7 +37,7 @@ def step(index: str, **fields: Any) -> Step:
     return Step.model_validate({"name": "near", "nearest": nearest})
 
 
-def run(index: str, batch: pa.Table, **fields: Any) -> pa.Table | Changed:
+def run(index: str, batch: pa.Table, **fields: Any) -> pa.Table | TransformResult:
     return load_step(step(index, **fields), Device())(batch)
 
 
@@ -97,7 +97,7 @@ def test_row_without_embedding_has_no_matches(index: str) -> None:
 def test_embedding_of_another_width_fails_its_row_only(index: str) -> None:
     lists = pa.array([INDEX[0], [1.0, 2.0], None, [], INDEX[2]], pa.list_(pa.float32()))
     changed = run(index, pa.table({"n": range(5), "vector": lists}), k=1)
-    assert isinstance(changed, Changed)
+    assert isinstance(changed, TransformResult)
     assert changed.parents.tolist() == [0, 2, 4]
     assert changed.table.column("n").to_pylist() == [0, 2, 4]
     paths = [row and row[0]["path"] for row in changed.table.column("matches").to_pylist()]
@@ -110,7 +110,7 @@ def test_embedding_of_another_width_fails_its_row_only(index: str) -> None:
 
 def test_batch_may_fail_entirely(index: str) -> None:
     changed = run(index, pa.table({"vector": pa.array([[1.0], [2.0]])}))
-    assert isinstance(changed, Changed)
+    assert isinstance(changed, TransformResult)
     assert (changed.table.num_rows, sorted(changed.failed)) == (0, [0, 1])
     assert changed.table.schema.field("matches").type.value_type.names == ["similarity", "path"]
 

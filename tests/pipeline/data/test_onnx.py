@@ -206,7 +206,7 @@ def test_device_of_the_replica_is_used(save: Save) -> None:
 def test_unusable_gpu_is_rejected(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     from batchinference.pipeline.runtimes import onnx as runtime
 
-    monkeypatch.setattr(runtime, "take", lambda device: torch.device(device.name))
+    monkeypatch.setattr(runtime, "torch_device", lambda device: torch.device(device.name))
     with pytest.raises(ModelLoad, match="no CUDAExecutionProvider for the replica's cuda device"):
         load_runtime(model_of("onnx", ("x",), source=linear(save)), Device("cuda"))
 

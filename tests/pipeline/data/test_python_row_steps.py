@@ -13,7 +13,7 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.steps import Changed, Transform
+from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 
@@ -35,9 +35,9 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def changed(step: Transform, table: pa.Table = TABLE) -> Changed:
+def changed(step: Transform, table: pa.Table = TABLE) -> TransformResult:
     result = step(table)
-    assert isinstance(result, Changed)
+    assert isinstance(result, TransformResult)
     return result
 
 

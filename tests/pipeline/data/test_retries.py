@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.pipeline.error_attribution import is_transient
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.retry import ATTEMPTS, persistently
+from batchinference.pipeline.storage.retry import ATTEMPTS, with_retries
 
 TRANSIENT = [
     OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject operation"),
@@ -58,7 +58,7 @@ def test_temporary_errors_are_retried() -> None:
     for error in TRANSIENT:
         call = Call(error, ATTEMPTS - 1)
         assert is_transient(error), error
-        assert persistently(call) == "done"
+        assert with_retries(call) == "done"
         assert call.calls == ATTEMPTS
 
 
@@ -67,7 +67,7 @@ def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
         call = Call(error, 1)
         assert not is_transient(error), error
         with pytest.raises(OSError) as raised:  # noqa: PT011 - the same object
-            persistently(call)
+            with_retries(call)
         assert raised.value is error
         assert (call.calls, waits) == (1, [])
 
@@ -75,14 +75,14 @@ def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
 def test_last_error_is_raised_after_all_attempts(waits: list[float]) -> None:
     call = Call(TRANSIENT[0], 99)
     with pytest.raises(OSError, match="NETWORK_CONNECTION"):
-        persistently(call)
+        with_retries(call)
     assert call.calls == ATTEMPTS
     assert len(waits) == ATTEMPTS - 1
 
 
 def test_backoff_doubles_with_jitter(waits: list[float]) -> None:
     for _ in range(2):
-        persistently(Call(TRANSIENT[0], ATTEMPTS - 1))
+        with_retries(Call(TRANSIENT[0], ATTEMPTS - 1))
     first, second = waits[: ATTEMPTS - 1], waits[ATTEMPTS - 1 :]
     for number, wait in enumerate(first):
         assert 2**number / 2 <= wait <= 2**number

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.execution.step_results import apply_step, divide
-from batchinference.pipeline.steps import Changed
+from batchinference.pipeline.steps import TransformResult
 from support.tiers import examples
 
 CHILDREN = st.lists(st.integers(0, 4), min_size=1, max_size=8)
@@ -24,7 +24,7 @@ def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
 def shares_by_id(table: pa.Table) -> dict[int, int]:
     """The sum of the shares of each input row."""
     ids, shares = row_ids.ids_of(table), row_ids.shares_of(table)
-    filled = np.full(len(ids), row_ids.WHOLE) if shares is None else shares
+    filled = np.full(len(ids), row_ids.FULL_SHARE) if shares is None else shares
     sums: dict[int, int] = {}
     for row_id, share in zip(ids.tolist(), filled.tolist(), strict=True):
         sums[row_id] = sums.get(row_id, 0) + share
@@ -34,10 +34,12 @@ def shares_by_id(table: pa.Table) -> dict[int, int]:
 def repeat(counts: list[int], failing: set[int] = frozenset()) -> Any:  # type: ignore[assignment]
     """A step that repeats each row by its count and reports some as failed."""
 
-    def step(batch: pa.Table) -> Changed:
+    def step(batch: pa.Table) -> TransformResult:
         parents = np.repeat(np.arange(batch.num_rows), counts)
         parents = parents[~np.isin(parents, list(failing))]
-        return Changed(batch.take(parents), parents, {row: ValueError("no") for row in failing})
+        return TransformResult(
+            batch.take(parents), parents, {row: ValueError("no") for row in failing}
+        )
 
     return step
 
@@ -50,7 +52,7 @@ def batch(size: int) -> pa.Table:
 @settings(max_examples=examples(100), deadline=None)
 def test_shares_of_each_row_add_up(counts: list[int]) -> None:
     result = apply_step(repeat(counts), batch(len(counts)), set_aside)
-    expected = {row_ids.pack(3, 10 + row): row_ids.WHOLE for row in range(len(counts))}
+    expected = {row_ids.pack(3, 10 + row): row_ids.FULL_SHARE for row in range(len(counts))}
     assert shares_by_id(result) == expected
 
 
@@ -68,7 +70,7 @@ def test_shares_add_up_after_two_steps_and_failures(counts: list[int], data: Any
     for table in results:
         for row_id, share in shares_by_id(table).items():
             total[row_id] = total.get(row_id, 0) + share
-    assert set(total.values()) == {row_ids.WHOLE}
+    assert set(total.values()) == {row_ids.FULL_SHARE}
     assert len(total) == len(counts)
 
 

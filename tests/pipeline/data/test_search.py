@@ -13,7 +13,7 @@ from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.query.row import of_row
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.search import Choice, search
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from support.outputs.made import embedded, finished_output, vectors
 
 WIDTH = 8
@@ -30,7 +30,7 @@ WRITES = {
 
 
 def index_of(directory: Path | str, column: str | None = None) -> Index:
-    return open_index(Address(str(directory)), column)
+    return open_index(Location(str(directory)), column)
 
 
 def nearest(query: np.ndarray, rows: np.ndarray = ROWS) -> list[int]:

@@ -19,7 +19,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import search
 from batchinference.pipeline.steps.model import ModelTransform
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
 from support.documents.minimal import Document, python_step
@@ -39,7 +39,7 @@ def output_of(directory: Path, table: pa.Table, *steps: Document, **spec: Any) -
     done = ModelTransform(Step.model_validate(steps[-1]), Device())(table)
     assert isinstance(done, pa.Table)
     out = finished_output(directory, done.select(["n", "embedding"]), steps=list(steps), **spec)
-    return open_index(Address(out))
+    return open_index(Location(out))
 
 
 def texts() -> pa.Table:
@@ -70,14 +70,14 @@ def test_image_query_uses_the_read_options(tmp_path: Path, vit: str) -> None:
         Image.fromarray((pixels * 80).astype(np.uint8)).save(files[-1])
     options = {"size": [48, 48]}
     reader = ImageReader(ImageOptions.model_validate(options))
-    table = concat([chunk for file in files for chunk in reader.read(Address(str(file)))])
+    table = concat([chunk for file in files for chunk in reader.read(Location(str(file)))])
     table = table.append_column("n", pa.array(range(3)))
     spec = {"read": {"format": "images", "paths": ["s3://in/"], "options": options}}
     index = output_of(
         tmp_path / "out", table, step("image-feature-extraction", vit, "image"), **spec
     )
     for number, file in enumerate(files):
-        similarities, rows = search(index, of_image(index, Address(str(file))), 2).of(0)
+        similarities, rows = search(index, of_image(index, Location(str(file))), 2).of(0)
         assert rows[0] == number
         assert similarities[0] == pytest.approx(1, abs=1e-5)
         assert similarities[1] < 1 - 1e-4
@@ -86,7 +86,7 @@ def test_image_query_uses_the_read_options(tmp_path: Path, vit: str) -> None:
 def test_query_of_the_wrong_kind_is_rejected(tmp_path: Path, bert: str, vit: str) -> None:
     texts_ = unembedded(tmp_path / "texts", step("feature-extraction", bert, "line"))
     with pytest.raises(BadInput, match=r"--image needs a model of texts and images, .* one text a"):
-        of_image(texts_, Address("any.png"))
+        of_image(texts_, Location("any.png"))
     images = unembedded(tmp_path / "images", step("image-feature-extraction", vit, "image"))
     with pytest.raises(BadInput, match=r"--text needs a model of texts and images, .* one image a"):
         of_text(images, "a cat")
@@ -101,7 +101,7 @@ def test_model_of_texts_and_images_takes_both(
         tmp_path / "a.png"
     )
     reader = ImageReader(ImageOptions.model_validate(size))
-    (pixels,) = reader.read(Address(str(tmp_path / "a.png")))
+    (pixels,) = reader.read(Location(str(tmp_path / "a.png")))
     spec = {"read": {"format": "images", "paths": ["s3://in/"], "options": size}}
     of_images = output_of(
         tmp_path / "images",
@@ -115,7 +115,7 @@ def test_model_of_texts_and_images_takes_both(
         step("feature-extraction", source, "line", padToMultipleOf=8, options={"max_length": 64}),
         **spec,
     )
-    image = Address(str(tmp_path / "a.png"))
+    image = Location(str(tmp_path / "a.png"))
     assert search(of_images, of_image(of_images, image), 1).of(0)[0] == pytest.approx(1)
     assert search(of_texts, of_text(of_texts, TEXTS[1]), 1).of(0)[1].tolist() == [1]
     assert of_text(of_images, TEXTS[1]) == pytest.approx(of_text(of_texts, TEXTS[1]), abs=1e-5)
@@ -146,14 +146,14 @@ def test_renamed_column_keeps_its_model(tmp_path: Path, bert: str) -> None:
     embed = step("feature-extraction", bert, "line")
     embed["model"]["output"] = "first"
     table = embedded(vectors(2, 32))
-    index = open_index(Address(finished_output(tmp_path / "out", table, steps=[embed, rename])))
+    index = open_index(Location(finished_output(tmp_path / "out", table, steps=[embed, rename])))
     assert of_text(index, "a text").shape == (1, 32)
 
 
 def unembedded(directory: Path, *steps: Document) -> Index:
     """Open an output of these steps whose embeddings are random."""
     return open_index(
-        Address(finished_output(directory, embedded(vectors(2, 4)), steps=list(steps)))
+        Location(finished_output(directory, embedded(vectors(2, 4)), steps=list(steps)))
     )
 
 
@@ -165,7 +165,7 @@ def test_file_other_than_an_image_is_rejected(tmp_path: Path, vit: str) -> None:
         ("nowhere.png", r"nowhere.png' cannot be read: "),
     ):
         with pytest.raises(BadInput, match=reason):
-            of_image(index, Address(str(tmp_path / name)))
+            of_image(index, Location(str(tmp_path / name)))
 
 
 def test_missing_model_is_rejected(tmp_path: Path) -> None:
@@ -174,4 +174,4 @@ def test_missing_model_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ModelLoad, match=r"gone' not found"):
         of_text(index, "a text")
     with pytest.raises(ModelLoad, match=r"gone' not found"):
-        of_image(index, Address("any.png"))
+        of_image(index, Location("any.png"))

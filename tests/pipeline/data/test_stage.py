@@ -21,15 +21,15 @@ from batchinference.pipeline.execution.step_runner import (
     ErrorHandling,
     StageRunner,
 )
-from batchinference.pipeline.input.listing import freeze_input
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of, own_columns
 from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
-TOLERANT = ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet"))
+TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
 def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> StageRunner:
@@ -89,11 +89,11 @@ def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"{name}.txt").touch()
-    kept = Address(str(tmp_path / "input.parquet"))
+    kept = Location(str(tmp_path / "input.parquet"))
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=kept))
     # the list of input files is read only after a failure
     assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}
-    kept.write(freeze_input([f"{tmp_path}/*.txt"], []).serialized())
+    kept.write(snapshot_input([f"{tmp_path}/*.txt"], []).serialized())
     with pytest.raises(JobFailure) as failure:
         run(table("good", "bad one", "bad two", first=10))
     place = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"

@@ -18,10 +18,10 @@ import pytest
 
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.location import Location, base_name
 
 
-class Elsewhere(Address):
+class Elsewhere(Location):
     """An address of an object store whose objects are files of this disk."""
 
     ROOT = ""
@@ -40,33 +40,33 @@ class Elsewhere(Address):
 @pytest.fixture(params=["local", "elsewhere"])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Address:
+) -> Location:
     if request.param == "local":
-        return Address(str(tmp_path))
+        return Location(str(tmp_path))
     (tmp_path / "bucket").mkdir()
     monkeypatch.setattr(Elsewhere, "ROOT", str(tmp_path))
     return Elsewhere("s3://bucket/")
 
 
-def listed(place: Address, *, recursive: bool = False) -> list[str]:
+def listed(place: Location, *, recursive: bool = False) -> list[str]:
     return sorted(base_name(info.path) for info in place.files(recursive=recursive))
 
 
-def test_written_content_can_be_read(place: Address) -> None:
+def test_written_content_can_be_read(place: Location) -> None:
     for content in (b"first", b"", memoryview(b"second"), bytes(range(256)) * 1000):
         (place / "a").write(content)
         assert (place / "a").read() == bytes(content)
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.json.gz", "a.bz2", "a.zst"])
-def test_compressed_file_is_not_unpacked(place: Address, tmp_path: Path, name: str) -> None:
+def test_compressed_file_is_not_unpacked(place: Location, tmp_path: Path, name: str) -> None:
     content = gzip.compress(b"content")
     (place / name).write(content)
     assert (place / name).read() == content
     assert next(tmp_path.rglob(name)).read_bytes() == content
 
 
-def test_missing_file_raises_and_can_be_deleted(place: Address) -> None:
+def test_missing_file_raises_and_can_be_deleted(place: Location) -> None:
     for _ in range(2):
         assert not (place / "a").exists()
         with pytest.raises(FileNotFoundError):
@@ -76,7 +76,7 @@ def test_missing_file_raises_and_can_be_deleted(place: Address) -> None:
         (place / "a").delete()
 
 
-def test_files_are_listed_without_directories(place: Address, tmp_path: Path) -> None:
+def test_files_are_listed_without_directories(place: Location, tmp_path: Path) -> None:
     root = next(tmp_path.glob("bucket"), tmp_path)
     (root / "sub/deep").mkdir(parents=True)
     for name in ("a", "b", "sub/c", "sub/deep/d"):
@@ -90,13 +90,13 @@ def test_files_are_listed_without_directories(place: Address, tmp_path: Path) ->
         assert listed(place, recursive=True) == ["a", "b"]
 
 
-def test_address_is_pickled_without_its_file_system(place: Address) -> None:
+def test_address_is_pickled_without_its_file_system(place: Location) -> None:
     place.info()
-    assert pickle.loads(pickle.dumps(Address(place.uri))) == Address(place.uri)
+    assert pickle.loads(pickle.dumps(Location(place.uri))) == Location(place.uri)
     assert len(pickle.dumps(place)) < 200
 
 
-def test_listed_paths_become_addresses(place: Address) -> None:
+def test_listed_paths_become_addresses(place: Location) -> None:
     (place / "a").write(b"content")
     (info,) = place.files()
     assert place.at(info.path).read() == b"content"
@@ -112,8 +112,8 @@ def test_path_is_normalized() -> None:
         ("s3://bucket", "bucket", False),
         ("s3://bucket/a/b/", "bucket/a/b", False),
     ):
-        assert (Address(uri).path, Address(uri).local) == (path, local)
-        assert (Address(uri) / "c").path == f"{path}/c"
+        assert (Location(uri).path, Location(uri).local) == (path, local)
+        assert (Location(uri) / "c").path == f"{path}/c"
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
@@ -122,7 +122,7 @@ def test_write_makes_directories_and_a_file_with_the_permissions_of_the_umask(
 ) -> None:
     before = os.umask(umask)
     try:
-        Address(str(tmp_path / "a/b/c")).write(b"x")
+        Location(str(tmp_path / "a/b/c")).write(b"x")
     finally:
         os.umask(before)
     assert (tmp_path / "a/b/c").read_bytes() == b"x"
@@ -131,7 +131,7 @@ def test_write_makes_directories_and_a_file_with_the_permissions_of_the_umask(
 
 
 def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
-    place = Address(str(tmp_path / "a"))
+    place = Location(str(tmp_path / "a"))
     full = OSError(errno.ENOSPC, "No space left on device")
     with patch("os.fsync", side_effect=full), pytest.raises(OSError, match="full") as caught:
         place.write(b"x")
@@ -143,7 +143,7 @@ def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
 
 
 def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
-    target = Address(str(tmp_path / "a"))
+    target = Location(str(tmp_path / "a"))
     target.write(b"before")
     with pytest.raises(TypeError):
         target.write("no bytes")  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
 
 
 def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
-    target = Address(str(tmp_path / "a"))
+    target = Location(str(tmp_path / "a"))
     contents = [bytes([number]) * 300_000 for number in range(4)]
     target.write(contents[0])
     done = threading.Event()
@@ -178,7 +178,7 @@ def test_temporary_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", watched)
-    Address(str(tmp_path / "a")).write(b"x")
+    Location(str(tmp_path / "a")).write(b"x")
     assert len(seen) == 1
     assert seen[0].startswith(".")
     assert seen[0].endswith(".tmp")
@@ -191,7 +191,7 @@ def test_linked_directories_of_partitions_are_not_followed(tmp_path: Path) -> No
         (folder / "part-1.parquet").write_text("a")
     (output / "class=dog").symlink_to(other)
     (output / "class=cat" / "day=1").symlink_to(other / "day=1")
-    place = Address(str(output))
+    place = Location(str(output))
     found = [place.below(info.path) for info in place.data_files()]
     assert found == ["class=cat/part-1.parquet"]
     assert place.inside("class=cat/part-2.parquet") == place / "class=cat/part-2.parquet"
@@ -199,6 +199,6 @@ def test_linked_directories_of_partitions_are_not_followed(tmp_path: Path) -> No
         with pytest.raises(BadOutput, match="leads out of the output by a symbolic link"):
             place.inside(name)
     (tmp_path / "link").symlink_to(output)
-    linked = Address(str(tmp_path / "link"))
+    linked = Location(str(tmp_path / "link"))
     assert [linked.below(info.path) for info in linked.data_files()] == found
     assert linked.inside("x") == linked / "x", "the user's own link to the output is followed"

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
-from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import sources
 from batchinference.pipeline.input.base import JobInput
@@ -30,7 +30,7 @@ from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.prepare import prepare
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.read import Read
 from support.documents.minimal import Document, document
@@ -127,7 +127,7 @@ def test_columns_of_steps_are_checked(format_: str, fields: Document, tmp_path: 
     steps = [{"name": "keep", "filter": "scor > 1"}]
     spec = parse(document(read={"format": format_, **fields}, write=write, steps=steps)).spec
     with pytest.raises(BadInput, match="did you mean 'score'"):
-        prepare(spec, next(targets_of(spec)))
+        prepare(spec, next(plan_outputs(spec)))
 
 
 class TestSql:
@@ -377,10 +377,10 @@ class TestLance:
 
     def test_dataset_below_the_output_is_found(self, path: str, tmp_path: Path) -> None:
         given = opened("lance", path=path)
-        assert given.below(Address(str(tmp_path))) == path
-        assert given.below(Address(path)) == path
-        assert given.below(Address(path + "2")) is None
-        assert given.below(Address("s3://bucket")) is None
+        assert given.below(Location(str(tmp_path))) == path
+        assert given.below(Location(path)) == path
+        assert given.below(Location(path + "2")) is None
+        assert given.below(Location("s3://bucket")) is None
 
 
 def test_read_error_names_the_part() -> None:

@@ -26,7 +26,7 @@ from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_b
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.output.tables.base import read_receipts, receipt
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 
 Row = dict[str, Any]
@@ -211,7 +211,7 @@ def test_driver_killed_after_the_commit_is_complete(target: Target, mode: str) -
     assert target.rows() == expected(0, 1)
 
 
-def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Address]:
+def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location]:
     """Return the receipts of a job with rows 0 and 1. A filled table has row 9 before."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
@@ -339,7 +339,7 @@ def test_receipt_of_a_file_outside_the_table_is_refused(
 ) -> None:
     """Whoever can write to the output could have the table read another file."""
     ending, content = receipt(pa.schema([]), **fields)
-    place = Address(str(tmp_path / f"part{ending}"))
+    place = Location(str(tmp_path / f"part{ending}"))
     place.write(content)
     with pytest.raises(BadOutput, match=r"part\.json' is damaged, so its rows cannot be committed"):
         read_receipts([place], lambda entry: [entry["path"]])

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.base import Runtime, take
+from batchinference.pipeline.runtimes.base import Runtime, torch_device
 from batchinference.pipeline.runtimes.device import Device, device_of
 from batchinference.spec.models import TorchModel
 
@@ -244,17 +244,17 @@ def test_module_runs_in_evaluation_mode(tmp_path: Path) -> None:
 
 def test_threads_equal_the_cpus_of_the_replica() -> None:
     for cpus, threads in ((1, 1), (2.5, 2), (0.5, 1)):
-        assert take(device_of(cpus=cpus, gpus=0)) == torch.device("cpu")
+        assert torch_device(device_of(cpus=cpus, gpus=0)) == torch.device("cpu")
         assert torch.get_num_threads() == threads
 
 
 @pytest.mark.usefixtures("counted_gpus")
 def test_gpu_is_used_if_present() -> None:
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    assert take(device_of(cpus=1, gpus=1)).type == kind
+    assert torch_device(device_of(cpus=1, gpus=1)).type == kind
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
 def test_missing_gpu_is_rejected() -> None:
     with pytest.raises(ModelLoad, match=r"was given a GPU, and PyTorch .* finds none"):
-        take(device_of(cpus=1, gpus=1))
+        torch_device(device_of(cpus=1, gpus=1))

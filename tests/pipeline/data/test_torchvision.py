@@ -18,7 +18,7 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.runtimes import Runtime, check_runtime
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of, own_columns, read_files
@@ -216,7 +216,7 @@ def test_corrupt_image_fails_its_row_only(
              "options": {"num_classes": 3}, **classes, **fields}  # fmt: skip
     step = {"name": "look", "model": {**model, "inputs": {"image": "image"}, "output": "seen"}}
     (stage,) = stages_of([Step.model_validate(step)])
-    run = StageRunner(stage, ErrorHandling(tolerant=True, input=Address("/nowhere/input.parquet")))
+    run = StageRunner(stage, ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")))
     result = run(concat(read_files("images", tmp_path).tables))
     assert len(data_of([result])) == 3
     (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]

@@ -13,9 +13,9 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.steps import Changed, Transform
+from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.user_code import python_transform
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.steps import Step
@@ -61,7 +61,7 @@ def numbers(first: int, after: int) -> pa.Table:
     return pa.table({"n": range(first, after)})
 
 
-def outcome(changed: pa.Table | Changed) -> tuple[list[Any], dict[int, str]]:
+def outcome(changed: pa.Table | TransformResult) -> tuple[list[Any], dict[int, str]]:
     """Return the values of the column, and the error of each failed row."""
     if isinstance(changed, pa.Table):
         return changed.column("v").to_pylist(), {}
@@ -111,7 +111,7 @@ def test_types_of_the_first_batch_hold_for_later_ones(returns: Returns) -> None:
 def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
     vectors = [np.ones(2), None, "x", np.zeros(2)]
     changed = returns(vectors)(numbers(0, 4))
-    assert isinstance(changed, Changed)
+    assert isinstance(changed, TransformResult)
     assert list(changed.failed) == [2]
     found = to_batch(changed.table.select(["v"]))["v"]
     assert [None if one is None else list(one) for one in found] == [[1, 1], None, [0, 0]]
@@ -124,7 +124,7 @@ def test_batch_without_a_fitting_row_fails_all(returns: Returns) -> None:
 
 def test_untouched_columns_keep_their_rows(returns: Returns) -> None:
     changed = returns([1, "x", 3])(numbers(0, 3))
-    assert isinstance(changed, Changed)
+    assert isinstance(changed, TransformResult)
     assert changed.table.column("n").to_pylist() == [0, 2]
 
 
@@ -137,7 +137,7 @@ def test_row_with_one_mismatched_result_loses_all_results(monkeypatch: pytest.Mo
     monkeypatch.setattr(user_code, "given", twice, raising=False)
     step = PythonStep.model_validate({"callable": "user_code:given", "method": "flatMap"})
     changed = python_transform("own", step)(numbers(0, 3))
-    assert isinstance(changed, Changed)
+    assert isinstance(changed, TransformResult)
     assert changed.table.column("v").to_pylist() == [1, 2, 1, 2]
     assert changed.parents.tolist() == [0, 0, 2, 2]
     assert list(changed.failed) == [1]
@@ -148,7 +148,7 @@ def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch)
     values = {number: "x\ud800" if number % 5 == 3 else number for number in range(20)}
     values[11] = "text"
     step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
-    run = StageRunner(Stage("own", (step,)), ErrorHandling(True, Address("/none")))
+    run = StageRunner(Stage("own", (step,)), ErrorHandling(True, Location("/none")))
     result = run(row_ids.with_ids(numbers(0, 20), 0, 0))
     assert [row["n"] for row in data_of([result])] == [
         n for n in range(20) if n % 5 != 3 and n != 11

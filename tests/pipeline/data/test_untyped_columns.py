@@ -12,7 +12,7 @@ from ray.data._internal.arrow_ops import transform_pyarrow
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch, to_table
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.inputs.read_files import data_of
@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
 def runner(callable_: str, **fields: Any) -> StageRunner:
     document = {"name": "own", "python": {"callable": f"user_code:{callable_}"}, **fields}
     stage = Stage("own", (Step.model_validate(document),))
-    return StageRunner(stage, ErrorHandling(False, Address("/none")))
+    return StageRunner(stage, ErrorHandling(False, Location("/none")))
 
 
 def table(first: int, count: int) -> pa.Table:

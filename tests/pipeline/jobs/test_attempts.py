@@ -15,11 +15,11 @@ from batchinference.pipeline import job as job_module
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution.monitor import StopRequest, supervise
+from batchinference.pipeline.execution.monitor import StopSignal, run_monitored
 from batchinference.pipeline.execution.sink import Commit
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -143,7 +143,7 @@ def test_later_of_two_runs_writes_the_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a cluster starts a driver again that it has wrongly taken for dead."""
-    monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+    monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     gate = tmp_path / "gate"
     write_lines(source, {"c.txt": ["hold"]})
     step = {"python": {"callable": "own_code:wait_for", "callArgs": {"file": str(gate)}}}
@@ -170,7 +170,7 @@ def test_later_of_two_runs_writes_the_output(
 def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Path) -> None:
     run_in_process(job_document("old", source, tmp_path / "out"))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    stop = StopRequest()
+    stop = StopSignal()
     stop.ask(signal.SIGINT)
     job = job_document("new", source, tmp_path / "out", write={"mode": "overwrite"})
     run = run_in_process(job, stop=stop)
@@ -194,7 +194,7 @@ class TestInterruptedWhileItRuns:
         return job_document("held", source, tmp_path / "out", steps=[{"name": "own", **step}])
 
     def stop_once_running(self, job: Document) -> Run:
-        stop = StopRequest()
+        stop = StopSignal()
 
         def on_publish(report: Report) -> None:
             if report.state == JobState.RUNNING:
@@ -220,9 +220,9 @@ class TestInterruptedWhileItRuns:
         self.stop_once_running(job)
         gate.touch()
         layout = Layout.of(parse(job).spec)
-        owner = owner_of(layout)
-        assert owner is not None
-        late = Commit(Attempt(layout, owner), JsonWriter("none"), Cut())
+        lease = read_lease(layout)
+        assert lease is not None
+        late = Commit(Attempt(layout, lease), JsonWriter("none"), FileLayout())
         table = row_ids.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
 
         def on_publish(report: Report) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.execution.monitor import supervise
+from batchinference.pipeline.execution.monitor import run_monitored
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
@@ -111,7 +111,7 @@ def test_job_with_too_many_failed_rows_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: dict[str, Any]
 ) -> None:
     """Of text, whose number of rows is but an estimate."""
-    monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+    monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     many = [f"good {n}" if n % 5 else f"bad {n}" for n in range(1200)]
     until = tmp_path / "until"
     held = {"callable": "own_code:wait_for", "callArgs": {"file": str(until)}}

@@ -166,7 +166,7 @@ class TestUnfinished:
     def test_owner_of_a_later_version_is_respected(
         self, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.2)  # its process is not known
+        monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.2)  # its process is not known
         outputs.put(outputs.unfinished, "job.json", "a later version's")
         outputs.finished(outputs.job)
 

@@ -19,13 +19,13 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.sink import ERRORS_SCHEMA, Commit, CommitSink
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.row_ids import Gaps
+from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.checksummed_json import SEAL
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.made import begin_attempt, close_and_clean, close_attempt, layout_of
@@ -53,10 +53,10 @@ def commit(attempt: Attempt) -> Commit:
 
 
 def committing(attempt: Attempt) -> Commit:
-    return Commit(attempt, ParquetWriter("snappy"), Cut())
+    return Commit(attempt, ParquetWriter("snappy"), FileLayout())
 
 
-def missing(end: Snapshot, files: int = 1) -> Gaps:
+def missing(end: Snapshot, files: int = 1) -> MissingRows:
     return end.gaps(files, None)
 
 
@@ -182,7 +182,7 @@ def test_manifest_has_the_types_of_the_files(commit: Commit, layout: Layout) -> 
 
 def test_failed_write_of_data_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
-        Commit(attempt, FullDisk(), Cut()).put(MIXED, task=0)
+        Commit(attempt, FullDisk(), FileLayout()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(attempt) == []
 
@@ -233,7 +233,7 @@ def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None
     commit.put(concat([failed(0, 2), skipped(1, 1), row_ids.end_of_file(0, 3)]), task=1)
     commit.put(good(1, 0, 20), task=2)
     attempt = commit.attempt
-    assert attempt.counts() == Counts(read=5, written=3, failed=1, skipped=1)
+    assert attempt.counts() == RowCounts(read=5, written=3, failed=1, skipped=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
     assert missing(close_and_clean(attempt), files=2) == {}
     assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
@@ -401,7 +401,7 @@ def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> 
 class TestRowsThatAreDividedUp:
     """What has come of a row may lie in several tasks, and a part of it may have failed."""
 
-    HALF = row_ids.WHOLE // 2
+    HALF = row_ids.FULL_SHARE // 2
 
     def half(self, row: int, value: int) -> pa.Table:
         ids, shares = pa.array([row_ids.pack(0, row)]), np.array([self.HALF])
@@ -439,7 +439,7 @@ class TestRowsThatAreDividedUp:
         commit.put(concat([good(0, 0, 10), self.half(1, 11), row_ids.end_of_file(0, 2)]), task=0)
         commit.put(self.half(1, 111), task=1)
         end = close_and_clean(commit.attempt)
-        assert (missing(end), end.counts) == ({}, Counts(2, 3))
+        assert (missing(end), end.counts) == ({}, RowCounts(2, 3))
         assert len(rows_of(Path(layout.output.path))) == 3
 
 
@@ -479,7 +479,7 @@ def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
     other.mkdir()
     planted = tmp_path / "out" / "value=1"
     planted.symlink_to(other)
-    commit = Commit(attempt, ParquetWriter("snappy"), Cut(partition_by=("value",)))
+    commit = Commit(attempt, ParquetWriter("snappy"), FileLayout(partition_by=("value",)))
     rows_to_put = row_ids.with_ids(pa.table({"text": ["a"], "value": [1]}), 0, 0)
     with pytest.raises(BadOutput, match="value=1' leads out of the output by a symbolic link"):
         commit.put(rows_to_put, 0)

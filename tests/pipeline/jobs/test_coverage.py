@@ -17,20 +17,25 @@ from hypothesis import strategies as st
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import Manifest, ranges_of
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
-    Piece,
+    ManifestEntry,
     Range,
+    RowCounts,
     Share,
 )
-from batchinference.pipeline.commit.row_set import SHOWN, Held, in_words, taken
+from batchinference.pipeline.commit.row_set import (
+    SHOWN,
+    RowSet,
+    format_missing_rows,
+    resolve_overlaps,
+)
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
-from batchinference.pipeline.row_ids import Gaps
+from batchinference.pipeline.row_ids import MissingRows
 from support.outputs.made import OURS, piece
 
 Row = tuple[int, int]
 """The number of a file and of a row in it."""
-QUARTER = row_ids.WHOLE // 4
+QUARTER = row_ids.FULL_SHARE // 4
 MOST_FILES, MOST_ROWS = 3, 8
 ROW = st.tuples(st.integers(0, MOST_FILES - 1), st.integers(0, MOST_ROWS - 1))
 SETS = st.sets(ROW, max_size=8)
@@ -41,66 +46,69 @@ def ranges(of: Iterable[Row]) -> list[Range]:
     return ranges_of(np.array([row_ids.pack(*row) for row in of], dtype=np.int64))
 
 
-def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> Piece:
+def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> ManifestEntry:
     """A piece with these rows, and so many quarters of others."""
     shares = [(*row, quarters * QUARTER) for row, quarters in (parts or {}).items()]
     return piece(ranges(whole), shares)
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[Piece]:
+def pieces(draw: st.DrawFn) -> list[ManifestEntry]:
     """What tasks may have committed: whole rows or parts of rows, many of them twice."""
     whole = st.builds(holding, SETS)
     parted = st.builds(holding, st.just(()), PARTS)
     return draw(st.lists(whole | parted, max_size=7))
 
 
-def whole_of(one: Piece) -> list[Row]:
+def whole_of(one: ManifestEntry) -> list[Row]:
     return [(file, row) for file, first, after in one.ranges for row in range(first, after)]
 
 
-def held_by(chosen: Iterable[Piece]) -> dict[Row, Fraction]:
+def held_by(chosen: Iterable[ManifestEntry]) -> dict[Row, Fraction]:
     """How much of each row there is."""
     held: Counter[Row] = Counter()
     for one in chosen:
-        held.update(dict.fromkeys(whole_of(one), row_ids.WHOLE))
+        held.update(dict.fromkeys(whole_of(one), row_ids.FULL_SHARE))
         held.update({(file, row): share for file, row, share in one.shares})
-    return {row: Fraction(share, row_ids.WHOLE) for row, share in held.items()}
+    return {row: Fraction(share, row_ids.FULL_SHARE) for row, share in held.items()}
 
 
-def touched_by(one: Piece) -> set[Row]:
+def touched_by(one: ManifestEntry) -> set[Row]:
     return {*whole_of(one), *((file, row) for file, row, _ in one.shares)}
 
 
 @given(pieces())
 @settings(max_examples=400)
-def test_each_row_counts_once_or_not_at_all(given_: list[Piece]) -> None:
-    assert set(held_by(taken(given_)).values()) <= {Fraction(1)}
+def test_each_row_counts_once_or_not_at_all(given_: list[ManifestEntry]) -> None:
+    assert set(held_by(resolve_overlaps(given_)).values()) <= {Fraction(1)}
 
 
 @given(pieces(), st.data())
 def test_each_row_counts_once_in_any_order_of_commits(
-    given_: list[Piece], data: st.DataObject
+    given_: list[ManifestEntry], data: st.DataObject
 ) -> None:
     in_order = data.draw(st.permutations(given_))
-    assert set(held_by(taken(in_order)).values()) <= {Fraction(1)}
+    assert set(held_by(resolve_overlaps(in_order)).values()) <= {Fraction(1)}
 
 
 @given(pieces())
-def test_only_committed_pieces_count_and_only_once(given_: list[Piece]) -> None:
-    numbers = [next(n for n, one in enumerate(given_) if one is chosen) for chosen in taken(given_)]
+def test_only_committed_pieces_count_and_only_once(given_: list[ManifestEntry]) -> None:
+    numbers = [
+        next(n for n, one in enumerate(given_) if one is chosen)
+        for chosen in resolve_overlaps(given_)
+    ]
     assert len(numbers) == len(set(numbers))
 
 
 @given(pieces())
-def test_taking_twice_changes_nothing(given_: list[Piece]) -> None:
-    once = taken(given_)
-    assert taken(once) == once
+def test_taking_twice_changes_nothing(given_: list[ManifestEntry]) -> None:
+    once = resolve_overlaps(given_)
+    assert resolve_overlaps(once) == once
 
 
 @given(pieces())
-def test_piece_with_rows_of_its_own_counts(given_: list[Piece]) -> None:
-    counting = taken(given_)
+def test_piece_with_rows_of_its_own_counts(given_: list[ManifestEntry]) -> None:
+    counting = resolve_overlaps(given_)
     for number, one in enumerate(given_):
         others = (touched_by(other) for place, other in enumerate(given_) if place != number)
         if not one.shares and touched_by(one).isdisjoint(set().union(*others)):
@@ -108,50 +116,54 @@ def test_piece_with_rows_of_its_own_counts(given_: list[Piece]) -> None:
 
 
 @given(SETS, pieces())
-def test_first_of_two_pieces_with_one_row_counts(first: set[Row], after: list[Piece]) -> None:
+def test_first_of_two_pieces_with_one_row_counts(
+    first: set[Row], after: list[ManifestEntry]
+) -> None:
     one = holding(first)
-    assert any(one is chosen for chosen in taken([one, *after]))
+    assert any(one is chosen for chosen in resolve_overlaps([one, *after]))
 
 
 @given(pieces(), pieces())
-def test_later_commits_do_not_replace_whole_rows(before: list[Piece], after: list[Piece]) -> None:
+def test_later_commits_do_not_replace_whole_rows(
+    before: list[ManifestEntry], after: list[ManifestEntry]
+) -> None:
     """Their files are read by then."""
-    counting = [one for one in taken(before) if not one.shares]
-    later = taken([*taken(before), *after])
+    counting = [one for one in resolve_overlaps(before) if not one.shares]
+    later = resolve_overlaps([*resolve_overlaps(before), *after])
     assert all(any(one is other for other in later) for one in counting)
 
 
 def test_parts_count_when_the_row_is_complete() -> None:
     one, other = holding(parts={(0, 1): 1}), holding(parts={(0, 1): 3})
-    assert taken([one]) == taken([other]) == []
-    assert taken([one, other]) == [one, other]
+    assert resolve_overlaps([one]) == resolve_overlaps([other]) == []
+    assert resolve_overlaps([one, other]) == [one, other]
 
 
 def test_duplicate_part_excludes_the_row() -> None:
     one, other = holding(parts={(0, 1): 1}), holding(parts={(0, 1): 3})
-    assert taken([one, other, one]) == []
+    assert resolve_overlaps([one, other, one]) == []
 
 
 def test_parts_of_a_whole_row_do_not_count() -> None:
     whole = holding({(0, 1)})
     parts = [holding(parts={(0, 1): 2}), holding(parts={(0, 1): 2})]
-    assert taken([*parts, whole]) == [whole]
+    assert resolve_overlaps([*parts, whole]) == [whole]
 
 
 def test_uncounted_parts_exclude_their_whole_piece() -> None:
     """The row 2 is whole, but a piece counts as a whole or not at all."""
     both = holding(parts={(0, 1): 1, (0, 2): 1})
     rest = holding(parts={(0, 2): 3})
-    assert taken([both, rest]) == []
+    assert resolve_overlaps([both, rest]) == []
     missing = holding(parts={(0, 1): 3})
-    assert taken([both, rest, missing]) == [both, rest, missing]
+    assert resolve_overlaps([both, rest, missing]) == [both, rest, missing]
 
 
 def test_thousands_of_overlapping_pieces() -> None:
     """As a node that is lost and found leaves them: all twice, and one more across each edge."""
     cut = [piece([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [piece([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
-    assert taken([*cut, *cut, *across]) == cut
+    assert resolve_overlaps([*cut, *cut, *across]) == cut
 
 
 def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
@@ -168,7 +180,7 @@ def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, se
     return found
 
 
-def spelt_out(gaps: Gaps) -> dict[int, set[int | None]]:
+def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
     """Each row of each gap; the last one has None behind it where the end is not known."""
     found: dict[int, set[int | None]] = {}
     for file, each in gaps.items():
@@ -181,7 +193,7 @@ def spelt_out(gaps: Gaps) -> dict[int, set[int | None]]:
 
 
 @st.composite
-def held_rows(draw: st.DrawFn) -> tuple[list[Piece], dict[int, int]]:
+def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
     """Rows that count, in some pieces, and where some of the files end."""
     there = sorted(draw(SETS))
     cut = draw(st.integers(1, 4))
@@ -198,10 +210,10 @@ def held_rows(draw: st.DrawFn) -> tuple[list[Piece], dict[int, int]]:
 @given(held_rows())
 @settings(max_examples=400)
 def test_gaps_are_the_rows_that_no_piece_holds(
-    given_: tuple[list[Piece], dict[int, int]],
+    given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
     chosen, ends = given_
-    gaps = Held.of(chosen).gaps(MOST_FILES, ends)
+    gaps = RowSet.of(chosen).gaps(MOST_FILES, ends)
     assert spelt_out(gaps) == brute_gaps(set(held_by(chosen)), ends, MOST_FILES)
     for each in gaps.values():
         assert each == sorted(each), "in the order of the file"
@@ -213,11 +225,11 @@ def test_gaps_are_the_rows_that_no_piece_holds(
 
 @given(held_rows())
 def test_open_gap_begins_after_the_last_held_row(
-    given_: tuple[list[Piece], dict[int, int]],
+    given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
     chosen, ends = given_
     held = held_by(chosen)
-    for file, each in Held.of(chosen).gaps(MOST_FILES, ends).items():
+    for file, each in RowSet.of(chosen).gaps(MOST_FILES, ends).items():
         first, after = each[-1]
         if after is None:
             assert first == max((row for number, row in held if number == file), default=-1) + 1
@@ -225,16 +237,16 @@ def test_open_gap_begins_after_the_last_held_row(
 
 @given(st.sets(st.integers(0, 9)), st.integers(1, 3))
 def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -> None:
-    held = Held.of([holding((file, row) for file in there for row in range(each))])
+    held = RowSet.of([holding((file, row) for file in there for row in range(each))])
     assert held.gaps(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
 
 
 @given(SETS, ROW)
 def test_row_is_held_or_not(there: set[Row], row: Row) -> None:
-    assert Held.of([holding(there)]).has(row_ids.pack(*row)) == (row in there)
+    assert RowSet.of([holding(there)]).has(row_ids.pack(*row)) == (row in there)
 
 
-def manifest(chosen: list[Piece], ends: Iterable[tuple[int, int]] = ()) -> Manifest:
+def manifest(chosen: list[ManifestEntry], ends: Iterable[tuple[int, int]] = ()) -> Manifest:
     return Manifest(0, chosen, list(ends), [])
 
 
@@ -251,7 +263,7 @@ def commits(draw: st.DrawFn) -> tuple[list[int], list[Manifest]]:
     return sizes, [manifest(found[n::2], ends[n::2]) for n in range(2)]
 
 
-def done_again(gaps: Gaps, sizes: list[int]) -> Manifest:
+def done_again(gaps: MissingRows, sizes: list[int]) -> Manifest:
     """The commit of a task that does what is missing, and nothing else."""
     missing = [
         (file, first, sizes[file] if after is None else after)
@@ -299,12 +311,12 @@ def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]
 )
 def test_gaps_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
     ends = {} if end is None else {0: end}
-    found = Held.of([piece((0, *edges) for edges in held)]).gaps(1, ends)
-    assert in_words(found) == words
+    found = RowSet.of([piece((0, *edges) for edges in held)]).gaps(1, ends)
+    assert format_missing_rows(found) == words
 
 
 def test_first_gaps_are_named_and_the_rest_counted() -> None:
-    words = in_words(Held.of([]).gaps(SHOWN + 4, {}))
+    words = format_missing_rows(RowSet.of([]).gaps(SHOWN + 4, {}))
     assert words.count("rows of file") == SHOWN
     assert words.endswith(" and 4 more")
 
@@ -313,12 +325,12 @@ def test_shares_of_the_last_possible_row() -> None:
     last: Share = (row_ids.MAX_FILES - 1, (1 << row_ids.ROW_BITS) - 2, QUARTER)
     one = piece(shares=[last])
     rest = piece(shares=[(*last[:2], 3 * QUARTER)])
-    assert taken([one, rest]) == [one, rest]
-    assert Held.of([one, rest]).has(row_ids.pack(*last[:2]))
+    assert resolve_overlaps([one, rest]) == [one, rest]
+    assert RowSet.of([one, rest]).has(row_ids.pack(*last[:2]))
 
 
 def test_rows_after_the_end_of_a_file_are_refused() -> None:
-    held = Held.of([Piece(Counts(12, 12), [(0, 0, 12)], [], [], [], None)])
+    held = RowSet.of([ManifestEntry(RowCounts(12, 12), [(0, 0, 12)], [], [], [], None)])
     with pytest.raises(Incomplete, match="rows 10 to 11 of file 0 lie behind its end"):
         held.check_ends({0: 10})
     held.check_ends({0: 12})

@@ -34,7 +34,7 @@ import pytest
 from deltalake import DeltaTable
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verification_report import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
@@ -112,7 +112,7 @@ def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[in
 
 def unproven(output: Path) -> list[str]:
     """Return what `batchinference verify` finds."""
-    proof = verify(Address(str(output)))
+    proof = verify(Location(str(output)))
     found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
     words = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
     return words if proof.result == Result.PROVEN else [f"verify: {proof.result}", *words]

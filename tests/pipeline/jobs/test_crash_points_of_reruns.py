@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
@@ -55,7 +55,7 @@ def faults(
         return [*wrong, *in_the_end()]
 
     def in_the_end() -> list[str]:
-        proof = verify(Address(str(output)))
+        proof = verify(Location(str(output)))
         found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
         of_rows = seen().of_the_end() if seen().state != NOWHERE else rows_of_all(seen())
         return [f"in the end: {fault}" for fault in (*found, *of_rows)]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.storage.location import is_trouble
+from batchinference.pipeline.storage.location import is_storage_error
 from support.documents.minimal import document
 from support.jobs.on_ray import errors_of, run_in_process
 from support.outputs.rows import rows_of
@@ -79,6 +79,6 @@ def test_errors_of_steps_are_classified(error: OSError, blamed: bool) -> None:
 
 
 def test_storage_errors_are_not_damage() -> None:
-    assert is_trouble(OSError(5, "Input/output error"))
-    assert is_trouble(OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject"))
-    assert not is_trouble(OSError("Corrupt snappy compressed data."))
+    assert is_storage_error(OSError(5, "Input/output error"))
+    assert is_storage_error(OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject"))
+    assert not is_storage_error(OSError("Corrupt snappy compressed data."))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.commit.manifest_entry import Counts, total
-from batchinference.pipeline.commit.task_outcome import MAX_APART, DoneRows
+from batchinference.pipeline.commit.manifest_entry import RowCounts, total
+from batchinference.pipeline.commit.task_outcome import MAX_PARTIAL_ROWS, TaskOutcome
 from batchinference.pipeline.execution.step_results import divide
 
 FATES = ("good", "failed", "skipped")
@@ -32,15 +32,15 @@ class Task:
             sums[row] += share
         return dict(sums)
 
-    def done(self) -> DoneRows:
+    def done(self) -> TaskOutcome:
         tables = [_child(*child) for child in self.held]
         good, rest = row_ids.split(concat(tables)) if tables else (_child(0, 1, "good")[:0], None)
-        return DoneRows.of(good, rest)
+        return TaskOutcome.of(good, rest)
 
 
 def _child(row: int, share: int, fate: str) -> pa.Table:
     ids = np.array([row], dtype=np.int64)
-    shares = None if share == row_ids.WHOLE else np.array([share])
+    shares = None if share == row_ids.FULL_SHARE else np.array([share])
     match fate:
         case "failed":
             return row_ids.failed_row(row, "own", ValueError("no"), share=share)
@@ -55,7 +55,7 @@ def tasks(draw: st.DrawFn, parted: bool = True) -> Task:
     held = []
     for row in draw(st.lists(st.integers(0, 60), unique=True, max_size=25)):
         count = draw(st.sampled_from([1, 1, 1, 2, 4]))
-        shares = divide(np.array([row_ids.WHOLE]), np.zeros(count, np.int64), 1)
+        shares = divide(np.array([row_ids.FULL_SHARE]), np.zeros(count, np.int64), 1)
         assert shares is not None
         here = draw(st.integers(1, count)) if parted else count
         fates = draw(st.lists(st.sampled_from(FATES), min_size=here, max_size=here))
@@ -63,12 +63,12 @@ def tasks(draw: st.DrawFn, parted: bool = True) -> Task:
     return Task(held)
 
 
-def ids_of(done: DoneRows) -> set[int]:
+def ids_of(done: TaskOutcome) -> set[int]:
     tables = (done.good, done.failed, done.skipped)
     return {int(id_) for table in tables for id_ in row_ids.ids_of(table)}
 
 
-def whole_rows(done: DoneRows) -> set[int]:
+def whole_rows(done: TaskOutcome) -> set[int]:
     return {row for _, first, after in done.ranges for row in range(first, after)}
 
 
@@ -89,7 +89,7 @@ def test_each_row_is_in_one_group_with_all_its_results(task: Task) -> None:
 @settings(max_examples=200, deadline=None)
 def test_rows_are_whole_or_have_their_share(task: Task) -> None:
     sums = task.sums()
-    whole = {row for row, share in sums.items() if share == row_ids.WHOLE}
+    whole = {row for row, share in sums.items() if share == row_ids.FULL_SHARE}
     groups = list(task.done().groups())
     assert set().union(*map(whole_rows, groups)) == whole
     shares = {row: share for group in groups for _, row, share in group.shares}
@@ -101,8 +101,8 @@ def test_rows_are_whole_or_have_their_share(task: Task) -> None:
 @settings(max_examples=200, deadline=None)
 def test_counts_cover_whole_rows_and_all_results(task: Task) -> None:
     fates = Counter(fate for _, _, fate in task.held)
-    whole = sum(1 for share in task.sums().values() if share == row_ids.WHOLE)
-    expected = Counts(whole, *(fates[fate] for fate in FATES))
+    whole = sum(1 for share in task.sums().values() if share == row_ids.FULL_SHARE)
+    expected = RowCounts(whole, *(fates[fate] for fate in FATES))
     done = task.done()
     assert done.counts == expected
     assert total(group.counts for group in done.groups()) == expected
@@ -126,21 +126,21 @@ def test_whole_rows_have_at_most_two_groups(task: Task) -> None:
 
 
 def test_rows_that_never_were_divided_are_one_group() -> None:
-    done = Task([(row, row_ids.WHOLE, FATES[row % 3]) for row in range(9)]).done()
+    done = Task([(row, row_ids.FULL_SHARE, FATES[row % 3]) for row in range(9)]).done()
     assert list(done.groups()) == [done]
     assert done.ranges == [(0, 0, 9)]
 
 
 def test_few_partial_rows_have_own_groups_many_share_one() -> None:
     """Each group is a file."""
-    half = row_ids.WHOLE // 2
-    few = Task([(row, half, "good") for row in range(MAX_APART)]).done()
-    assert [ids_of(group) for group in few.groups()] == [{row} for row in range(MAX_APART)]
-    many = Task([(row, half, "good") for row in range(MAX_APART + 1)]).done()
-    assert [len(ids_of(group)) for group in many.groups()] == [MAX_APART + 1]
+    half = row_ids.FULL_SHARE // 2
+    few = Task([(row, half, "good") for row in range(MAX_PARTIAL_ROWS)]).done()
+    assert [ids_of(group) for group in few.groups()] == [{row} for row in range(MAX_PARTIAL_ROWS)]
+    many = Task([(row, half, "good") for row in range(MAX_PARTIAL_ROWS + 1)]).done()
+    assert [len(ids_of(group)) for group in many.groups()] == [MAX_PARTIAL_ROWS + 1]
 
 
 def test_task_with_only_an_end_of_file_has_no_group() -> None:
     _, rest = row_ids.split(row_ids.end_of_file(0, 0))
     good = row_ids.with_ids(pa.table({"value": pa.array([], pa.int64())}), 0, 0)
-    assert list(DoneRows.of(good, rest).groups()) == []
+    assert list(TaskOutcome.of(good, rest).groups()) == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import row_ids as rows
-from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.error_budget import check_errors
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input.planning import RowCount
@@ -34,7 +34,9 @@ def example(tmp_path: Path) -> Example:
 
 def judge(example: Example, policy: dict[str, Any], failed: int, total: int | None) -> None:
     known = None if total is None else RowCount(total, estimated=False)
-    check_errors(ErrorPolicy.model_validate(policy), Counts(failed, 0, failed, 0), known, example)
+    check_errors(
+        ErrorPolicy.model_validate(policy), RowCounts(failed, 0, failed, 0), known, example
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_estimate_does_not_end_a_job_early(
     example: Example, failed: int, read: int, percent: float
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": percent})
-    check_errors(policy, Counts(read, read - failed, failed, 0), ABOUT_2000, example)
+    check_errors(policy, RowCounts(read, read - failed, failed, 0), ABOUT_2000, example)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_estimate_ends_a_job_far_beyond_its_limit(
     policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
     words = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
     with pytest.raises(TooManyErrors, match=re.escape(words)):
-        check_errors(policy, Counts(read, read - failed, failed, 0), ABOUT_2000, example)
+        check_errors(policy, RowCounts(read, read - failed, failed, 0), ABOUT_2000, example)
 
 
 def test_one_failed_row_is_the_example(example: Example, tmp_path: Path) -> None:

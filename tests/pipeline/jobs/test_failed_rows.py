@@ -11,13 +11,13 @@ import pytest
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 
-def stored(directory: Path, **columns: list[str | None]) -> Address:
+def stored(directory: Path, **columns: list[str | None]) -> Location:
     schema = pa.schema(dict.fromkeys(columns, pa.string()))
     pq.write_table(pa.table(columns, schema), directory / "part.parquet")
-    return Address(str(directory / "part.parquet"))
+    return Location(str(directory / "part.parquet"))
 
 
 def test_each_is_named_once(tmp_path: Path) -> None:

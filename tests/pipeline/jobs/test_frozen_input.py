@@ -13,21 +13,21 @@ import pytest
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.snapshot import (
-    Before,
-    Known,
-    NothingNew,
+    NoNewFiles,
+    ProcessedFiles,
+    ResumedInput,
     digest,
-    stored_input,
+    read_snapshot_with_digest,
 )
 from batchinference.pipeline.prepare import prepare
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document
@@ -50,7 +50,7 @@ def done(*files: int) -> Snapshot:
 
 def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
     """Freeze the input, change a file, and look at it again. What is gone comes back."""
-    frozen = freeze_input([str(source)], [])
+    frozen = snapshot_input([str(source)], [])
     match change.split():
         case ["write", name, content]:
             (source / name).write_text(content)
@@ -58,8 +58,8 @@ def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
             os.utime(source / name, ns=(1, 1))
         case ["remove", name]:
             (source / name).unlink()
-    resumed = Before(frozen, lambda rows_each: before.gaps(len(frozen), rows_each))
-    return resumed.check(freeze_input([str(source)], []), None)
+    resumed = ResumedInput(frozen, lambda rows_each: before.gaps(len(frozen), rows_each))
+    return resumed.check(snapshot_input([str(source)], []), None)
 
 
 def test_unchanged_input_is_accepted(source: Path) -> None:
@@ -102,41 +102,41 @@ def test_finished_file_may_be_missing(source: Path) -> None:
 
 
 def test_new_files_are_found(source: Path) -> None:
-    first = freeze_input([str(source)], [])
+    first = snapshot_input([str(source)], [])
     write_lines(source, {"aa.txt": ["new"], "d.txt": ["new"]})
-    now = freeze_input([str(source)], [])
-    new = Known([first]).without(now)
+    now = snapshot_input([str(source)], [])
+    new = ProcessedFiles([first]).without(now)
     assert [Path(file.path).name for file in new.files()] == ["aa.txt", "d.txt"]
-    with pytest.raises(NothingNew):
-        Known([first, new]).without(now)
+    with pytest.raises(NoNewFiles):
+        ProcessedFiles([first, new]).without(now)
 
 
 def test_known_file_that_has_changed_is_named(source: Path) -> None:
-    known = Known([freeze_input([str(source)], [])])
+    known = ProcessedFiles([snapshot_input([str(source)], [])])
     (source / "b.txt").write_text("short")
     write_lines(source, {"d.txt": ["new"]})
     with pytest.raises(BadInput, match=r"b\.txt' has changed .*write\.mode to overwrite"):
-        known.without(freeze_input([str(source)], []))
+        known.without(snapshot_input([str(source)], []))
 
 
 class TestStored:
     """The list that is kept beside the output."""
 
     @pytest.fixture
-    def place(self, source: Path, tmp_path: Path) -> Address:
-        place = Address(str(tmp_path / "input.parquet"))
-        place.write(freeze_input([str(source)], []).serialized())
+    def place(self, source: Path, tmp_path: Path) -> Location:
+        place = Location(str(tmp_path / "input.parquet"))
+        place.write(snapshot_input([str(source)], []).serialized())
         return place
 
-    def test_frozen_list_is_read_back(self, place: Address, source: Path) -> None:
-        stored = stored_input(place, digest(place.read()), FROM_ENVIRONMENT)
-        assert stored.table == freeze_input([str(source)], []).table
+    def test_frozen_list_is_read_back(self, place: Location, source: Path) -> None:
+        stored = read_snapshot_with_digest(place, digest(place.read()), FROM_ENVIRONMENT)
+        assert stored.table == snapshot_input([str(source)], []).table
         assert stored.uris == [str(source / name) for name in LINES]
 
-    def test_limited_list_keeps_its_limit(self, place: Address, source: Path) -> None:
-        limited = freeze_input([str(source)], []).limited([4, 3], 12)
+    def test_limited_list_keeps_its_limit(self, place: Location, source: Path) -> None:
+        limited = snapshot_input([str(source)], []).limited([4, 3], 12)
         place.write(limited.serialized())
-        stored = stored_input(place, digest(place.read()), FROM_ENVIRONMENT)
+        stored = read_snapshot_with_digest(place, digest(place.read()), FROM_ENVIRONMENT)
         assert (stored.files(), stored.rows) == (limited.files(), 7)
 
     @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ class TestStored:
          lambda content: content.replace(b"a.txt", b"x.txt"), lambda content: _other_list()],
         ids=["emptied", "cut", "rubbish", "a byte", "another list"],
     )  # fmt: skip
-    def test_any_other_content_is_refused(self, place: Address, damage: object) -> None:
+    def test_any_other_content_is_refused(self, place: Location, damage: object) -> None:
         content = place.read()
         place.write(damage(content))  # type: ignore[operator]
         with pytest.raises(
             BadOutput, match=r"input\.parquet' is gone, damaged or another output's"
         ):
-            stored_input(place, digest(content), FROM_ENVIRONMENT)
+            read_snapshot_with_digest(place, digest(content), FROM_ENVIRONMENT)
 
-    def test_missing_list_is_refused(self, place: Address) -> None:
+    def test_missing_list_is_refused(self, place: Location) -> None:
         wanted = digest(place.read())
         place.delete()
         with pytest.raises(BadOutput, match=r"input\.parquet' is gone"):
-            stored_input(place, wanted, FROM_ENVIRONMENT)
+            read_snapshot_with_digest(place, wanted, FROM_ENVIRONMENT)
 
 
 def _other_list() -> bytes:
@@ -171,7 +171,7 @@ class TestGoingOn:
 
     def begin(self, document: Document) -> AttemptRun:
         spec = parse(document).spec
-        prepared = prepare(spec, next(targets_of(spec)))
+        prepared = prepare(spec, next(plan_outputs(spec)))
         assert isinstance(prepared, AttemptRun)
         return prepared
 
@@ -272,7 +272,7 @@ class TestTables:
 
     def begin(self, read: Document, tmp_path: Path) -> AttemptRun:
         spec = spec_of(read=read, write={"format": "json", "path": str(tmp_path / "out")})
-        prepared = prepare(spec, next(targets_of(spec)))
+        prepared = prepare(spec, next(plan_outputs(spec)))
         assert isinstance(prepared, AttemptRun)
         return prepared
 
@@ -318,9 +318,9 @@ class TestTables:
 
 
 def test_message_names_the_first_conflicting_file(source: Path) -> None:
-    frozen = freeze_input([str(source)], [])
+    frozen = snapshot_input([str(source)], [])
     for name in ("b.txt", "c.txt"):
         (source / name).write_text("other")
     with pytest.raises(BadInput) as raised:
-        Before(frozen, lambda _: range(3)).check(freeze_input([str(source)], []), None)
+        ResumedInput(frozen, lambda _: range(3)).check(snapshot_input([str(source)], []), None)
     assert len(re.findall(r"has changed", raised.value.message)) == 1

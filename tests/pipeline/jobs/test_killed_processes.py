@@ -11,10 +11,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.manifest import counts_of_name
+from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.execution import table_sink
 from batchinference.pipeline.execution.sink import Commit
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
 from support.jobs.command import wait_until
 from support.jobs.held import HOLD, TEXTS, HeldCommand, held_command
@@ -36,15 +36,15 @@ def dying(at: str, once: Path) -> type[Commit]:
 
     class Dying(Commit):
         def put(self, table: pa.Table, task: int) -> None:
-            write = Address.write
+            write = Location.write
 
-            def die(address: Address, content: bytes) -> None:
+            def die(address: Location, content: bytes) -> None:
                 if at in address.path and not once.exists():
                     once.touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 write(address, content)
 
-            with patch.object(Address, "write", die):
+            with patch.object(Location, "write", die):
                 super().put(table, task)
 
     return Dying
@@ -85,7 +85,7 @@ def test_resume_after_a_killed_driver_reads_missing_rows_only(
         assert finished(held.output) == sorted([*TEXTS, HOLD])
         # the row that was held may have been committed late, in vain
         names = (name.split("/")[-1] for name in Seen(held.output).names())
-        read = sum(found[1].read for found in map(counts_of_name, names) if found)
+        read = sum(found[1].read for found in map(parse_manifest_name, names) if found)
         assert read in (40, 41)
         wait_until(lambda: not held.command.processes(b"ray::ReadRows"), "the held task to end")
         assert finished(held.output) == sorted([*TEXTS, HOLD])

@@ -12,33 +12,33 @@ from hypothesis import strategies as st
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import (
     Manifest,
-    counts_of_name,
     ends_of,
+    parse_manifest_name,
     ranges_of,
 )
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
-    Piece,
-    WrittenFile,
+    DataFile,
+    ManifestEntry,
+    RowCounts,
     counts_of,
 )
 from support.outputs.made import piece
 
 FILES = st.integers(0, 3) | st.integers(0, row_ids.MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << row_ids.ROW_BITS) - 42)
-COUNTS = st.builds(Counts, *[st.integers(0, 10**12)] * 4)
+COUNTS = st.builds(RowCounts, *[st.integers(0, 10**12)] * 4)
 TEXT = st.text(max_size=9)
 PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 NAMES = st.from_regex(r"([a-z=]{1,9}/)?part-[0-9a-f]{8}\.parquet", fullmatch=True)
-FILE = st.builds(WrittenFile, NAMES, st.integers(0, 2**50), st.integers(0, 2**32 - 1))
+FILE = st.builds(DataFile, NAMES, st.integers(0, 2**50), st.integers(0, 2**32 - 1))
 RANGES = st.builds(
     lambda file, first, count: (file, first, first + count), FILES, ROWS, st.integers(1, 40)
 )
 PIECES = st.builds(
-    Piece,
+    ManifestEntry,
     counts=COUNTS,
     ranges=st.lists(RANGES, max_size=5),
-    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, row_ids.WHOLE - 1)), max_size=5),
+    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, row_ids.FULL_SHARE - 1)), max_size=5),
     data=st.lists(FILE, max_size=3),
     columns=PAIRS_OF_TEXT,
     errors=st.none() | FILE,
@@ -108,7 +108,7 @@ def test_invalid_manifest_is_ignored(content: bytes) -> None:
 @given(MANIFESTS)
 def test_name_has_the_task_and_its_counts(manifest: Manifest) -> None:
     counts = counts_of(manifest.pieces)
-    assert counts_of_name(manifest.new_name()) == (manifest.task, counts)
+    assert parse_manifest_name(manifest.new_name()) == (manifest.task, counts)
 
 
 def test_manifest_names_are_unique() -> None:
@@ -136,11 +136,11 @@ def test_manifest_names_are_unique() -> None:
     ],
 )
 def test_other_names_are_ignored(name: str) -> None:
-    assert counts_of_name(name) is None
+    assert parse_manifest_name(name) is None
 
 
 @given(COUNTS, COUNTS)
-def test_counts_add_up(one: Counts, other: Counts) -> None:
+def test_counts_add_up(one: RowCounts, other: RowCounts) -> None:
     together = one + other
     assert together.read == one.read + other.read
     assert together.written == one.written + other.written
@@ -149,7 +149,7 @@ def test_counts_add_up(one: Counts, other: Counts) -> None:
 
 
 def test_parts_of_rows_add_up_to_rows() -> None:
-    half = row_ids.WHOLE // 2
+    half = row_ids.FULL_SHARE // 2
     parts = [piece(shares=[(0, 1, half)]), piece(shares=[(0, 1, half), (0, 2, half)])]
     assert counts_of([piece([(0, 3, 5)]), *parts]).read == 3
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import WrittenFile
+from batchinference.pipeline.commit.manifest_entry import DataFile
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution import executor
 from batchinference.spec import parse
@@ -68,7 +68,7 @@ def test_snapshot_names_the_rewritten_files(tmp_path: Path) -> None:
     end = Snapshot.read(layout.end, layout.key)
     contents = {file.name: file.read_bytes() for file in data_files(tmp_path / "out")}
     named = {file.name: file for piece in end.pieces for file in piece.data}
-    assert named == {name: WrittenFile.of(name, content) for name, content in contents.items()}
+    assert named == {name: DataFile.of(name, content) for name, content in contents.items()}
     schema = pads.dataset(data_files(tmp_path / "out")).schema
     columns = {(field.name, str(field.type)) for field in schema}
     assert all(set(piece.columns) == columns for piece in end.pieces if piece.data)

@@ -14,13 +14,13 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Owner
+from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import look
+from batchinference.pipeline.commit.state import inspect_output
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import Report
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
@@ -36,17 +36,17 @@ from support.outputs.made import (
 
 def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
     """Begin or go on with an output, as a job does."""
-    standing = look(write_of("parquet", layout.output.uri, mode=mode), layout, resume=resume)
-    if standing is None:
+    state = inspect_output(write_of("parquet", layout.output.uri, mode=mode), layout, resume=resume)
+    if state is None:
         return None
-    start = standing.before()
+    start = state.load_committed()
     if start is None:
-        standing = standing.clear()
+        state = state.claim_and_clear()
         source = write_lines(Path(layout.output.path).parent / "in", {"a.txt": ["x"]})
-        content = freeze_input([str(source)], []).serialized()
+        content = snapshot_input([str(source)], []).serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    return standing.open(start)
+    return state.begin_attempt(start)
 
 
 def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt:
@@ -57,7 +57,7 @@ def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attem
 
 def start_in(attempt: Attempt) -> Snapshot:
     """What counted when it began."""
-    return Snapshot.read(start_of(attempt.layout, attempt.owner), attempt.layout.key)
+    return Snapshot.read(start_of(attempt.layout, attempt.lease), attempt.layout.key)
 
 
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
@@ -155,11 +155,11 @@ def test_attempt_interrupted_at_its_start_changes_nothing(
     layout = layout_of(tmp_path / "out")
     parts = a_run(layout, complete=False)
 
-    def break_off(self: Owner, layout: Layout) -> None:
+    def break_off(self: Lease, layout: Layout) -> None:
         raise OSError("killed between the snapshot and the takeover")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Owner, "write", break_off)
+        patch.setattr(Lease, "write", break_off)
         with pytest.raises(OSError, match="takeover"):
             open_output(layout)
     attempt = opened(layout)
@@ -186,7 +186,7 @@ def test_resume_false_keeps_complete_work(tmp_path: Path) -> None:
 def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
     """A run that died before its input was frozen."""
     layout = layout_of(tmp_path / "out")
-    Owner.new(layout, 0, begun=False).write(layout)
+    Lease.new(layout, 0, begun=False).write(layout)
     attempt = opened(layout)
     assert (attempt.number, start_in(attempt).pieces) == (1, [])
 
@@ -247,7 +247,7 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
     attempt = opened(layout, "overwrite")
     assert attempt.number == 2
     begun = f"attempts/{Path(attempt.place.path).name}"
-    left = {"job.json", "input.parquet", f"{begun}/start.json", f"{begun}/pulse"}
+    left = {"job.json", "input.parquet", f"{begun}/start.json", f"{begun}/heartbeat"}
     assert set(files_below(tmp_path / "out")) == {f"_batchinference/{name}" for name in left}
     assert json.loads(layout.job.read())["work"] == OURS
 
@@ -261,15 +261,15 @@ def test_interrupted_overwrite_restarts_from_nothing(
     theirs = layout_of(tmp_path / "out", key)
     a_run(theirs, complete=True)
     deleted = itertools.count()
-    delete = Address.delete
+    delete = Location.delete
 
-    def break_off(self: Address) -> None:
+    def break_off(self: Location) -> None:
         if next(deleted) == done:
             raise OSError("storage is gone")
         delete(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Address, "delete", break_off)
+        patch.setattr(Location, "delete", break_off)
         with pytest.raises(OSError, match="storage is gone"):
             open_output(layout_of(tmp_path / "out"), "overwrite")
     assert theirs.success.exists() == (done == 0), "half an output never looks whole"

@@ -11,8 +11,8 @@ import pytest
 
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.control import Oversight
-from batchinference.pipeline.execution.monitor import supervise
+from batchinference.pipeline.execution.control import ExecutionControl
+from batchinference.pipeline.execution.monitor import run_monitored
 from batchinference.spec.report import JobState, Report
 from support.jobs.on_ray import job_document, run_job, write_lines
 
@@ -28,7 +28,7 @@ def state(name: str, tasks: int = 0, *, queued: bool = False) -> Any:
 @pytest.mark.parametrize("held", ["first", "second"])
 @pytest.mark.usefixtures("ray")
 def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str) -> None:
-    monkeypatch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+    monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     source = write_lines(tmp_path / "in", {f"{n}.txt": ["hold", "on"] for n in range(4)})
     release, stages = tmp_path / "release", list[str | None]()
 
@@ -49,7 +49,7 @@ def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, he
 
 
 def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
-    oversight = Oversight()
+    oversight = ExecutionControl()
     running = [state("Input"), state("ReadRowSource->MapBatches(clean)", 2)]
     oversight.look([*running, state("MapBatches(embed)"), state("Write")])
     assert oversight.stage == "read, clean"
@@ -60,14 +60,14 @@ def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
 
 
 def test_operators_of_an_llm_belong_to_its_step() -> None:
-    oversight = Oversight()
+    oversight = ExecutionControl()
     names = ["MapBatches(chat-into)", "MapBatches(TokenizeUDF)", "MapBatches(vLLMEngineStageUDF)"]
     oversight.look([state("ReadRowSource", 1), *(state(name, 1) for name in names)])
     assert oversight.stage == "chat"
 
 
 def test_idle_job_is_at_its_last_busy_stage() -> None:
-    oversight = Oversight()
+    oversight = ExecutionControl()
     assert oversight.stage is None
     oversight.look([state("ReadRowSource", 1)])
     oversight.look([state("ReadRowSource")])
@@ -75,7 +75,7 @@ def test_idle_job_is_at_its_last_busy_stage() -> None:
 
 
 def test_abandoned_execution_ends_at_its_next_step() -> None:
-    oversight = Oversight()
+    oversight = ExecutionControl()
     oversight.give_up()
     with pytest.raises(JobFailure):
         oversight.look([])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import (
     BadInput,
     BadOutput,
@@ -19,7 +19,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.prepare import NothingToDo, prepare
+from batchinference.pipeline.prepare import AlreadyComplete, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
@@ -30,9 +30,9 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document) -> AttemptRun | NothingToDo:
+def prepare_job(job: Document) -> AttemptRun | AlreadyComplete:
     spec = parse(job).spec
-    return prepare(spec, next(targets_of(spec)))
+    return prepare(spec, next(plan_outputs(spec)))
 
 
 def local_model(folder: Path) -> Document:
@@ -57,9 +57,9 @@ def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) ->
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)
     assert isinstance(prepared, AttemptRun)
-    prepared.attempt.owner.complete(prepared.attempt.layout)
+    prepared.attempt.lease.complete(prepared.attempt.layout)
     found = prepare_job(job)
-    assert isinstance(found, NothingToDo)
+    assert isinstance(found, AlreadyComplete)
     assert (found.done is not None, found.since) == (True, "")
 
 
@@ -67,10 +67,10 @@ def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)
     assert isinstance(prepared, AttemptRun)
-    prepared.attempt.owner.complete(prepared.attempt.layout)
+    prepared.attempt.lease.complete(prepared.attempt.layout)
     write_lines(source, {"c.txt": ["new"]})
     found = prepare_job(job)
-    assert isinstance(found, NothingToDo)
+    assert isinstance(found, AlreadyComplete)
     assert "the input has changed since (2 parts then, 3 now)" in found.since
 
 

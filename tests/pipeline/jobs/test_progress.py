@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.progress import Meter, duration
 from batchinference.spec.status import Progress
 
-COUNTS = st.builds(Counts, *[st.integers(0, 500)] * 3)
+COUNTS = st.builds(RowCounts, *[st.integers(0, 500)] * 3)
 READINGS = st.lists(st.tuples(COUNTS, st.floats(0, 100)), min_size=1, max_size=20)
 TOTALS = st.none() | st.builds(RowCount, st.integers(0, 2000), st.booleans())
 
 
-def readings(meter: Meter, given_: list[tuple[Counts, float]]) -> list[Progress]:
+def readings(meter: Meter, given_: list[tuple[RowCounts, float]]) -> list[Progress]:
     """What the meter shows after each reading; the times are those that pass in between."""
     now, shown = 1000.0, []
     for counts, seconds in given_:
@@ -30,12 +30,14 @@ def readings(meter: Meter, given_: list[tuple[Counts, float]]) -> list[Progress]
 
 
 def shown_at(total: RowCount | None, *given_: tuple[int, float]) -> Progress:
-    return readings(Meter(total), [(Counts(rows, rows), seconds) for rows, seconds in given_])[-1]
+    return readings(Meter(total), [(RowCounts(rows, rows), seconds) for rows, seconds in given_])[
+        -1
+    ]
 
 
 @given(TOTALS, READINGS)
 def test_progress_never_goes_back(
-    total: RowCount | None, given_: list[tuple[Counts, float]]
+    total: RowCount | None, given_: list[tuple[RowCounts, float]]
 ) -> None:
     for before, after in pairwise(readings(Meter(total), given_)):
         assert before.rows <= after.rows
@@ -44,7 +46,7 @@ def test_progress_never_goes_back(
 
 @given(st.integers(1, 2000), READINGS)
 def test_percent_of_a_known_total_reaches_100_only_at_the_end(
-    rows: int, given_: list[tuple[Counts, float]]
+    rows: int, given_: list[tuple[RowCounts, float]]
 ) -> None:
     shown = readings(Meter(RowCount(rows, estimated=False)), given_)
     percents = [progress.percent for progress in shown]
@@ -55,7 +57,7 @@ def test_percent_of_a_known_total_reaches_100_only_at_the_end(
 
 @given(st.integers(0, 2000), READINGS)
 def test_estimated_total_never_reaches_100_percent(
-    rows: int, given_: list[tuple[Counts, float]]
+    rows: int, given_: list[tuple[RowCounts, float]]
 ) -> None:
     for progress in readings(Meter(RowCount(rows, estimated=True)), given_):
         assert progress.estimated
@@ -64,7 +66,7 @@ def test_estimated_total_never_reaches_100_percent(
 
 @given(TOTALS, READINGS, COUNTS)
 def test_job_that_is_done_is_at_100_percent_of_its_rows(
-    total: RowCount | None, given_: list[tuple[Counts, float]], last: Counts
+    total: RowCount | None, given_: list[tuple[RowCounts, float]], last: RowCounts
 ) -> None:
     meter = Meter(total)
     readings(meter, given_)
@@ -78,8 +80,8 @@ def test_job_that_is_done_is_at_100_percent_of_its_rows(
 def test_speed_of_a_finished_job_is_that_of_its_time_of_running() -> None:
     """The summary shows both beside each other."""
     meter = Meter(RowCount(400, estimated=False), before=100)
-    meter.read(Counts(read=399), 1.0)
-    meter.finish(Counts(read=400), seconds=20.0)
+    meter.read(RowCounts(read=399), 1.0)
+    meter.finish(RowCounts(read=400), seconds=20.0)
     assert meter.progress is not None
     assert meter.progress.rows_per_second == 15.0
 
@@ -98,7 +100,7 @@ def test_speed_is_measured_from_the_first_rows() -> None:
 def test_rows_of_earlier_attempts_do_not_count_for_speed() -> None:
     meter = Meter(RowCount(300, estimated=False), before=200)
     shown = readings(
-        meter, [(Counts(200, 200), 0), (Counts(200, 200), 100), (Counts(250, 250), 10)]
+        meter, [(RowCounts(200, 200), 0), (RowCounts(200, 200), 100), (RowCounts(250, 250), 10)]
     )
     assert [progress.percent for progress in shown] == [66, 66, 83]
     assert [progress.rows_per_second for progress in shown] == [None, None, 5.0]

@@ -13,7 +13,7 @@ import pytest
 from batchinference import __version__
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.execution.monitor import supervise
+from batchinference.pipeline.execution.monitor import run_monitored
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, python_step
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines
@@ -33,7 +33,7 @@ ORDER = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING, JobState.SUC
 def often() -> Iterator[None]:
     """Readings every tenth of a second, so that a short job has many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_module, "supervise", partial(supervise, poll_seconds=0.1))
+        patch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
         yield
 
 

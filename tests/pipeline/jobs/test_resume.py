@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.state import look
-from batchinference.pipeline.row_ids import Gaps
+from batchinference.pipeline.commit.state import inspect_output
+from batchinference.pipeline.row_ids import MissingRows
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
@@ -49,12 +49,12 @@ class Broken:
         assert not (self.output / "_SUCCESS").exists()
         return run
 
-    def gaps(self) -> Gaps:
+    def gaps(self) -> MissingRows:
         """What is missing."""
         spec = parse(self.document).spec
-        standing = look(spec.write, Layout.of(spec))
-        assert standing is not None
-        start = standing.before()
+        state = inspect_output(spec.write, Layout.of(spec))
+        assert state is not None
+        start = state.load_committed()
         assert start is not None
         return start.gaps(len(self.keys), 1 if spec.read.format == "images" else None)
 

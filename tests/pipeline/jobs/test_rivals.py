@@ -13,10 +13,10 @@ from unittest.mock import patch
 import pytest
 
 from batchinference.pipeline.commit import heartbeat, process_id
-from batchinference.pipeline.commit.heartbeat import beating, check_alone, identity_of
+from batchinference.pipeline.commit.heartbeat import ensure_not_running, identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Owner, owner_of
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 2.0)
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
@@ -56,7 +56,7 @@ class HeldJob:
 
         def run() -> None:
             def tell(report: object) -> None:
-                if owner_of(self.layout) is not None:
+                if read_lease(self.layout) is not None:
                     running.set()
 
             self.runs.append(run_job(self.document, on_publish=tell))
@@ -140,8 +140,8 @@ def test_dead_run_of_the_same_file_is_taken_over(
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
     monkeypatch.setattr(heartbeat, "time", time)
     machine = process_id.this_process().partition("-")[0]
-    dead = Owner.new(layout, 1, job="reviews on laptop")
-    check_alone(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
+    dead = Lease.new(layout, 1, job="reviews on laptop")
+    ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
     assert bool(waited) == waits
 
 
@@ -153,13 +153,13 @@ def test_job_without_a_uid_is_identified_by_name_and_machine(tmp_path: Path) -> 
 def test_heartbeat_survives_a_storage_error(tmp_path: Path) -> None:
     beats: list[Path] = []
 
-    def place() -> Address:
+    def place() -> Location:
         beats.append(tmp_path / str(len(beats)))
         if len(beats) == 1:
             raise OSError("away")
-        return Address(str(beats[-1]))
+        return Location(str(beats[-1]))
 
-    with beating(place):
+    with keep_heartbeat(place):
         deadline = threading.Event()
         while len(beats) < 3:
             deadline.wait(0.05)

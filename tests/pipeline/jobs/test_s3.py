@@ -15,11 +15,11 @@ import yaml
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.sink import Commit
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage import retry
@@ -138,12 +138,12 @@ class TestOutputStates:
 
     def begin(self, job: Document) -> AttemptRun:
         spec = parse(job).spec
-        prepared = prepare(spec, next(targets_of(spec)))
+        prepared = prepare(spec, next(plan_outputs(spec)))
         assert isinstance(prepared, AttemptRun)
         return prepared
 
     def put(self, prepared: AttemptRun, *tables: pa.Table) -> None:
-        Commit(prepared.attempt, JsonWriter("none"), Cut()).put(concat(list(tables)), task=0)
+        Commit(prepared.attempt, JsonWriter("none"), FileLayout()).put(concat(list(tables)), task=0)
 
     def a_run(self, job: Document) -> AttemptRun:
         """What a job with one row leaves that died before its end."""
@@ -155,7 +155,7 @@ class TestOutputStates:
 
     def a_whole_run(self, job: Document) -> None:
         prepared = self.a_run(job)
-        end = prepared.end()
+        end = prepared.close_and_snapshot()
         assert prepared.missing(end) == {}
         prepared.attempt.remove_all_but(end.pieces)
         prepared.attempt.complete(end, succeeded_report(prepared.attempt.layout.output.uri))
@@ -211,7 +211,7 @@ class TestOutputStates:
         state = ("attempts/", "input.parquet", "job.json", "spec.json")
         left = [key.removeprefix("out/_batchinference/") for key in s3.objects(bucket, "out/")]
         assert [key for key in left if not key.startswith(state)] == []
-        assert len([key for key in left if not key.endswith("/pulse")]) == len(state)
+        assert len([key for key in left if not key.endswith("/heartbeat")]) == len(state)
 
     def test_foreign_objects_are_refused_and_kept(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch

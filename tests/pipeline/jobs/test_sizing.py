@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
 from batchinference.pipeline.input.planning import (
     FILE_BYTES,
     FILE_ROWS,
@@ -31,7 +31,7 @@ from batchinference.pipeline.input.planning import (
     sizing_of,
 )
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import (
     ImageOptions,
     ManifestOptions,
@@ -54,10 +54,10 @@ FILE_SIZES = st.integers(0, 1 << 34)
 ROWS = st.none() | st.builds(RowCount, st.integers(0, 10**10), st.booleans())
 
 
-def frozen(files: int, size: int) -> FrozenInput:
+def frozen(files: int, size: int) -> InputSnapshot:
     sizes = pa.array([size] * files, pa.int64())
     paths = pa.array([f"/in/{number}" for number in range(files)])
-    return FrozenInput(Address("/in"), pa.table({"path": paths, "size": sizes}))
+    return InputSnapshot(Location("/in"), pa.table({"path": paths, "size": sizes}))
 
 
 def cut(files: int, size: int, count: RowCount | None, read: Read = TEXT) -> Sizing:
@@ -194,7 +194,7 @@ class TestCounting:
         self, directory: Path, read: Read, ends: Mapping[int, int] = MappingProxyType({})
     ) -> RowCount | None:
         reader = reader_for(read)
-        return count_rows(freeze_input([str(directory)], list(reader.extensions)), reader, ends)
+        return count_rows(snapshot_input([str(directory)], list(reader.extensions)), reader, ends)
 
     def test_files_are_counted_where_each_is_a_row(self, tmp_path: Path) -> None:
         for number in range(12):
@@ -213,7 +213,7 @@ class TestCounting:
 
     def test_files_with_known_rows_are_not_read(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
-        listed = freeze_input([str(tmp_path)], ["txt"])
+        listed = snapshot_input([str(tmp_path)], ["txt"])
         (tmp_path / "1.txt").unlink()
         found = count_rows(listed, reader_for(TEXT), {1: 7})
         assert found == RowCount(27, estimated=True)
@@ -225,5 +225,5 @@ class TestCounting:
     def test_many_files_are_sampled(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n:03}.txt": ["same length"] * 5 for n in range(100)})
         assert self.count(tmp_path, TEXT) == RowCount(500, estimated=True)
-        chosen = sample(freeze_input([str(tmp_path)], ["txt"]).files())
+        chosen = sample(snapshot_input([str(tmp_path)], ["txt"]).files())
         assert len(chosen) <= SAMPLED_FILES

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from batchinference import __version__
 from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.manifest_entry import Counts, Piece, WrittenFile
+from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.row_ids import WHOLE
-from batchinference.pipeline.storage.checksummed_json import sealed, unsealed
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.row_ids import FULL_SHARE
+from batchinference.pipeline.storage.checksummed_json import dump_checksummed, load_checksummed
+from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
 from support.outputs.made import OURS, THEIRS, piece
 
-DATA = WrittenFile("part-aaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
+DATA = DataFile("part-aaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
 FULL = Snapshot(
     OURS,
     "0" * 64,
     [
-        Piece(Counts(3, 4, 1, 1), [(0, 0, 3)], [], [DATA], [("text", "string")], DATA),
-        piece(shares=[(1, 2, WHOLE // 2)]),
+        ManifestEntry(RowCounts(3, 4, 1, 1), [(0, 0, 3)], [], [DATA], [("text", "string")], DATA),
+        piece(shares=[(1, 2, FULL_SHARE // 2)]),
     ],
     {0: 3, 7: 0},
     attempt=4,
@@ -34,17 +34,17 @@ FULL = Snapshot(
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Address:
-    place = Address(str(tmp_path / "start.json"))
+def place(tmp_path: Path) -> Location:
+    place = Location(str(tmp_path / "start.json"))
     place.write(FULL.serialized())
     return place
 
 
-def test_snapshot_is_read_back(place: Address) -> None:
+def test_snapshot_is_read_back(place: Location) -> None:
     assert Snapshot.read(place, OURS) == FULL
 
 
-def test_snapshot_has_the_version_that_wrote_it(place: Address) -> None:
+def test_snapshot_has_the_version_that_wrote_it(place: Location) -> None:
     stored = json.loads(place.read())
     assert (stored["format"], stored["version"]) == (FORMAT, __version__)
 
@@ -55,7 +55,7 @@ def test_truncated_snapshot_is_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     content = FULL.serialized()
-    place = Address(str(tmp_path_factory.mktemp("cut") / "start.json"))
+    place = Location(str(tmp_path_factory.mktemp("cut") / "start.json"))
     place.write(content[: data.draw(st.integers(0, len(content) - 1))])
     with pytest.raises(BadOutput, match=r"start\.json' is gone, damaged or another output's"):
         Snapshot.read(place, OURS)
@@ -67,14 +67,14 @@ def test_truncated_snapshot_is_refused(
      b'{"format": "1"}', b'{"format": 1, "work": "a", "pieces": {}, "ends": 3}'],
     ids=range(10),
 )  # fmt: skip
-def test_invalid_snapshot_is_refused(place: Address, content: bytes) -> None:
+def test_invalid_snapshot_is_refused(place: Location, content: bytes) -> None:
     place.write(content)
     with pytest.raises(BadOutput, match=r"damaged.*begin anew: with resume: false"):
         Snapshot.read(place, OURS)
 
 
 @pytest.mark.parametrize("field", json.loads(FULL.serialized()))
-def test_snapshot_without_a_field_is_refused(place: Address, field: str) -> None:
+def test_snapshot_without_a_field_is_refused(place: Location, field: str) -> None:
     stored = json.loads(place.read())
     del stored[field]
     if field == "version":  # which only a later format is asked for
@@ -85,7 +85,7 @@ def test_snapshot_without_a_field_is_refused(place: Address, field: str) -> None
 
 
 @pytest.mark.parametrize("digit", range(10))
-def test_snapshot_with_a_changed_number_is_refused(place: Address, digit: int) -> None:
+def test_snapshot_with_a_changed_number_is_refused(place: Location, digit: int) -> None:
     content = place.read()
     for number in (byte for byte in range(len(content)) if content[byte : byte + 1].isdigit()):
         changed = content[:number] + str(digit).encode() + content[number + 1 :]
@@ -104,23 +104,24 @@ WRONG_FILES = [
 ]  # fmt: skip
 WRONG_PIECES = [
     *({"ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
-    {"shares": [[0, 0, WHOLE + 1]]}, {"shares": 3}, {"columns": [["a"]]}, {"columns": [[1, "a"]]},
+    {"shares": [[0, 0, FULL_SHARE + 1]]}, {"shares": 3},
+    {"columns": [["a"]]}, {"columns": [[1, "a"]]},
     {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaa-1"}, {"more": 1},
 ]  # fmt: skip
 
 
-def test_wrong_fields_of_a_piece_are_refused(place: Address) -> None:
+def test_wrong_fields_of_a_piece_are_refused(place: Location) -> None:
     """The checksum fits: anybody can make one."""
-    stored = unsealed(json.loads(place.read()))
+    stored = load_checksummed(json.loads(place.read()))
     (first, second) = stored["pieces"]
     pieces = [first | wrong for wrong in WRONG_PIECES]
     pieces += [first | {"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES]
     for wrong in pieces:
-        place.write(sealed(stored | {"pieces": [wrong, second]}))
+        place.write(dump_checksummed(stored | {"pieces": [wrong, second]}))
         with pytest.raises(BadOutput, match="damaged"):
             Snapshot.read(place, OURS)
         manifest = {"task": 0, "pieces": [wrong], "ends": [], "notes": []}
-        assert not is_manifest_of(OURS, sealed(manifest)), wrong
+        assert not is_manifest_of(OURS, dump_checksummed(manifest)), wrong
 
 
 def is_manifest_of(work: str, content: bytes) -> bool:
@@ -135,8 +136,8 @@ def is_manifest_of(work: str, content: bytes) -> bool:
     [{"attempt": -1}, {"attempt": "1"}, {"ends": [[0]]}, {"ends": [[0, -1]]}, {"input": "../x"}],
     ids=str,
 )
-def test_wrong_fields_of_a_snapshot_are_refused(place: Address, wrong: Document) -> None:
-    place.write(sealed(unsealed(json.loads(place.read())) | wrong))
+def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document) -> None:
+    place.write(dump_checksummed(load_checksummed(json.loads(place.read())) | wrong))
     with pytest.raises(BadOutput, match="damaged"):
         Snapshot.read(place, OURS)
 
@@ -149,17 +150,17 @@ def test_wrong_fields_of_a_snapshot_are_refused(place: Address, wrong: Document)
 )  # fmt: skip
 def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:
     right = {"task": 0, "pieces": [], "ends": [], "notes": [["step", '{"batch_size": 8}']]}
-    assert is_manifest_of(OURS, sealed(right))
-    assert not is_manifest_of(OURS, sealed(right | wrong))
+    assert is_manifest_of(OURS, dump_checksummed(right))
+    assert not is_manifest_of(OURS, dump_checksummed(right | wrong))
 
 
-def test_snapshot_of_other_work_is_refused(place: Address) -> None:
+def test_snapshot_of_other_work_is_refused(place: Location) -> None:
     with pytest.raises(BadOutput, match="another output's"):
         Snapshot.read(place, THEIRS)
 
 
 def test_later_format_is_refused_with_the_version_needed(
-    place: Address,
+    place: Location,
 ) -> None:
     stored = json.loads(place.read()) | {"format": FORMAT + 1, "version": "9.9", "pieces": "new"}
     place.write(json.dumps(stored).encode())
@@ -167,7 +168,7 @@ def test_later_format_is_refused_with_the_version_needed(
         Snapshot.read(place, OURS)
 
 
-def test_ends_cover_all_commits(place: Address) -> None:
+def test_ends_cover_all_commits(place: Location) -> None:
     more = FULL.with_commits([Manifest(0, [], [(3, 5)], []), Manifest(1, [], [(7, 0)], [])])
     assert more.ends == {0: 3, 3: 5, 7: 0}
 
@@ -175,7 +176,7 @@ def test_ends_cover_all_commits(place: Address) -> None:
 def test_partial_row_counts_when_complete() -> None:
     half = FULL.with_commits([])
     assert [one.ranges for one in half.pieces] == [[(0, 0, 3)]]
-    other = Manifest(0, [piece(shares=[(1, 2, WHOLE - WHOLE // 2)])], [], [])
+    other = Manifest(0, [piece(shares=[(1, 2, FULL_SHARE - FULL_SHARE // 2)])], [], [])
     assert len(FULL.with_commits([other]).pieces) == 3
 
 

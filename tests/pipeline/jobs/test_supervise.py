@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import (
     TooManyErrors,
 )
 from batchinference.pipeline.execution import monitor as supervise_module
-from batchinference.pipeline.execution.monitor import StopRequest, stop_on_signals, supervise
+from batchinference.pipeline.execution.monitor import StopSignal, run_monitored, stop_on_signals
 
 QUICK = 0.01
 
@@ -78,7 +78,7 @@ def refuse() -> None:
 
 
 def test_supervise_returns_when_the_work_is_done() -> None:
-    supervise(Done(), nothing, StopRequest())
+    run_monitored(Done(), nothing, StopSignal())
 
 
 def test_observer_is_called_repeatedly_in_the_callers_thread(long: Long) -> None:
@@ -89,21 +89,21 @@ def test_observer_is_called_repeatedly_in_the_callers_thread(long: Long) -> None
         if len(threads) == 3:
             long.released.set()
 
-    supervise(long, observe, StopRequest(), poll_seconds=QUICK)
+    run_monitored(long, observe, StopSignal(), poll_seconds=QUICK)
     assert len(threads) >= 3
     assert set(threads) == {threading.get_ident()}
 
 
 def test_failure_of_the_work_is_raised() -> None:
     with pytest.raises(BadInput, match="not there"):
-        supervise(Done(BadInput("not there")), nothing, StopRequest())
+        run_monitored(Done(BadInput("not there")), nothing, StopSignal())
 
 
 def test_failure_within_other_errors_is_found() -> None:
     outer = RuntimeError("the task died")
     outer.__cause__ = BadInput("not there")
     with pytest.raises(BadInput, match="not there"):
-        supervise(Done(outer), nothing, StopRequest())
+        run_monitored(Done(outer), nothing, StopSignal())
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_failure_within_other_errors_is_found() -> None:
 )
 def test_other_exceptions_become_a_failure(error: BaseException) -> None:
     with pytest.raises(JobFailure, match=type(error).__name__) as raised:
-        supervise(Done(error), nothing, StopRequest())
+        run_monitored(Done(error), nothing, StopSignal())
     assert raised.value.reason == "Application"
 
 
 def test_exception_of_the_observer_ends_the_work(long: Long) -> None:
     with pytest.raises(TooManyErrors, match="enough"):
-        supervise(long, refuse, StopRequest(), poll_seconds=QUICK)
+        run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
     assert (long.given_up, long.ended) == (True, True)
 
 
@@ -125,7 +125,7 @@ def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.Mon
     monkeypatch.setattr(supervise_module, "LAST_SECONDS", QUICK)
     monkeypatch.setattr(long, "give_up", nothing)
     with pytest.raises(TooManyErrors, match="enough"):
-        supervise(long, refuse, StopRequest(), poll_seconds=QUICK)
+        run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
     assert not long.ended
 
 
@@ -138,7 +138,7 @@ def test_signal_interrupts_work(
     with stop_on_signals(said.append) as stop:
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
-            supervise(long, nothing, stop)
+            run_monitored(long, nothing, stop)
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
     assert said == [supervise_module.STOPPING]
 
@@ -147,24 +147,24 @@ def test_work_that_ends_on_request_is_not_abandoned(
     long: Long, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long, "drain", long.released.set)
-    stop = StopRequest()
+    stop = StopSignal()
     stop.ask(signal.SIGTERM)
-    supervise(long, nothing, stop)
+    run_monitored(long, nothing, stop)
     assert (long.given_up, long.ended) == (False, True)
 
 
 def test_second_request_ends_at_once(long: Long) -> None:
-    stop = StopRequest()
+    stop = StopSignal()
     for _ in range(2):
         stop.ask(signal.SIGTERM)
     with pytest.raises(Interrupted, match="SIGTERM"):
-        supervise(long, nothing, stop)
+        run_monitored(long, nothing, stop)
     assert long.given_up
 
 
 def test_work_broken_by_a_signal_is_interrupted() -> None:
     """Ctrl-C reaches every process of a terminal, so workers may die before it is noticed."""
-    stop = StopRequest()
+    stop = StopSignal()
 
     class Dies(Done):
         def run(self) -> None:
@@ -172,17 +172,17 @@ def test_work_broken_by_a_signal_is_interrupted() -> None:
             raise RuntimeError("worker died")
 
     with pytest.raises(Interrupted, match="SIGINT"):
-        supervise(Dies(), nothing, stop)
+        run_monitored(Dies(), nothing, stop)
 
 
 def test_late_signal_changes_nothing() -> None:
-    stop = StopRequest()
+    stop = StopSignal()
 
     class Quick(Done):
         def run(self) -> None:
             stop.ask(signal.SIGTERM)
 
-    supervise(Quick(), nothing, stop)
+    run_monitored(Quick(), nothing, stop)
     assert stop.event.is_set()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.pipeline.commit.lease import Owner
-from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.row_ids import SKIPPED
 from batchinference.pipeline.storage.http import Fetcher
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify import input_check, job_check, row_counts
 from batchinference.pipeline.verify.jobs import trusted_places
 from batchinference.spec import parse
@@ -165,7 +165,7 @@ def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, write: Docum
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
     assert "the rows in the table, of which only the commit was looked for" in done.job["unproven"]
-    Owner.new(layout, 1).write(layout)
+    Lease.new(layout, 1).write(layout)
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found) == (1, {"noCommit": 1})
 
@@ -176,7 +176,7 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
 ) -> None:
     write = of_table(TABLES[name], tmp_path)
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
-    (shown,) = trusted_places(Address(str(tmp_path / "out")))
+    (shown,) = trusted_places(Location(str(tmp_path / "out")))
     assert f"sqlite:///{tmp_path}" in shown
     monkeypatch.setattr(job_check, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
@@ -193,7 +193,7 @@ def test_addresses_of_a_manifest_are_not_fetched(
     monkeypatch.setattr(Fetcher, "fetch", pytest.fail)
     fields = {"format": "manifest", "options": {"decode": "text"}}
     read = parse(job_document("list", tmp_path / "in", tmp_path / "out", read=fields)).spec.read
-    frozen = freeze_input([str(tmp_path / "in")], ["csv"])
+    frozen = snapshot_input([str(tmp_path / "in")], ["csv"])
     claimed = {0: 99}
     counted = input_check._counted(
         frozen, read, reader_for(read), list(frozen.files()), claimed, quick=False
@@ -242,7 +242,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
 
 def test_claimed_output_holds_nothing(texts: Path, tmp_path: Path) -> None:
     layout = make_output(job(texts, tmp_path / "out"), complete=False)
-    Owner.new(layout, 1, begun=False).write(layout)
+    Lease.new(layout, 1, begun=False).write(layout)
     assert verified(tmp_path / "out").exit_code == 3
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.append import Target
+from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import WrittenFile
-from batchinference.pipeline.storage.checksummed_json import SEAL, sealed
+from batchinference.pipeline.commit.manifest_entry import DataFile
+from batchinference.pipeline.storage.checksummed_json import SEAL, dump_checksummed
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines
 from support.outputs.made import every_tenth, make_output
@@ -58,7 +58,7 @@ def change_end(layout: Layout, how: Callable[[list[Any]], list[Any]]) -> None:
 
 def write_end(layout: Layout, end: Any) -> None:
     """As somebody would who knows how it is stored."""
-    layout.end.write(sealed({name: value for name, value in end.items() if name != SEAL}))
+    layout.end.write(dump_checksummed({name: value for name, value in end.items() if name != SEAL}))
 
 
 def pieces_of(layout: Layout) -> list[Any]:
@@ -279,7 +279,7 @@ def test_files_read_twice_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     append = job(tmp_path, mode="append")
     make_output(append)
     (tmp_path / "in" / "new.txt").write_text("new\n")
-    monkeypatch.setattr(Target, "processed", [])
+    monkeypatch.setattr(OutputTarget, "processed", [])
     layout = make_output(append)
     done = verified(layout.output.path)
     assert (done.exit_code, done.found) == (1, {"inputTwice": 4})
@@ -323,7 +323,7 @@ def forge(layout: Layout, end: Any, piece: Any, table: Any) -> None:
     """Put another error file, and let the state say that it is the one."""
     file = Path(layout.errors.path) / piece["errors"]["name"]
     pq.write_table(table, file)
-    piece["errors"] = vars(WrittenFile.of(piece["errors"]["name"], file.read_bytes()))
+    piece["errors"] = vars(DataFile.of(piece["errors"]["name"], file.read_bytes()))
     write_end(layout, end)
 
 

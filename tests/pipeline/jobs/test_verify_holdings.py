@@ -8,31 +8,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
-    Piece,
+    ManifestEntry,
     Range,
+    RowCounts,
     Share,
 )
-from batchinference.pipeline.row_ids import WHOLE
-from batchinference.pipeline.verify.accounted_rows import Holdings, Sizes
+from batchinference.pipeline.row_ids import FULL_SHARE
+from batchinference.pipeline.verify.accounted_rows import AccountedRows, Sizes
 
 FILES, ROWS = 3, 6
 RANGES = st.tuples(st.integers(0, FILES), st.integers(0, ROWS), st.integers(1, ROWS)).map(
     lambda each: (each[0], each[1], each[1] + each[2])
 )
 SHARES = st.tuples(
-    st.integers(0, FILES), st.integers(0, ROWS), st.sampled_from([WHOLE // 2, WHOLE])
+    st.integers(0, FILES), st.integers(0, ROWS), st.sampled_from([FULL_SHARE // 2, FULL_SHARE])
 )
 PIECES = st.lists(st.tuples(st.lists(RANGES, max_size=3), st.lists(SHARES, max_size=3)), max_size=4)
 SIZES = st.dictionaries(st.integers(0, FILES - 1), st.integers(0, ROWS))
 Row = tuple[int, int]
 
 
-def piece(ranges: list[Range], shares: list[Share] | None = None) -> Piece:
-    return Piece(Counts(), ranges, shares or [], [], [], None)
+def piece(ranges: list[Range], shares: list[Share] | None = None) -> ManifestEntry:
+    return ManifestEntry(RowCounts(), ranges, shares or [], [], [], None)
 
 
-def times(pieces: list[Piece]) -> Counter[Row]:
+def times(pieces: list[ManifestEntry]) -> Counter[Row]:
     """How often each row is held."""
     found = Counter(
         (file, row)
@@ -45,7 +45,9 @@ def times(pieces: list[Piece]) -> Counter[Row]:
         for file, row, share in p.shares:
             parts[file, row] += share
     for row, share in parts.items():
-        found[row] += (share >= WHOLE) + (share > WHOLE or (share < WHOLE and found[row] > 0))
+        found[row] += (share >= FULL_SHARE) + (
+            share > FULL_SHARE or (share < FULL_SHARE and found[row] > 0)
+        )
     return +found
 
 
@@ -58,7 +60,7 @@ def test_duplicate_missing_and_extra_rows_are_listed(
     given_: list[tuple[list[Range], list[Share]]], ends: dict[int, int]
 ) -> None:
     pieces = [piece(*each) for each in given_]
-    holdings, often = Holdings.of(pieces), times(pieces)
+    holdings, often = AccountedRows.of(pieces), times(pieces)
     sizes = Sizes(FILES, ends)
     assert holdings.rows == len(often)
     assert sum(rows_of(holdings.twice).values()) == sum(often.values()) - len(often)
@@ -74,7 +76,7 @@ def test_duplicate_missing_and_extra_rows_are_listed(
 
 @given(held=st.sets(st.integers(0, FILES)))
 def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
-    holdings = Holdings.of([piece([(file, 0, 1) for file in held])])
+    holdings = AccountedRows.of([piece([(file, 0, 1) for file in held])])
     sizes = Sizes(FILES, {}, rows_each=1)
     assert sizes.total == FILES
     assert set(holdings.gaps(sizes)) == set(range(FILES)) - held
@@ -82,17 +84,17 @@ def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
 
 
 def test_file_whose_rows_are_not_known_may_have_more() -> None:
-    holdings = Holdings.of([piece([(0, 0, 5)])])
+    holdings = AccountedRows.of([piece([(0, 0, 5)])])
     assert holdings.gaps(Sizes(1, {})) == {0: [(5, None)]}
     assert Sizes(1, {}).total is None
     assert holdings.beyond(Sizes(1, {})) == []
 
 
 def test_partial_rows_are_missing_or_extra() -> None:
-    half = (0, 0, WHOLE // 2)
+    half = (0, 0, FULL_SHARE // 2)
     one = Sizes(1, {0: 1})
-    assert Holdings.of([piece([], [half])]).gaps(one) == {0: [(0, 1)]}
-    assert Holdings.of([piece([], [half]), piece([], [half])]).twice == []
-    thrice = Holdings.of([piece([], [half])] * 3)
+    assert AccountedRows.of([piece([], [half])]).gaps(one) == {0: [(0, 1)]}
+    assert AccountedRows.of([piece([], [half]), piece([], [half])]).twice == []
+    thrice = AccountedRows.of([piece([], [half])] * 3)
     assert (thrice.gaps(one), thrice.twice) == ({}, [(0, 0, 1)])
-    assert Holdings.of([piece([(0, 0, 1)]), piece([], [half])]).twice == [(0, 0, 1)]
+    assert AccountedRows.of([piece([(0, 0, 1)]), piece([], [half])]).twice == [(0, 0, 1)]

@@ -10,7 +10,12 @@ import huggingface_hub.constants
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.vllm.processor import IMAGES, Nodes, Tries, processor_of
+from batchinference.pipeline.runtimes.vllm.processor import (
+    IMAGES,
+    NodeSelectors,
+    RetryOptions,
+    processor_of,
+)
 from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
 from batchinference.plan.stages import Stage, stages_of
 from support.documents.minimal import Document
@@ -21,8 +26,8 @@ from support.servers.openai import save_language_model
 
 pytestmark = pytest.mark.usefixtures("ray")
 
-NODES = Nodes(engine={"group": "ask"}, beside={"group": "cpu"})
-TRIES = Tries({"max_retries": 3}, {"max_task_retries": 3, "max_restarts": 4})
+NODES = NodeSelectors(engine={"group": "ask"}, beside={"group": "cpu"})
+TRIES = RetryOptions({"max_retries": 3}, {"max_task_retries": 3, "max_restarts": 4})
 BESIDE = {"num_cpus": 0.25, "label_selector": {"group": "cpu"}, **TRIES.of_actors}
 
 

@@ -11,7 +11,7 @@ import pytest
 from batchinference.pipeline import prepare
 from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.execution import sink
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
@@ -21,7 +21,7 @@ from support.outputs.verify_command import verified
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
 
 
 class Place:
@@ -112,15 +112,15 @@ def test_job_that_took_over_during_a_prepare_owns_the_output(
 
 def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its driver was taken for dead, and another one has begun the output anew, and died."""
-    write = Address.write
+    write = Location.write
 
-    def late(self: Address, content: bytes) -> None:
+    def late(self: Location, content: bytes) -> None:
         if self.path.endswith("_SUCCESS"):
-            monkeypatch.setattr(Address, "write", write)
+            monkeypatch.setattr(Location, "write", write)
             fail_the_second_task(monkeypatch, place.job(resume=False))
         write(self, content)
 
-    monkeypatch.setattr(Address, "write", late)
+    monkeypatch.setattr(Location, "write", late)
     assert "has taken over" in str(run_without_ray(place.job()).message)
     assert len(place.rows()) < 3
     assert run_without_ray(place.job()).state == JobState.SUCCEEDED

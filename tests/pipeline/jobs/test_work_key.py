@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.commit.layout import Layout, part_prefix, work_key
-from batchinference.pipeline.commit.lease import Owner
+from batchinference.pipeline.commit.lease import Lease
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document, model_step, python_step
@@ -95,7 +95,7 @@ def test_everything_lies_under_the_output() -> None:
         "s3://out/result/_batchinference/job.json",
         "s3://out/result/_batchinference/report.json",
     ]
-    assert Owner(layout.key, 12, "0a1b2c3d4e5f").place(layout).uri == (
+    assert Lease(layout.key, 12, "0a1b2c3d4e5f").place(layout).uri == (
         "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
     )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"

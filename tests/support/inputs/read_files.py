@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.input.files import FileInput, open_files, parts_of
-from batchinference.pipeline.input.listing import FrozenInput, InputFile
+from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.planning import SAMPLED_FILES
 from batchinference.pipeline.input.readers.base import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
@@ -100,7 +100,7 @@ class Input:
     given: FileInput
 
     @property
-    def frozen(self) -> FrozenInput:
+    def frozen(self) -> InputSnapshot:
         return self.given.frozen
 
     @property

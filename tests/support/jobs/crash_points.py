@@ -31,7 +31,7 @@ import pytest
 
 from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import Report
 from support.documents.minimal import Document
 from support.jobs.command import wait_until
@@ -46,7 +46,7 @@ END = "the end"
 _CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear"}
 _WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
 """Audit events that Python raises before these system calls."""
-_HEARTBEAT = "/pulse"
+_HEARTBEAT = "/heartbeat"
 """The file of heartbeats. It is written at any time and is no step."""
 _RANDOM = {
     r"part-[0-9a-f]{8}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
@@ -216,8 +216,8 @@ def _run_in_child(
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a machine forgets what a process has written
-    heartbeat.PATIENCE_SECONDS = 0.2  # a process that is stopped writes no heartbeat
-    steps = _Steps(Address(given["spec"]["write"]["path"]).path, stops, log)
+    heartbeat.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
+    steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log)
     steps.count()
     if task is None:
         report = run_without_ray(given)
@@ -249,11 +249,11 @@ class _Steps:
     def count(self) -> None:
         """Begin to count."""
         for call, verb in _CALLS.items():
-            setattr(Address, call, self._counted(verb, getattr(Address, call)))
+            setattr(Location, call, self._counted(verb, getattr(Location, call)))
         sys.addaudithook(self._on_event)
 
     def _counted(self, verb: str, call: Callable[..., None]) -> Callable[..., None]:
-        def counted(address: Address, *content: Any) -> None:
+        def counted(address: Location, *content: Any) -> None:
             if address.path.endswith(_HEARTBEAT):
                 call(address, *content)
                 return

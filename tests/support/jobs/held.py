@@ -14,7 +14,7 @@ import yaml
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.jobs.command import Command
@@ -58,8 +58,8 @@ class HeldCommand:
     def committed(self) -> int:
         """Count the rows whose manifests are written."""
         layout = Layout.of(parse(self.job).spec)
-        owner = owner_of(layout)
-        return Attempt(layout, owner).counts().read if owner is not None else 0
+        lease = read_lease(layout)
+        return Attempt(layout, lease).counts().read if lease is not None else 0
 
     def end(self) -> str:
         """Wait for the end and return what was printed."""

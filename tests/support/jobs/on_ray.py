@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.execution.monitor import StopRequest
+from batchinference.pipeline.execution.monitor import StopSignal
 from batchinference.pipeline.job import JobRun
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import BatchInference, parse
@@ -45,21 +45,21 @@ def run_job(
     job: Document | BatchInference,
     plan: Plan | None = None,
     on_publish: Callable[[Report], None] = lambda report: None,
-    stop: StopRequest | None = None,
+    stop: StopSignal | None = None,
 ) -> Run:
     """Run a job on the session's Ray."""
     parsed = job if isinstance(job, BatchInference) else parse(job)
     published: list[Report] = []
     chosen = plan or plan_for_machine(parsed.spec, gpus=0)
     publish = _publisher(published, on_publish)
-    report = JobRun(parsed, chosen, publish, stop or StopRequest()).run()
+    report = JobRun(parsed, chosen, publish, stop or StopSignal()).run()
     return Run(report, published)
 
 
 def run_in_process(
     job: Document | BatchInference,
     on_publish: Callable[[Report], None] = lambda report: None,
-    stop: StopRequest | None = None,
+    stop: StopSignal | None = None,
 ) -> Run:
     """Run a job without Ray."""
     published: list[Report] = []

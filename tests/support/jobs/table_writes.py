@@ -14,12 +14,12 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import look
+from batchinference.pipeline.commit.state import inspect_output
 from batchinference.pipeline.execution.sink import CommitSink
 from batchinference.pipeline.execution.table_sink import sink_for
-from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
@@ -46,13 +46,13 @@ class TableJob:
     def begin(self, table: pa.Table) -> None:
         self.sink.on_write_start(row_ids.with_ids(table, 0, 0).schema)
 
-    def check(self) -> list[Piece]:
+    def check(self) -> list[ManifestEntry]:
         self._write(row_ids.end_of_file(0, self.written), 10_000)
         end = close_and_clean(self.attempt)
         assert end.gaps(1, None) == {}
         return end.pieces
 
-    def commit(self, pieces: list[Piece] | None = None) -> list[Piece]:
+    def commit(self, pieces: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """All that makes the rows visible; `pieces` when they are checked already."""
         checked = self.check() if pieces is None else pieces
         layout = self.attempt.layout
@@ -77,12 +77,12 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
     layout = Layout.of(spec)
-    standing = look(spec.write, layout, table_for(spec.write))
-    if standing is None:
+    state = inspect_output(spec.write, layout, table_for(spec.write))
+    if state is None:
         return None
-    standing = standing.clear()
-    layout.input.write(freeze_input([str(source)], []).serialized())
-    attempt = standing.open(Snapshot(layout.key, ""))
+    state = state.claim_and_clear()
+    layout.input.write(snapshot_input([str(source)], []).serialized())
+    attempt = state.begin_attempt(Snapshot(layout.key, ""))
     return TableJob(spec, attempt, sink_for(spec.write, attempt, 1))
 
 

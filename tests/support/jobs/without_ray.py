@@ -26,10 +26,10 @@ from batchinference.cli.main import app
 from batchinference.pipeline import job
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import owner_of
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.execution import cluster, executor, sink
-from batchinference.pipeline.execution.executor import Execution
-from batchinference.pipeline.execution.monitor import StopRequest
+from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.monitor import StopSignal
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.table_sink import sink_for
 from batchinference.pipeline.input.open import open_input
@@ -92,7 +92,7 @@ def half(batch: dict[str, np.ndarray]) -> dict[str, Any]:
     return {**batch, "half": halves}
 
 
-class InProcessExecution(Execution):
+class InProcessExecution(Executor):
     """Runs the tasks of a pass one after the other, or only one of them."""
 
     rows_per_task = ROWS_PER_TASK
@@ -132,10 +132,10 @@ def run_task_again(given: Document, task: int) -> None:
     Raises BadOutput when the task comes late."""
     spec = parse(given).spec
     layout = Layout.of(spec)
-    owner = owner_of(layout)
-    assert owner is not None
+    lease = read_lease(layout)
+    assert lease is not None
     read = open_input(spec.read)
-    prepared: Any = SimpleNamespace(input=read, attempt=Attempt(layout, owner), gaps=None)
+    prepared: Any = SimpleNamespace(input=read, attempt=Attempt(layout, lease), gaps=None)
     with patch.object(sink, "PUT_THREADS", 1):
         InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()
 
@@ -154,13 +154,13 @@ def run_without_ray(
     given: Document | BatchInference,
     publish: Callable[[Report], None] = lambda report: None,
     rows_per_task: int = ROWS_PER_TASK,
-    stop: StopRequest | None = None,
+    stop: StopSignal | None = None,
 ) -> Report:
     """Run a job to its end. Its writes to storage have the same order every time."""
     parsed = given if isinstance(given, BatchInference) else parse(given)
     with in_this_process(rows_per_task):
         plan = plan_for_machine(parsed.spec, gpus=0)
-        return JobRun(parsed, plan, publish, stop or StopRequest()).run()
+        return JobRun(parsed, plan, publish, stop or StopSignal()).run()
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
     """Run all jobs in this process, without Ray."""
     with (
         patch.object(InProcessExecution, "rows_per_task", rows_per_task),
-        patch.object(job, "Execution", InProcessExecution),
+        patch.object(job, "Executor", InProcessExecution),
         patch.object(job, "spilled_bytes", lambda: None),
         patch.object(executor, "ray", _InlineRay()),
         patch.object(sink, "PUT_THREADS", 1),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.commit.manifest import counts_of_name
+from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.spec.report import JobState, Report
 from support.jobs.without_ray import COUNTS, ERRORS, ROWS
 from support.outputs.rows import Row
@@ -102,7 +102,7 @@ class Seen:
     def done_again(self) -> int:
         """Count rows that were committed more than once, in the output or not."""
         names = (name.split("/")[-1] for name in self.names() if "/attempts/" in name)
-        committed = [found[1] for found in map(counts_of_name, names) if found]
+        committed = [found[1] for found in map(parse_manifest_name, names) if found]
         done = sum(counts.written + counts.failed + counts.skipped for counts in committed)
         return done - sum(COUNTS.values()) + COUNTS["read"]
 

@@ -12,27 +12,27 @@ import pyarrow as pa
 
 from batchinference.pipeline import row_ids as rows
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.commit.append import targets_of
+from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
-    Piece,
+    ManifestEntry,
     Range,
+    RowCounts,
     Share,
 )
-from batchinference.pipeline.commit.missing_files import intact
+from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.sink import Commit
-from batchinference.pipeline.input.listing import freeze_input
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.prepare import prepare
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
@@ -51,27 +51,27 @@ States = Callable[[np.ndarray], np.ndarray]
 
 
 def layout_of(output: Path | str, key: str = OURS, errors: Path | None = None) -> Layout:
-    address = Address(str(output))
+    address = Location(str(output))
     state = address / "_batchinference"
-    return Layout(key, address, state, Address(str(errors)) if errors else state / "errors")
+    return Layout(key, address, state, Location(str(errors)) if errors else state / "errors")
 
 
 def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
     """Begin an attempt over the files of a directory."""
-    content = freeze_input([str(source)], []).serialized()
+    content = snapshot_input([str(source)], []).serialized()
     layout.input.write(content)
     return Attempt.open(layout, number, Snapshot(layout.key, digest(content)))
 
 
 def commit_rows(attempt: Attempt, table: pa.Table, task: int = 0) -> None:
     """Commit rows as a write task does."""
-    Commit(attempt, ParquetWriter("snappy"), Cut()).put(table, task)
+    Commit(attempt, ParquetWriter("snappy"), FileLayout()).put(table, task)
 
 
 def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
     """Close the attempt and return the snapshot of what counts."""
     before = start or Snapshot(attempt.layout.key, "")
-    return intact(attempt.layout, before.with_commits(attempt.close()))
+    return without_missing_files(attempt.layout, before.with_commits(attempt.close()))
 
 
 def close_and_clean(attempt: Attempt) -> Snapshot:
@@ -81,11 +81,11 @@ def close_and_clean(attempt: Attempt) -> Snapshot:
     return end
 
 
-def piece(ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> Piece:
+def piece(ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> ManifestEntry:
     """Return a piece that holds these rows, in no file."""
     held = list(ranges)
     rows = sum(after - first for _, first, after in held)
-    return Piece(Counts(rows, rows), held, list(shares), [], [], None)
+    return ManifestEntry(RowCounts(rows, rows), held, list(shares), [], [], None)
 
 
 def succeeded_report(output: str, **fields: Any) -> Report:
@@ -112,12 +112,12 @@ def make_output(
 ) -> Layout:
     """Write the output of a job in this many commits, or omit the last commit."""
     spec = parse(job).spec
-    prepared = prepare(spec, next(targets_of(spec)))
+    prepared = prepare(spec, next(plan_outputs(spec)))
     assert isinstance(prepared, AttemptRun)
     tables = list(_tables(prepared, states, tasks))
     _put(spec, prepared, tables if complete else tables[:-1])
     if complete:
-        end = prepared.end()
+        end = prepared.close_and_snapshot()
         assert prepared.missing(end) == {}
         prepared.attempt.remove_all_but(end.pieces)
         names = ("read", "written", "failed", "skipped")
@@ -149,7 +149,7 @@ def _with_states(table: pa.Table, states_of: States) -> Iterator[pa.Table]:
 
 def _put(spec: BatchInferenceSpec, prepared: AttemptRun, tables: list[pa.Table]) -> None:
     writer = table_for(spec.write) if isinstance(spec.write, WriteTable) else writer_for(spec.write)
-    put = Commit(prepared.attempt, writer, Cut.of(spec.write))
+    put = Commit(prepared.attempt, writer, FileLayout.of(spec.write))
     for task, table in enumerate(tables):
         good = rows.split(table)[0]
         if task == 0 and isinstance(spec.write, WriteTable):
@@ -167,7 +167,7 @@ def finished_output(directory: Path | str, *tables: pa.Table, **spec: Any) -> st
     layout, writer = Layout.of(job), writer_for(job.write)
     for number, table in enumerate(tables):
         for ending, content in writer.files(table):
-            place = Address(str(directory)) / f"part-{number:04d}{ending}"
+            place = Location(str(directory)) / f"part-{number:04d}{ending}"
             place.write(content)
     layout.spec.write(json.dumps(without_secrets(job)).encode())
     layout.success.write(b"")

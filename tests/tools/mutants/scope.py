@@ -13,26 +13,13 @@ CORE = (
 )
 PIPELINE = "batchinference/pipeline"
 COMMITS = tuple(
-    f"{PIPELINE}/{name}.py"
-    for name in (
-        "additions",
-        "attempt",
-        "coverage",
-        "done_rows",
-        "failed_rows",
-        "frozen",
-        "intact",
-        "kept_report",
-        "layout",
-        "manifest",
-        "output",
-        "owner",
-        "pieces",
-        "rivals",
-        "sealed",
-        "sink",
-        "snapshot",
-        "storage",
+    f"{PIPELINE}/{part}"
+    for part in (
+        "commit",
+        "execution/sink.py",
+        "input/snapshot.py",
+        "storage/checksummed_json.py",
+        "storage/location.py",
     )
 )
 SCOPES = {"core": CORE, "commits": COMMITS}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Finding, Spot
-from batchinference.pipeline.verify.verification_report import Proof, Result, WorkProof
+from batchinference.pipeline.verify.verification_report import JobReport, Result, VerificationReport
 
 SHOWN_SPOTS = 5
 WIDTH = 13
@@ -17,13 +17,13 @@ _WORDS = {
 Line = tuple[str, str]
 
 
-def show(proof: Proof) -> None:
+def show(proof: VerificationReport) -> None:
     """Print it."""
     for name, text in _lines(proof):
         echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 
 
-def _lines(proof: Proof) -> Iterator[Line]:
+def _lines(proof: VerificationReport) -> Iterator[Line]:
     yield "output", proof.output
     for work in proof.works:
         yield from _of_work(work, named=len(proof.works) > 1)
@@ -33,7 +33,7 @@ def _lines(proof: Proof) -> Iterator[Line]:
         yield "together", _WORDS.get(proof.result, proof.result.value)
 
 
-def _of_work(work: WorkProof, *, named: bool) -> Iterator[Line]:
+def _of_work(work: JobReport, *, named: bool) -> Iterator[Line]:
     if named:
         yield "job", work.state
     yield "result", _result(work)
@@ -52,7 +52,7 @@ def _of_work(work: WorkProof, *, named: bool) -> Iterator[Line]:
         yield "" if number else "not shown", words
 
 
-def _result(work: WorkProof) -> str:
+def _result(work: JobReport) -> str:
     if work.finished or work.result is not Result.UNFINISHED:
         return _WORDS[work.result]
     return f"unfinished: {work.held} of {'?' if work.rows is None else work.rows} rows"

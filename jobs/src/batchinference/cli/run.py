@@ -80,14 +80,14 @@ def _failed(reason: str | None, message: str | None, options: RunOptions) -> int
 def _with_retry(job: BatchInference) -> BatchInference:
     """The job with its bad rows tried again. Raises BadInput where there can be none."""
     from batchinference.pipeline.commit.layout import Layout
-    from batchinference.pipeline.commit.lease import owner_of
+    from batchinference.pipeline.commit.lease import read_lease
     from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:
         raise BadInput(f"retry-errors: {why}")
     layout = Layout.of(job.spec)
-    owner = owner_of(layout)
-    if owner is None or owner.key != layout.key:
+    lease = read_lease(layout)
+    if lease is None or lease.key != layout.key:
         raise BadInput(f"'{layout.output.uri}' holds no output of this job: run it first")
     errors = job.spec.errors.model_copy(update={"retry": True})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"errors": errors})})
@@ -150,9 +150,9 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
 def _publisher(show: Publish, directory: Path | None) -> Publish:
     if directory is None:
         return show
-    from batchinference.pipeline.storage.location import Address
+    from batchinference.pipeline.storage.location import Location
 
-    place = Address(str(directory)) / REPORT_FILE
+    place = Location(str(directory)) / REPORT_FILE
 
     def publish(report: Report) -> None:
         place.write(report.serialized())

@@ -96,9 +96,9 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
     from batchinference.pipeline.search.embeddings import is_for_machines
     from batchinference.pipeline.search.index import open_index
     from batchinference.pipeline.search.search import search
-    from batchinference.pipeline.storage.location import Address
+    from batchinference.pipeline.storage.location import Location
 
-    index = open_index(Address(output), options.column)
+    index = open_index(Location(output), options.column)
     choice = _choice(index, options.where)
     found = search(index, _embedded(index, options), options.count, choice)
     if found.passed_over:
@@ -113,13 +113,13 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
     from batchinference.pipeline.query import embed as query
     from batchinference.pipeline.query import row
-    from batchinference.pipeline.storage.location import Address
+    from batchinference.pipeline.storage.location import Location
 
     given = options.query
     if (text := given["text"]) is not None:
         return query.of_text(_with_model(index, options), text)
     if (image := given["image"]) is not None:
-        return query.of_image(_with_model(index, options), Address(image))
+        return query.of_image(_with_model(index, options), Location(image))
     return row.of_row(index, given["row"] or "")
 
 

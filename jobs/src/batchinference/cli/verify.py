@@ -13,7 +13,7 @@ from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec.uris import Uri
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.verify.verification_report import Proof
+    from batchinference.pipeline.verify.verification_report import VerificationReport
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
@@ -42,14 +42,14 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
     return _EXITS[proof.result.value]
 
 
-def _proof(output: str, *, quick: bool, trusted: bool) -> Proof:
+def _proof(output: str, *, quick: bool, trusted: bool) -> VerificationReport:
     from rich.console import Console
 
-    from batchinference.pipeline.storage.location import Address
+    from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import trusted_places
     from batchinference.pipeline.verify.verify import verify
 
-    for place in trusted_places(Address(output)) if trusted else ():
+    for place in trusted_places(Location(output)) if trusted else ():
         echo(f"verify: '{output}' is trusted: connecting to {place}", err=True)
     with Console(stderr=True).status(f"reading {output} and its input"):
-        return verify(Address(output), quick=quick, trusted=trusted)
+        return verify(Location(output), quick=quick, trusted=trusted)

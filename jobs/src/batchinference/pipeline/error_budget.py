@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.error_policy import ErrorPolicy
@@ -15,7 +15,7 @@ many must have been done before a job is ended by it."""
 
 
 def check_errors(
-    policy: ErrorPolicy, counts: Counts, total: RowCount | None, example: Callable[[], str]
+    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None, example: Callable[[], str]
 ) -> None:
     """Raise TooManyErrors once more rows are bad than the policy allows.
 
@@ -35,7 +35,9 @@ def check_errors(
     raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
 
 
-def _percentage_passed(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str | None:
+def _percentage_passed(
+    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None
+) -> str | None:
     """In words, the limit in percent, if more rows are bad. Where the rows of the input are an
     estimate, there may be many more of them."""
     if policy.max_percent is None or total is None:

@@ -10,34 +10,34 @@ from datetime import UTC, datetime
 from functools import partial
 
 from batchinference import __version__
-from batchinference.pipeline.commit.append import Target, targets_of
-from batchinference.pipeline.commit.heartbeat import beating, identity_of
+from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
+from batchinference.pipeline.commit.heartbeat import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import Counts as Committed
-from batchinference.pipeline.commit.row_set import in_words
+from batchinference.pipeline.commit.manifest_entry import RowCounts as Committed
+from batchinference.pipeline.commit.row_set import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.stored_report import kept_report
+from batchinference.pipeline.commit.stored_report import load_report
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.error_budget import check_errors
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
-from batchinference.pipeline.execution.executor import Execution, Loading
-from batchinference.pipeline.execution.monitor import StopRequest, supervise
+from batchinference.pipeline.execution.executor import Executor, Loading
+from batchinference.pipeline.execution.monitor import StopSignal, run_monitored
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.prepare import NothingToDo, prepare
+from batchinference.pipeline.prepare import AlreadyComplete, prepare
 from batchinference.pipeline.progress import Meter
-from batchinference.pipeline.report.merge import together
-from batchinference.pipeline.report.notes import Tellings, told_by
+from batchinference.pipeline.report.merge import merge_reports
+from batchinference.pipeline.report.notes import RunNotes, collect_notes
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Memory, Report
 from batchinference.spec.status import Counts
 from batchinference.spec.write import WriteParquet, WriteTable
 
-PASSES = 4
+MAX_ATTEMPTS = 4
 """How often the input is gone over before an output that lacks rows fails the job."""
 Publish = Callable[[Report], None]
 
@@ -47,11 +47,11 @@ def now() -> str:
 
 
 @dataclass(frozen=True)
-class Pass:
+class RunningAttempt:
     """A pass over the input that goes on."""
 
     prepared: AttemptRun
-    execution: Execution
+    execution: Executor
 
 
 @dataclass
@@ -61,70 +61,72 @@ class JobRun:
     job: BatchInference
     plan: Plan
     publish: Publish
-    stop: StopRequest
+    stop: StopSignal
     _state: JobState = field(default=JobState.PREPARING, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _ran_before: float = field(default=0.0, init=False)
     _started_at: str = field(default_factory=now, init=False)
     _meter: Meter = field(default_factory=Meter, init=False)
-    _pass: Pass | None = field(default=None, init=False)
-    _told: Tellings | None = field(default=None, init=False)
+    _pass: RunningAttempt | None = field(default=None, init=False)
+    _told: RunNotes | None = field(default=None, init=False)
     _done: list[Report] = field(default_factory=list, init=False)
 
     def run(self) -> Report:
         """Run it. The report that comes back has ended, well or badly; nothing is raised."""
         try:
             self.publish(self._report())
-            ends = [self._run(target) for target in targets_of(self.job.spec)]
+            ends = [self._run(target) for target in plan_outputs(self.job.spec)]
             last = self._done.pop() if self._done else ends[-1]
             return self._tell(last)
         except Exception as error:  # noqa: BLE001 - every end becomes a report
             return self._broken_off(root_cause(error))
 
-    def _run(self, target: Target) -> Report:
+    def _run(self, target: OutputTarget) -> Report:
         """What is to be done about one output. That all went well is not told yet."""
         self.stop.check()
         self._enter(JobState.PREPARING)
         self._pass, self._told, self._meter = None, None, Meter()
         prepared = prepare(self.job.spec, target, identity_of(self.job), self._load)
-        if isinstance(prepared, NothingToDo):
+        if isinstance(prepared, AlreadyComplete):
             return self._nothing_to_do(prepared)
         self._meter = Meter(prepared.count, prepared.start.counts.read)
         self._ran_before = self._seconds.get(JobState.RUNNING, 0.0)
         self._enter(JobState.RUNNING)
         going = self._begin(prepared)
-        with beating(lambda: (self._pass or going).prepared.attempt.pulse):
+        with keep_heartbeat(lambda: (self._pass or going).prepared.attempt.heartbeat):
             self._done.append(self._finish(*self._passes(going)))
         return self._done[-1]
 
     def _load(self) -> None:
         """Load all steps once. Raises what is wrong with one, or Interrupted."""
-        supervise(Loading(self.plan), lambda: None, self.stop)
+        run_monitored(Loading(self.plan), lambda: None, self.stop)
         self.stop.check()  # loading that was cut short proves nothing
 
-    def _begin(self, prepared: AttemptRun) -> Pass:
-        self._pass = Pass(prepared, Execution(self.job.spec, self.plan, prepared))
+    def _begin(self, prepared: AttemptRun) -> RunningAttempt:
+        self._pass = RunningAttempt(prepared, Executor(self.job.spec, self.plan, prepared))
         return self._pass
 
-    def _passes(self, going: Pass) -> tuple[Pass, Snapshot]:
+    def _passes(self, going: RunningAttempt) -> tuple[RunningAttempt, Snapshot]:
         """Go over the input until nothing of it is missing. The last pass comes back, with what
         counts of the output.
 
         One is enough unless a node is lost, and with it blocks that are cut in another way when
         they are made again."""
-        for left in reversed(range(PASSES if going.prepared.repeats else 1)):
+        for left in reversed(range(MAX_ATTEMPTS if going.prepared.is_repeatable else 1)):
             self._observe(going)
             if going.prepared.gaps != {}:
-                supervise(going.execution, partial(self._observe, going), self.stop)
-            end = going.prepared.end()
+                run_monitored(going.execution, partial(self._observe, going), self.stop)
+            end = going.prepared.close_and_snapshot()
             gaps = going.prepared.missing(end)
             if not gaps:
                 return going, end
             self.stop.check()
             if left:
-                going = self._begin(going.prepared.again(end))
-        raise Incomplete(f"the output does not hold each input row once, it lacks {in_words(gaps)}")
+                going = self._begin(going.prepared.next_attempt(end))
+        raise Incomplete(
+            f"the output does not hold each input row once, it lacks {format_missing_rows(gaps)}"
+        )
 
     def _broken_off(self, failure: JobFailure) -> Report:
         """The report of a failure, also beside the output that it befell."""
@@ -132,22 +134,22 @@ class JobRun:
         with suppress(OSError):  # the cause may be that storage is gone
             if prepared is not None:
                 self._meter.read(prepared.counts(), time.monotonic())
-                self._told = told_by(prepared.attempt.manifests())
+                self._told = collect_notes(prepared.attempt.manifests())
         self._enter(JobState.FAILED)
         report = self._report(failure)
         told = self._tell(report)
         with suppress(OSError, BadOutput):
             if prepared is not None:
-                prepared.attempt.check_owner()
+                prepared.attempt.check_lease()
                 prepared.attempt.layout.report.write(report.serialized())
         return told
 
-    def _observe(self, going: Pass) -> None:
+    def _observe(self, going: RunningAttempt) -> None:
         """Take a reading and publish it. Raises TooManyErrors, and BadOutput when another run has
         taken over the output."""
         prepared = going.prepared
         try:
-            prepared.attempt.check_owner()
+            prepared.attempt.check_lease()
             counts = prepared.counts()
         except OSError:
             return  # storage that is away for a moment fails the work, if anything, not the reading
@@ -155,11 +157,11 @@ class JobRun:
         self._tell(self._report())
         check_errors(self.job.spec.errors, counts, prepared.count, prepared.bad_row)
 
-    def _finish(self, going: Pass, end: Snapshot) -> Report:
+    def _finish(self, going: RunningAttempt, end: Snapshot) -> Report:
         prepared, write = going.prepared, self.job.spec.write
         attempt, pieces = prepared.attempt, end.pieces
         self._enter(JobState.FINALIZING)
-        self._told = told_by(attempt.manifests())
+        self._told = collect_notes(attempt.manifests())
         # rows that became several may lie in several tasks, none of which can count them
         rows = end.rows(len(prepared.input), prepared.input.rows_each)
         counts = replace(end.counts, read=rows)
@@ -177,12 +179,12 @@ class JobRun:
         attempt.complete(end, report)
         return report
 
-    def _nothing_to_do(self, found: NothingToDo) -> Report:
+    def _nothing_to_do(self, found: AlreadyComplete) -> Report:
         """The report of a job whose output is there: its own, or with mode ignore another's."""
         now_: dict[str, object] = {"name": self.job.metadata.name, "started_at": self._started_at,
                 "updated_at": now(), "seconds": {}}  # fmt: skip
         if found.done is not None:
-            report = kept_report(found.done)
+            report = load_report(found.done)
             words = "; ".join(filter(None, ("the output was complete already", found.since)))
             now_ |= {"message": words, "state": JobState.SUCCEEDED, "reason": None}
         else:
@@ -195,7 +197,7 @@ class JobRun:
     def _tell(self, report: Report) -> Report:
         """Publish a report, unless that cannot be done just now: the job does not fail by that. It
         comes back as it is told, with what the run has done before."""
-        told = together(self._done, report)
+        told = merge_reports(self._done, report)
         with suppress(OSError):
             self.publish(told)
         return told
@@ -237,7 +239,7 @@ class JobRun:
         return self._pass.execution.stage if running and self._pass else None
 
 
-def _memory(told: Tellings) -> Memory:
+def _memory(told: RunNotes) -> Memory:
     return Memory(peakWorkerBytes=told.peak_bytes, spilledBytes=spilled_bytes())
 
 

@@ -9,24 +9,29 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.append import Target, formerly
-from batchinference.pipeline.commit.heartbeat import check_alone
+from batchinference.pipeline.commit.append import OutputTarget
+from batchinference.pipeline.commit.append import previous_versions_of as formerly
+from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import completed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import Standing, look, usable
+from batchinference.pipeline.commit.state import (
+    OutputState,
+    inspect_output,
+    storage_errors_as_bad_output,
+)
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
 from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
-    Before,
-    Known,
-    NothingNew,
+    NoNewFiles,
+    ProcessedFiles,
+    ResumedInput,
     digest,
-    stored_input,
-    stored_list,
+    read_snapshot,
+    read_snapshot_with_digest,
 )
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.steps.nearest import NearestRows
@@ -40,7 +45,7 @@ from batchinference.spec.steps import Step
 
 
 @dataclass(frozen=True)
-class NothingToDo:
+class AlreadyComplete:
     """The output is there: `done`, unless it is another's. `since` says what of the input is not in
     it, if anything."""
 
@@ -49,8 +54,11 @@ class NothingToDo:
 
 
 def prepare(
-    spec: BatchInferenceSpec, target: Target, job: str = "", load: Callable[[], None] | None = None
-) -> AttemptRun | NothingToDo:
+    spec: BatchInferenceSpec,
+    target: OutputTarget,
+    job: str = "",
+    load: Callable[[], None] | None = None,
+) -> AttemptRun | AlreadyComplete:
     """Check the steps, freeze the input and open the output, unless that is complete. `job` is by
     what this one is told from others that want the output. `load` is called before a complete
     output is removed, and raises if the steps cannot be loaded.
@@ -61,81 +69,83 @@ def prepare(
         check_step(step)
     try:
         return _prepare(spec, target, job, load)
-    except NothingNew:
-        return NothingToDo(target.complete[0], "there are no new files in its input")
+    except NoNewFiles:
+        return AlreadyComplete(target.complete[0], "there are no new files in its input")
 
 
 def _prepare(
-    spec: BatchInferenceSpec, target: Target, job: str, load: Callable[[], None] | None
-) -> AttemptRun | NothingToDo:
+    spec: BatchInferenceSpec, target: OutputTarget, job: str, load: Callable[[], None] | None
+) -> AttemptRun | AlreadyComplete:
     layout = target.layout
-    standing, start = _inspect(spec, layout, job)
+    state, start = _inspect(spec, layout, job)
     given = open_input(spec.read, _before(spec, layout, start) or _known(spec, target))
     _check_apart(given, layout)
-    with usable(spec.write):
+    with storage_errors_as_bad_output(spec.write):
         _check_new(given, formerly(spec, job))
     if problems := check_columns(spec, given.columns()):
         raise BadInput("; ".join(map(str, problems)))
-    if standing is None:
+    if state is None:
         done = completed(layout)
-        return NothingToDo(done, _changed(given, target.complete or [done]) if done else "")
+        return AlreadyComplete(done, _changed(given, target.complete or [done]) if done else "")
     if start is not None and not given.continues(start.input):
-        _check_unfinished(spec, standing)
+        _check_unfinished(spec, state)
         start = None
     count = given.count(start.ends if start else NOTHING)
     sizing = sizing_of(given, spec.read, count)
-    if start is None and load is not None and _replaces(spec, standing):
+    if start is None and load is not None and _replaces(spec, state):
         load()
-    with usable(spec.write):
+    with storage_errors_as_bad_output(spec.write):
         if start is None:
-            standing = standing.clear(job)
+            state = state.claim_and_clear(job)
             start, gaps = _begin(layout, given), None
         else:
             gaps = start.gaps(len(given), given.rows_each)
         layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-        return AttemptRun(given, count, sizing, standing.open(start, job), start, gaps)
+        return AttemptRun(given, count, sizing, state.begin_attempt(start, job), start, gaps)
 
 
 def _inspect(
     spec: BatchInferenceSpec, layout: Layout, job: str
-) -> tuple[Standing | None, Snapshot | None]:
+) -> tuple[OutputState | None, Snapshot | None]:
     """Return the state of the output, and the snapshot with which an attempt resumes."""
     resume, retry = spec.resume, spec.errors.retry
     table = table_of(spec.write)
-    standing = look(spec.write, layout, table, resume=resume, retry=retry, job=job)
-    with usable(spec.write):
-        if standing is None:
+    state = inspect_output(spec.write, layout, table, resume=resume, retry=retry, job=job)
+    with storage_errors_as_bad_output(spec.write):
+        if state is None:
             return None, None
-        check_alone(layout, standing.owner, job)
-        return standing, standing.before()
+        ensure_not_running(layout, state.lease, job)
+        return state, state.load_committed()
 
 
-def _replaces(spec: BatchInferenceSpec, standing: Standing) -> bool:
-    with usable(spec.write):
-        return standing.replaces
+def _replaces(spec: BatchInferenceSpec, state: OutputState) -> bool:
+    with storage_errors_as_bad_output(spec.write):
+        return state.replaces
 
 
-def _before(spec: BatchInferenceSpec, layout: Layout, start: Snapshot | None) -> Before | None:
+def _before(
+    spec: BatchInferenceSpec, layout: Layout, start: Snapshot | None
+) -> ResumedInput | None:
     """The input of an output that is gone on with."""
     if start is None or not isinstance(spec.read, ReadFiles):
         return None
-    frozen = stored_input(layout.input, start.input, spec.read.storage)
-    return Before(frozen, lambda rows_each: start.gaps(len(frozen), rows_each))
+    frozen = read_snapshot_with_digest(layout.input, start.input, spec.read.storage)
+    return ResumedInput(frozen, lambda rows_each: start.gaps(len(frozen), rows_each))
 
 
-def _known(spec: BatchInferenceSpec, target: Target) -> Known | None:
+def _known(spec: BatchInferenceSpec, target: OutputTarget) -> ProcessedFiles | None:
     """The files whose rows are in the output already; None where all files are to be read."""
     if not isinstance(spec.read, ReadFiles) or not (lists := target.processed):
         return None
-    return Known([stored_list(one, spec.read.storage) for one in lists])
+    return ProcessedFiles([read_snapshot(one, spec.read.storage) for one in lists])
 
 
-def _check_unfinished(spec: BatchInferenceSpec, standing: Standing) -> None:
+def _check_unfinished(spec: BatchInferenceSpec, state: OutputState) -> None:
     """Raise BadInput where an output that was complete would be begun anew, for the sake of the
     rows of it that failed."""
-    layout = standing.layout
+    layout = state.layout
     retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
-    if layout.success.exists() or (retried and retried < standing.attempts):
+    if layout.success.exists() or (retried and retried < state.attempts):
         raise BadInput(
             f"errors.retry: read.format '{spec.read.format}' cannot yield the rows that failed by "
             "themselves, because nothing tells whether the source is what it was; the output was "

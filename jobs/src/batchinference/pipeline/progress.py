@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from batchinference.pipeline.commit.manifest_entry import Counts
+from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.status import Progress
 
@@ -18,12 +18,12 @@ class Meter:
     before: int = 0
     """Rows that earlier attempts have done."""
     _since: float | None = field(default=None, init=False)
-    counts: Counts = field(default=Counts(), init=False)
+    counts: RowCounts = field(default=RowCounts(), init=False)
     """The most that was committed at any time."""
     progress: Progress | None = field(default=None, init=False)
     """The last reading."""
 
-    def read(self, counts: Counts, now: float) -> None:
+    def read(self, counts: RowCounts, now: float) -> None:
         """Take a reading at `now`, when `counts` rows are committed."""
         if counts.read > self.counts.read:
             self.counts = counts
@@ -41,7 +41,7 @@ class Meter:
             eta=duration((total - rows) / rate) if rate and total is not None else None,
         )
 
-    def finish(self, counts: Counts, seconds: float) -> None:
+    def finish(self, counts: RowCounts, seconds: float) -> None:
         """The last reading, of a job that is done: its speed is that of all its seconds of running,
         in which models load as well."""
         self.counts = counts

@@ -39,15 +39,15 @@ the step that they name."""
 
 MAX_RUNS = 64
 """Parts of a table that good rows may be in without being copied together."""
-WHOLE = 1 << 40
+FULL_SHARE = 1 << 40
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
 READ_STEP = "read"
 """The step that is named in the error of a row which could not be decoded."""
-Gap = tuple[int, int | None]
+RowRange = tuple[int, int | None]
 """First row, row after the last; None where the end of the file is not known."""
-Gaps = dict[int, list[Gap]]
+MissingRows = dict[int, list[RowRange]]
 """Rows that are missing, by file; a file that has all of its rows is not there."""
 
 
@@ -86,7 +86,7 @@ def shares_of(table: pa.Table) -> np.ndarray | None:
     """The shares of rows, int64; None where all are whole."""
     if SHARE not in table.column_names:
         return None
-    shares: np.ndarray = pc.fill_null(table.column(SHARE), WHOLE).to_numpy()
+    shares: np.ndarray = pc.fill_null(table.column(SHARE), FULL_SHARE).to_numpy()
     return shares
 
 
@@ -107,11 +107,13 @@ def unreadable_rows(file: int, first: int, count: int, step: str, error: Excepti
 
 
 def failed_row(
-    row_id: int, step: str, error: BaseException, traceback: str = "", share: int = WHOLE
+    row_id: int, step: str, error: BaseException, traceback: str = "", share: int = FULL_SHARE
 ) -> pa.Table:
     """A row that is set aside, with what went wrong."""
     table = _one(row_id, FAILED, {STEP: step, ERROR: describe(error), TRACEBACK: traceback})
-    return table if share == WHOLE else table.append_column(SHARE, pa.array([share], pa.int64()))
+    return (
+        table if share == FULL_SHARE else table.append_column(SHARE, pa.array([share], pa.int64()))
+    )
 
 
 def describe(error: BaseException) -> str:

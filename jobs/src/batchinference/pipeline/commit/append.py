@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.commit.heartbeat import name_of
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import completed, is_complete, owner_of
-from batchinference.pipeline.commit.state import has_failed, usable
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.commit.lease import completed, is_complete, read_lease
+from batchinference.pipeline.commit.state import has_failed, storage_errors_as_bad_output
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
 
 
 @dataclass(frozen=True)
-class Target:
+class OutputTarget:
     """What a run of a job writes: `layout`. Of the same work are `others`, and `complete` is what
     is complete of it already."""
 
@@ -28,23 +28,23 @@ class Target:
     complete: tuple[Layout, ...] = ()
 
     @property
-    def processed(self) -> list[Address]:
+    def processed(self) -> list[Location]:
         """The lists of files whose rows others have; none where this one has its own list."""
         others = () if self.layout in self.complete else self.others
         return [one.input for one in others if one.input.exists()]
 
 
-def targets_of(spec: BatchInferenceSpec) -> Iterator[Target]:
+def plan_outputs(spec: BatchInferenceSpec) -> Iterator[OutputTarget]:
     """What a run of a job writes, one after the other: each is told once those before it are
     complete. Most runs have one. Where bad rows are to be tried again these are the output and the
     additions that have some, and after them what is new.
 
     Raises BadOutput when what is there cannot be told."""
     layout = Layout.of(spec)
-    with usable(spec.write):
+    with storage_errors_as_bad_output(spec.write):
         first = _first(layout)
     if not _is_added_to(spec):
-        yield Target(first)
+        yield OutputTarget(first)
         return
     retried = 0
     for target in _with_bad_rows(spec, first) if spec.errors.retry else ():
@@ -74,20 +74,20 @@ def _first(layout: Layout) -> Layout:
 def _was_complete(layout: Layout) -> bool:
     """Whether an output is complete, or was so before its bad rows were tried again, which has not
     come to its end."""
-    owner = owner_of(layout)
-    ours = owner is not None and owner.key == layout.key
+    lease = read_lease(layout)
+    ours = lease is not None and lease.key == layout.key
     return ours and (layout.success.exists() or layout.end.exists())
 
 
-def _with_bad_rows(spec: BatchInferenceSpec, first: Layout) -> Iterator[Target]:
+def _with_bad_rows(spec: BatchInferenceSpec, first: Layout) -> Iterator[OutputTarget]:
     for one in (first, *Layout.of(spec).additions()):
-        with usable(spec.write):
+        with storage_errors_as_bad_output(spec.write):
             wanted = has_failed(one) if is_complete(one) else _was_complete(one)
         if wanted:
             yield _target(spec, one, first)
 
 
-def _following(spec: BatchInferenceSpec, first: Layout) -> Target:
+def _following(spec: BatchInferenceSpec, first: Layout) -> OutputTarget:
     """The addition that is unfinished or comes next, where new files are to be added."""
     begun = _target(spec, first, first)
     unfinished = [one for one in begun.others if one not in begun.complete]
@@ -97,29 +97,29 @@ def _following(spec: BatchInferenceSpec, first: Layout) -> Target:
     following = Layout.of(spec).addition(len(begun.others) + 1)
     layout = next(iter(unfinished), following)
     others = (first, *(one for one in begun.others if one != layout))
-    return Target(layout, others, begun.complete)
+    return OutputTarget(layout, others, begun.complete)
 
 
-def _target(spec: BatchInferenceSpec, layout: Layout, first: Layout) -> Target:
+def _target(spec: BatchInferenceSpec, layout: Layout, first: Layout) -> OutputTarget:
     there = (first, *Layout.of(spec).additions())
-    with usable(spec.write):
+    with storage_errors_as_bad_output(spec.write):
         complete = tuple(one for one in there if is_complete(one))
-    return Target(layout, tuple(one for one in there if one != layout), complete)
+    return OutputTarget(layout, tuple(one for one in there if one != layout), complete)
 
 
-def formerly(spec: BatchInferenceSpec, job: str) -> list[Layout]:
+def previous_versions_of(spec: BatchInferenceSpec, job: str) -> list[Layout]:
     """What a job has written to the output that it adds to, when it had another spec. `job` is its
     identity."""
     if spec.write.mode != "append":
         return []
     layout = Layout.of(spec)
     own = {layout.key, *(one.key for one in layout.additions())}
-    found = [(one, owner_of(one)) for one in (layout.whole, *layout.whole.appended())]
+    found = [(one, read_lease(one)) for one in (layout.whole, *layout.whole.appended())]
     return [
         one
-        for one, owner in found
-        if owner is not None
-        and owner.key not in own
-        and name_of(owner.job) == name_of(job)
+        for one, lease in found
+        if lease is not None
+        and lease.key not in own
+        and name_of(lease.job) == name_of(job)
         and one.input.exists()
     ]

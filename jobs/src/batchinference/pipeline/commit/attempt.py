@@ -6,11 +6,11 @@ from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.heartbeat import beating, pulse_of
+from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout, part_prefix
-from batchinference.pipeline.commit.lease import Owner, owner_of
-from batchinference.pipeline.commit.manifest import Manifest, counts_of_name
-from batchinference.pipeline.commit.manifest_entry import Counts, Piece, total
+from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts, total
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.stored_report import finished_report
 from batchinference.pipeline.commit.table_commit import (
@@ -21,7 +21,7 @@ from batchinference.pipeline.commit.table_commit import (
 )
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import (
-    Address,
+    Location,
     base_name,
     delete_all,
     remnant_of,
@@ -37,7 +37,7 @@ class Attempt:
     """One run over what is missing of an output. It travels into the write tasks."""
 
     layout: Layout
-    owner: Owner
+    lease: Lease
 
     @classmethod
     def open(
@@ -47,38 +47,38 @@ class Attempt:
         of what they have put there is nothing left but what `start` names. `job` is by what this
         one is told from others that want the output, and `series` what it has in common with those
         that would put the same rows into a table."""
-        owner = Owner.new(layout, number, job=job, series=series)
-        start_of(layout, owner).write(replace(start, attempt=number).serialized())
-        owner.write(layout)
-        attempt = cls(layout, owner)
-        with beating(lambda: attempt.pulse):
+        lease = Lease.new(layout, number, job=job, series=series)
+        start_of(layout, lease).write(replace(start, attempt=number).serialized())
+        lease.write(layout)
+        attempt = cls(layout, lease)
+        with keep_heartbeat(lambda: attempt.heartbeat):
             attempt.remove_all_but(start.pieces)
         return attempt
 
     @property
     def number(self) -> int:
-        return self.owner.attempt
+        return self.lease.attempt
 
     @property
-    def place(self) -> Address:
+    def place(self) -> Location:
         """Where its commits go."""
-        return self.owner.place(self.layout)
+        return self.lease.place(self.layout)
 
     @property
-    def pulse(self) -> Address:
+    def heartbeat(self) -> Location:
         """Where it says that it goes on."""
-        return pulse_of(self.layout, self.owner)
+        return heartbeat_file(self.layout, self.lease)
 
     @property
-    def closed(self) -> Address:
+    def closed(self) -> Location:
         return self.place / "closed"
 
     @property
-    def retyped(self) -> Address:
+    def retyped(self) -> Location:
         """Where it is told which files were put anew, with columns of other types."""
         return self.place / "retyped"
 
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         """Rows that it has committed so far, from the names of the manifests."""
         return total(counts for _, counts in self._commits())
 
@@ -89,13 +89,13 @@ class Attempt:
             key = self.layout.key
             return [one for one in found if one is not None and one.is_of(key)]
 
-    def _commits(self) -> list[tuple[str, Counts]]:
+    def _commits(self) -> list[tuple[str, RowCounts]]:
         """The name and the counts of one manifest a task; of a task that was tried again always
         the same one."""
         by_task = {}
         for info in sorted(self.place.files(), key=lambda info: info.path):
             name = base_name(info.path)
-            if found := counts_of_name(name):
+            if found := parse_manifest_name(name):
                 by_task[found[0]] = (name, found[1])
         return list(by_task.values())
 
@@ -103,11 +103,11 @@ class Attempt:
         """Take no more commits. All that were made come back.
 
         Raises BadOutput when another run has taken over the output."""
-        self.check_owner()
+        self.check_lease()
         self.closed.write(b"")
         return self.manifests()
 
-    def remove_all_but(self, pieces: Iterable[Piece]) -> None:
+    def remove_all_but(self, pieces: Iterable[ManifestEntry]) -> None:
         """Delete the data and error files of this work that no piece names."""
         named = {file.name for piece in pieces for file in piece.files}
         for place in (self.layout.data, self.layout.errors):
@@ -125,13 +125,13 @@ class Attempt:
         with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
                 raise table_has_rows(write)
-            fence = Fence(self.owner.mark, self.owner.series_mark, self.check_owner)
+            fence = Fence(self.lease.mark, self.lease.series_mark, self.check_lease)
             table.commit(receipts, fence)
 
-    def check_owner(self) -> None:
+    def check_lease(self) -> None:
         """Raise BadOutput when another run has taken over the output: it removes what this one
         writes, and this one must not touch what belongs to the other."""
-        if owner_of(self.layout) != self.owner:
+        if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"another run has taken over write.path '{self.layout.output.uri}' while this one "
                 "was going on"
@@ -140,7 +140,7 @@ class Attempt:
     def check_open(self) -> None:
         """Raise BadOutput when this task comes late: another run has taken over the output, or this
         one has finished it, with what the same task has committed when it ran elsewhere."""
-        self.check_owner()
+        self.check_lease()
         if self.closed.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
 
@@ -149,8 +149,8 @@ class Attempt:
 
         Raises BadOutput when another run has taken over the output."""
         self._tell(end, report)
-        self.owner.complete(self.layout)
-        self.check_owner()
+        self.lease.complete(self.layout)
+        self.check_lease()
         if self.layout.is_table:
             self.layout.data.delete_directory()
 
@@ -162,24 +162,24 @@ class Attempt:
         self.complete(end, finished_report(self.layout, end))
 
     def _tell(self, end: Snapshot, report: Report) -> None:
-        self.check_owner()
+        self.check_lease()
         self.layout.end.write(replace(end, attempt=self.number).serialized())
         self.layout.report.write(report.serialized())
 
 
-def start_of(layout: Layout, owner: Owner) -> Address:
+def start_of(layout: Layout, lease: Lease) -> Location:
     """Where the snapshot lies with which an attempt began."""
-    return owner.place(layout) / "start.json"
+    return lease.place(layout) / "start.json"
 
 
-def _parsed(place: Address) -> Manifest | None:
+def _parsed(place: Location) -> Manifest | None:
     try:
         return Manifest.parse(place.read())
     except (ValueError, FileNotFoundError):
         return None
 
 
-def remove_parts(place: Address, key: str, keep: Set[str] = frozenset()) -> None:
+def remove_parts(place: Location, key: str, keep: Set[str] = frozenset()) -> None:
     """Delete the data or error files of some work but for those that belong to its output, and what
     is left of such that were never put."""
     names = map(place.below, (info.path for info in place.data_files()))

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Owner
+from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.process_id import is_dead, this_process
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInference
 
-BEAT_SECONDS = 10.0
-PATIENCE_SECONDS = 25.0
+HEARTBEAT_SECONDS = 10.0
+LEASE_TIMEOUT_SECONDS = 25.0
 """Enough for one beat that is late."""
 
 
@@ -47,7 +47,7 @@ def is_resource(identity: str) -> bool:
 
 
 @contextmanager
-def beating(place: Callable[[], Address]) -> Iterator[None]:
+def keep_heartbeat(place: Callable[[], Location]) -> Iterator[None]:
     """Say that a run goes on for as long as the block does. `place` tells where."""
     ended = threading.Event()
 
@@ -57,49 +57,49 @@ def beating(place: Callable[[], Address]) -> Iterator[None]:
 
     def go_on() -> None:
         for number in itertools.count(1):
-            if ended.wait(BEAT_SECONDS):
+            if ended.wait(HEARTBEAT_SECONDS):
                 return
             beat(number)
 
     beat(0)
-    pulse = threading.Thread(target=go_on, name="pulse", daemon=True)
-    pulse.start()
+    thread = threading.Thread(target=go_on, name="heartbeat", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        pulse.join(BEAT_SECONDS)  # storage that is away is not waited for
+        thread.join(HEARTBEAT_SECONDS)  # storage that is away is not waited for
 
 
-def pulse_of(layout: Layout, owner: Owner) -> Address:
+def heartbeat_file(layout: Layout, lease: Lease) -> Location:
     """Where a run says that it goes on: in the directory of its attempt, once it has begun one."""
-    return (owner.place(layout) if owner.begun else layout.state) / "pulse"
+    return (lease.place(layout) if lease.begun else layout.state) / "heartbeat"
 
 
-def check_alone(layout: Layout, owner: Owner | None, identity: str) -> None:
+def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> None:
     """Raise BadOutput when another run is writing there, of this job or of another one."""
-    if owner is None or owner.is_complete(layout) or _is_over(owner, identity):
+    if lease is None or lease.is_complete(layout) or _is_over(lease, identity):
         return
-    place, deadline = pulse_of(layout, owner), time.monotonic() + PATIENCE_SECONDS
+    place, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
     before = _read(place)
     while time.monotonic() < deadline:
-        time.sleep(min(1.0, PATIENCE_SECONDS / 10))
+        time.sleep(min(1.0, LEASE_TIMEOUT_SECONDS / 10))
         if _read(place) != before:
             raise BadOutput(
-                f"write.path '{layout.output.uri}' is being written by {owner.job}: choose another "
+                f"write.path '{layout.output.uri}' is being written by {lease.job}: choose another "
                 "path, or wait until that has ended"
             )
 
 
-def _is_over(owner: Owner, identity: str) -> bool:
+def _is_over(lease: Lease, identity: str) -> bool:
     """Whether a run is known to have ended, so that nobody waits for its heartbeat.
 
     The operator starts an attempt only when it has stopped the one before."""
-    own = owner.job == identity and (is_resource(identity) or owner.process == this_process())
-    return own or is_dead(owner.process)
+    own = lease.job == identity and (is_resource(identity) or lease.process == this_process())
+    return own or is_dead(lease.process)
 
 
-def _read(place: Address) -> bytes:
+def _read(place: Location) -> bytes:
     try:
         return place.read()
     except FileNotFoundError:

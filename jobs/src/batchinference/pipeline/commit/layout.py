@@ -26,7 +26,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.job import MUTABLE, BatchInferenceSpec
 from batchinference.spec.write import WriteTable
 
@@ -65,21 +65,21 @@ class Layout:
     """The addresses of one output."""
 
     key: str
-    output: Address
-    state: Address
+    output: Location
+    state: Location
     """The directory of all but the output."""
-    errors: Address
+    errors: Location
     is_table: bool = False
     """Whether the rows go to a table, in one commit at the end."""
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
         storage = spec.write.storage
-        key, output = work_key(spec), Address(spec.write.path, storage)
+        key, output = work_key(spec), Location(spec.write.path, storage)
         state = output / STATE_DIRECTORY
         if spec.write.mode == "append":
             state = state / f"{_APPENDED}{key[:8]}"
-        errors = Address(spec.errors.path, storage) if spec.errors.path else state / "errors"
+        errors = Location(spec.errors.path, storage) if spec.errors.path else state / "errors"
         return cls(key, output, state, errors, isinstance(spec.write, WriteTable))
 
     @property
@@ -113,37 +113,37 @@ class Layout:
         return [self.addition(number) for number in range(1, 1 + count)]
 
     @property
-    def data(self) -> Address:
+    def data(self) -> Location:
         """Where write tasks put their files."""
         return self.state / "staged" if self.is_table else self.output
 
     @property
-    def success(self) -> Address:
+    def success(self) -> Location:
         added = base_name(self.state.path).startswith(_APPENDED)
         return (self.state if added else self.output) / "_SUCCESS"
 
     @property
-    def job(self) -> Address:
+    def job(self) -> Location:
         return self.state / "job.json"
 
     @property
-    def spec(self) -> Address:
+    def spec(self) -> Location:
         return self.state / "spec.json"
 
     @property
-    def report(self) -> Address:
+    def report(self) -> Location:
         return self.state / "report.json"
 
     @property
-    def input(self) -> Address:
+    def input(self) -> Location:
         return self.state / "input.parquet"
 
     @property
-    def end(self) -> Address:
+    def end(self) -> Location:
         return self.state / "output.json"
 
     @property
-    def attempts(self) -> Address:
+    def attempts(self) -> Location:
         return self.state / "attempts"
 
     def part_name(self, attempt: int, task: int, unique: str) -> str:

@@ -14,8 +14,8 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.process_id import this_process
 from batchinference.pipeline.commit.state_fields import Digest, RunId
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.checksummed_json import loaded
-from batchinference.pipeline.storage.location import Address, is_inside
+from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.location import Location, is_inside
 
 _Line = Annotated[str, Field(strict=True, max_length=8192)]
 _Attempt = Annotated[int, Field(strict=True, ge=0, lt=10**8)]
@@ -24,7 +24,7 @@ _Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 
 
 @dataclass(frozen=True)
-class Owner:
+class Lease:
     """A run of a job: its work, and which attempt at it this is. `run` is random, because attempts
     are counted from 1 again when somebody has removed the state of an output. `begun` is false
     where a run has only claimed the output, and of earlier ones nothing counts any more. `job` is
@@ -44,7 +44,7 @@ class Owner:
     @classmethod
     def new(
         cls, layout: Layout, attempt: int, *, begun: bool = True, job: str = "", series: str = ""
-    ) -> Owner:
+    ) -> Lease:
         run = uuid.uuid4().hex
         errors = layout.errors.uri
         return cls(layout.key, attempt, run, begun, job, errors, series, this_process())
@@ -59,7 +59,7 @@ class Owner:
         """What it carries as well: of one series, a table takes one commit."""
         return f"{self.key}-{self.series}"
 
-    def place(self, layout: Layout) -> Address:
+    def place(self, layout: Layout) -> Location:
         """The directory of this attempt."""
         return layout.attempts / f"{self.attempt:04d}-{self.run[:8]}"
 
@@ -81,28 +81,28 @@ class Owner:
         except FileNotFoundError:
             return False
 
-    def errors_in(self, output: Address, own: Address) -> Address | None:
+    def errors_in(self, output: Location, own: Location) -> Location | None:
         """Where its bad rows are, if a job may delete them whose own go to `own`.
 
         Whoever can write to the output can write this field. So only that place counts, and what
         is below the output."""
-        errors = Address(self.errors, output.storage)
+        errors = Location(self.errors, output.storage)
         if errors.path == own.path and errors.in_store_of(own):
             return own
         inside = output.holds(errors) and is_inside(output.below(errors.path))
         return errors if inside else None
 
 
-_OWNER = TypeAdapter(Owner)
+_OWNER = TypeAdapter(Lease)
 _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 
-def owner_of(layout: Layout) -> Owner | None:
+def read_lease(layout: Layout) -> Lease | None:
     """Raises BadOutput when that cannot be told."""
     if not layout.job.exists():
         return None
     try:
-        stored = loaded(layout.job.read())
+        stored = load_json(layout.job.read())
         fields = {name: stored[name] for name in _STORED}
         process = stored.get("process", "")  # which earlier versions do not write
         return _OWNER.validate_python({"key": stored["work"], **fields, "process": process})
@@ -115,8 +115,8 @@ def owner_of(layout: Layout) -> Owner | None:
 
 def is_complete(layout: Layout) -> bool:
     """Whether the work of this layout is done, and its output there."""
-    owner = owner_of(layout)
-    return owner is not None and owner.key == layout.key and owner.is_complete(layout)
+    lease = read_lease(layout)
+    return lease is not None and lease.key == layout.key and lease.is_complete(layout)
 
 
 def completed(layout: Layout) -> Layout | None:

@@ -16,18 +16,18 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
     End,
-    Piece,
+    ManifestEntry,
     Range,
+    RowCounts,
     counts_of,
 )
 from batchinference.pipeline.commit.state_fields import STRICT, Natural, all_of_work
 from batchinference.pipeline.storage.checksummed_json import (
-    check_seal,
-    loaded,
-    sealed,
-    unsealed,
+    dump_checksummed,
+    load_checksummed,
+    load_json,
+    verify_checksum,
 )
 
 _NAME = re.compile(r"^(\d{8,})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{8}\.json$")
@@ -46,7 +46,7 @@ Note = Annotated[str, AfterValidator(_of_numbers)]
 class Manifest:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     task: Natural
-    pieces: list[Piece]
+    pieces: list[ManifestEntry]
     ends: list[End]
     """File and rows in it, for each file whose end the task has seen."""
     notes: list[tuple[str, Note]]
@@ -65,29 +65,29 @@ class Manifest:
     def serialized(self) -> bytes:
         pieces = [piece.as_json() for piece in self.pieces]
         stored = {"task": self.task, "pieces": pieces, "ends": self.ends, "notes": self.notes}
-        return sealed(stored)
+        return dump_checksummed(stored)
 
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
         """Raises ValueError for what is no manifest."""
         try:
-            raw = loaded(content)
-            check_seal(raw)
+            raw = load_json(content)
+            verify_checksum(raw)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no manifest: {error}") from error
-        return _MANIFEST.validate_python(unsealed(raw))
+        return _MANIFEST.validate_python(load_checksummed(raw))
 
 
 _MANIFEST = TypeAdapter(Manifest)
 
 
-def counts_of_name(name: str) -> tuple[int, Counts] | None:
+def parse_manifest_name(name: str) -> tuple[int, RowCounts] | None:
     """The task and its counts from a manifest's name; None for a name that is none."""
     match = _NAME.match(name)
     if match is None:
         return None
     task, *counts = map(int, match.groups())
-    return task, Counts(*counts)
+    return task, RowCounts(*counts)
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:

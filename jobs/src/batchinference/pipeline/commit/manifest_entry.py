@@ -37,14 +37,14 @@ def _not_empty(found: tuple[int, int, int]) -> tuple[int, int, int]:
 Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_not_empty)]
 """File, first row, row after the last: of the input."""
 Content: TypeAlias = bytes | memoryview
-Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=row_ids.WHOLE)]]
+Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=row_ids.FULL_SHARE)]]
 """File, row, and which part of it (see `rows`)."""
 End = tuple[_File, _Row]
 """File and rows in it, of a file whose end was seen."""
 
 
 @dataclass(frozen=True)
-class Counts:
+class RowCounts:
     """Rows of the input, and what became of them: a row may have become several, or a part of
     those may be elsewhere, in which case it is not counted yet."""
 
@@ -54,8 +54,8 @@ class Counts:
     failed: Natural = 0
     skipped: Natural = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(
             self.read + other.read,
             self.written + other.written,
             self.failed + other.failed,
@@ -64,7 +64,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class WrittenFile:
+class DataFile:
     """A file that a task has put: its path below the output or the errors, its size in bytes, and
     the checksum (CRC-32) of these."""
 
@@ -74,25 +74,25 @@ class WrittenFile:
     crc32: Checksum
 
     @classmethod
-    def of(cls, name: str, content: Content) -> WrittenFile:
+    def of(cls, name: str, content: Content) -> DataFile:
         return cls(name, len(content), zlib.crc32(content))
 
 
 @dataclass(frozen=True)
-class Piece:
+class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    counts: Counts
+    counts: RowCounts
     ranges: list[Range]
     """Whole rows."""
     shares: list[Share]
     """Rows of which the piece holds a part. Then it has no ranges."""
-    data: list[WrittenFile]
+    data: list[DataFile]
     columns: list[tuple[str, str]]
     """The columns of the data, and their types."""
-    errors: WrittenFile | None
+    errors: DataFile | None
 
     @property
-    def files(self) -> list[WrittenFile]:
+    def files(self) -> list[DataFile]:
         """All that was put."""
         return [*self.data, self.errors] if self.errors else self.data
 
@@ -103,12 +103,12 @@ class Piece:
         return {**vars(self), **files, "counts": asdict(self.counts)}
 
 
-def total(counts: Iterable[Counts]) -> Counts:
-    return reduce(add, counts, Counts())
+def total(counts: Iterable[RowCounts]) -> RowCounts:
+    return reduce(add, counts, RowCounts())
 
 
-def counts_of(pieces: Iterable[Piece]) -> Counts:
+def counts_of(pieces: Iterable[ManifestEntry]) -> RowCounts:
     """Of several pieces. Parts of rows count as so many rows as they are together."""
     pieces = list(pieces)
-    parts = sum(share for piece in pieces for _, _, share in piece.shares) // row_ids.WHOLE
-    return total([*(piece.counts for piece in pieces), Counts(read=parts)])
+    parts = sum(share for piece in pieces for _, _, share in piece.shares) // row_ids.FULL_SHARE
+    return total([*(piece.counts for piece in pieces), RowCounts(read=parts)])

@@ -18,17 +18,17 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline.commit.attempt import FETCH_THREADS, Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import Piece, WrittenFile
+from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.storage.checksummed_json import loaded
-from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.location import Location, base_name
 
 
 @dataclass(frozen=True)
 class Retyped:
     """A file as it is put anew, and the columns that it has then, with their types."""
 
-    file: WrittenFile
+    file: DataFile
     columns: list[tuple[str, str]]
 
     def put(self, attempt: Attempt) -> None:
@@ -36,10 +36,10 @@ class Retyped:
         (attempt.retyped / name).write(json.dumps(asdict(self)).encode())
 
     @classmethod
-    def read(cls, place: Address) -> Retyped | None:
+    def read(cls, place: Location) -> Retyped | None:
         """None for a record that is damaged."""
         try:
-            return _RETYPED.validate_python(loaded(place.read()))
+            return _RETYPED.validate_python(load_json(place.read()))
         except (ValueError, FileNotFoundError):
             return None
 
@@ -55,7 +55,7 @@ def retyped_by(attempt: Attempt) -> dict[str, Retyped]:
     return {one.file.name: one for one in found if one is not None}
 
 
-def intact(
+def without_missing_files(
     layout: Layout, snapshot: Snapshot, retyped: Mapping[str, Retyped] = MappingProxyType({})
 ) -> Snapshot:
     """Without the pieces of which a file is gone or damaged, the others as they are now."""
@@ -69,13 +69,13 @@ def intact(
     return snapshot.only([piece for piece in pieces if piece is not None])
 
 
-def _sizes(place: Address) -> dict[str, int]:
+def _sizes(place: Location) -> dict[str, int]:
     return {place.below(info.path): info.size for info in place.data_files()}
 
 
 def _as_it_is(
-    piece: Piece, sizes: Mapping[str, int], retyped: Mapping[str, Retyped]
-) -> Piece | None:
+    piece: ManifestEntry, sizes: Mapping[str, int], retyped: Mapping[str, Retyped]
+) -> ManifestEntry | None:
     """None where a file of it is neither as its task has put it nor as it was put anew."""
     new = [retyped.get(file.name) for file in piece.data]
     there = [_version(sizes, *both) for both in zip(piece.data, new, strict=True)]
@@ -87,7 +87,7 @@ def _as_it_is(
     return replace(piece, data=data, columns=columns[0] if all_new else piece.columns)
 
 
-def _version(sizes: Mapping[str, int], old: WrittenFile, new: Retyped | None) -> WrittenFile | None:
+def _version(sizes: Mapping[str, int], old: DataFile, new: Retyped | None) -> DataFile | None:
     """What a file is; None where that is neither, or could be both."""
     versions = {old, new.file} if new else {old}
     found = [version for version in versions if version.bytes == sizes.get(old.name)]

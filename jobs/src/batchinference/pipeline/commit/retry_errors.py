@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import ranges_of
-from batchinference.pipeline.commit.manifest_entry import Counts, Piece, Range
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.checksummed_json import damaged
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.checksummed_json import damaged_state
+from batchinference.pipeline.storage.location import Location
 
 
-def without_failed(snapshot: Snapshot, errors: Address) -> Snapshot:
+def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
     """Without the rows that stand in the errors, so that they are missing. Rows of which only a
     part has failed are in pieces of their own, which go as a whole.
 
@@ -44,7 +44,7 @@ class Failed:
     unread: np.ndarray
 
     @classmethod
-    def read(cls, file: Address) -> Failed:
+    def read(cls, file: Location) -> Failed:
         """Raises BadOutput if it is damaged."""
         try:
             table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
@@ -52,11 +52,11 @@ class Failed:
             files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
             ids = files << row_ids.ROW_BITS | numbers
         except (pa.ArrowException, OSError, ValueError, TypeError):
-            raise damaged(file) from None
+            raise damaged_state(file) from None
         return cls(np.unique(ids), ids[table.column("step").to_numpy() == READ_STEP])
 
 
-def _without(piece: Piece, failed: np.ndarray) -> Piece | None:
+def _without(piece: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
     """None where nothing of it is left."""
     if piece.shares:
         return None
@@ -64,7 +64,7 @@ def _without(piece: Piece, failed: np.ndarray) -> Piece | None:
     if not ranges:
         return None
     counts = piece.counts
-    left = Counts(counts.read - len(failed), counts.written, 0, counts.skipped)
+    left = RowCounts(counts.read - len(failed), counts.written, 0, counts.skipped)
     return replace(piece, ranges=ranges, counts=left, errors=None)
 
 

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.errors import Incomplete
-from batchinference.pipeline.row_ids import Gap, Gaps
+from batchinference.pipeline.row_ids import MissingRows, RowRange
 
 SHOWN = 3
 
 
-def taken(pieces: Sequence[Piece]) -> list[Piece]:
+def resolve_overlaps(pieces: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     """The pieces that count: of two that hold the same row, the first; of a row in parts, all of
     them or none. What is left out is done again."""
-    chosen = _apart([piece for piece in pieces if not piece.shares])
-    held = Held.of(chosen)
-    return [*chosen, *_whole([piece for piece in pieces if piece.shares], held)]
+    chosen = _drop_overlapping([piece for piece in pieces if not piece.shares])
+    held = RowSet.of(chosen)
+    return [*chosen, *_keep_complete_rows([piece for piece in pieces if piece.shares], held)]
 
 
-def _apart(pieces: list[Piece]) -> list[Piece]:
+def _drop_overlapping(pieces: list[ManifestEntry]) -> list[ManifestEntry]:
     """Without those that hold a row of an earlier one."""
     while True:
         starts, stops, owners = _edges(pieces)
@@ -44,7 +44,7 @@ def _apart(pieces: list[Piece]) -> list[Piece]:
         pieces = [piece for number, piece in enumerate(pieces) if number not in losers]
 
 
-def _edges(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _edges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ranges of pieces: first ids, ids after the last, and numbers of the pieces."""
     counts = [len(piece.ranges) for piece in pieces]
     flat = np.array(
@@ -54,33 +54,33 @@ def _edges(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return base | flat[:, 1], base + flat[:, 2], np.repeat(np.arange(len(pieces)), counts)
 
 
-def _whole(pieces: list[Piece], held: Held) -> list[Piece]:
+def _keep_complete_rows(pieces: list[ManifestEntry], held: RowSet) -> list[ManifestEntry]:
     """Those whose rows are whole, all parts together, and not held otherwise."""
     while True:
         sums: dict[int, int] = defaultdict(int)
         for piece in pieces:
             for file, row, share in piece.shares:
                 sums[row_ids.pack(file, row)] += share
-        bad = {row for row, share in sums.items() if share != row_ids.WHOLE or held.has(row)}
+        bad = {row for row, share in sums.items() if share != row_ids.FULL_SHARE or held.has(row)}
         left = [piece for piece in pieces if bad.isdisjoint(_parted(piece))]
         if len(left) == len(pieces):
             return left
         pieces = left
 
 
-def _parted(piece: Piece) -> list[int]:
+def _parted(piece: ManifestEntry) -> list[int]:
     return [row_ids.pack(file, row) for file, row, _ in piece.shares]
 
 
 @dataclass(frozen=True)
-class Held:
+class RowSet:
     """Rows that pieces hold, as ranges of ids in order, none of which touch."""
 
     starts: np.ndarray
     stops: np.ndarray
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece]) -> Held:
+    def of(cls, pieces: Sequence[ManifestEntry]) -> RowSet:
         """The rows of pieces that count."""
         starts, stops, _ = _edges(pieces)
         parts = np.unique(np.array([id_ for p in pieces for id_ in _parted(p)], dtype=np.int64))
@@ -111,12 +111,14 @@ class Held:
             if end is not None and after > end:
                 raise Incomplete(_behind(file, end, after))
 
-    def gaps(self, files: int, ends: Mapping[int, int], rows_each: int | None = None) -> Gaps:
+    def gaps(
+        self, files: int, ends: Mapping[int, int], rows_each: int | None = None
+    ) -> MissingRows:
         """What is missing of so many files. `ends` tells the rows of files whose end was seen, and
         `rows_each` how many each has, where that is known of all beforehand."""
         of_files = self.starts >> row_ids.ROW_BITS
         edges = np.searchsorted(of_files, np.arange(files + 1))
-        found: Gaps = {}
+        found: MissingRows = {}
         for file in self._unfinished(edges, ends, rows_each).tolist():
             some = slice(int(edges[file]), int(edges[file + 1]))
             base = file << row_ids.ROW_BITS
@@ -143,9 +145,9 @@ class Held:
         return np.flatnonzero(unfinished)
 
 
-def _between(held: list[tuple[int, int]], end: int | None) -> list[Gap]:
+def _between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
     """What lies between ranges of rows, and behind them."""
-    gaps: list[Gap] = []
+    gaps: list[RowRange] = []
     expected = 0
     for first, after in held:
         if first > expected:
@@ -165,14 +167,14 @@ def _behind(file: int, end: int, after: int) -> str:
     )
 
 
-def in_words(gaps: Gaps) -> str:
+def format_missing_rows(gaps: MissingRows) -> str:
     """The first rows that are missing."""
     shown = [_shown(file, gap) for file, found in gaps.items() for gap in found]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return "; ".join(shown[:SHOWN]) + more
 
 
-def _shown(file: int, gap: Gap) -> str:
+def _shown(file: int, gap: RowRange) -> str:
     first, after = gap
     if after is None:
         return f"rows of file {file} from {first} on, as far as is known"

@@ -15,12 +15,12 @@ from pydantic import ConfigDict, TypeAdapter
 from batchinference import __version__
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
     End,
-    Piece,
+    ManifestEntry,
+    RowCounts,
     counts_of,
 )
-from batchinference.pipeline.commit.row_set import Held, taken
+from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
 from batchinference.pipeline.commit.state_fields import (
     STRICT,
     Digest,
@@ -29,15 +29,15 @@ from batchinference.pipeline.commit.state_fields import (
     all_of_work,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.row_ids import Gaps
+from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.checksummed_json import (
     START_OVER,
-    check_seal,
-    damaged,
-    loaded,
-    sealed,
+    damaged_state,
+    dump_checksummed,
+    load_json,
+    verify_checksum,
 )
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 FORMAT = 1
 
@@ -51,7 +51,7 @@ class Snapshot:
     """The key of the work whose rows these are."""
     input: Digest
     """The digest of the list of files that the rows' numbers stand for."""
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ManifestEntry] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     attempt: Natural = 0
     """The attempt that began or ended with it."""
@@ -63,14 +63,14 @@ class Snapshot:
         pieces = [*self.pieces, *(piece for m in manifests for piece in m.pieces)]
         return replace(self, ends=ends).only(pieces)
 
-    def only(self, pieces: list[Piece]) -> Snapshot:
+    def only(self, pieces: list[ManifestEntry]) -> Snapshot:
         """With what counts of these pieces."""
-        return replace(self, pieces=taken(pieces))
+        return replace(self, pieces=resolve_overlaps(pieces))
 
-    def gaps(self, files: int, rows_each: int | None) -> Gaps:
+    def gaps(self, files: int, rows_each: int | None) -> MissingRows:
         """What is missing of the input: so many files, of so many rows each where that is known
         of all beforehand. Raises Incomplete for rows behind the end of their file."""
-        held = Held.of(self.pieces)
+        held = RowSet.of(self.pieces)
         held.check_ends(self.ends, rows_each)
         return held.gaps(files, self.ends, rows_each)
 
@@ -79,7 +79,7 @@ class Snapshot:
         return files * rows_each if rows_each is not None else sum(self.ends.values())
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         return counts_of(self.pieces)
 
     def serialized(self) -> bytes:
@@ -92,24 +92,24 @@ class Snapshot:
             "ends": list(self.ends.items()),
             "pieces": [piece.as_json() for piece in self.pieces],
         }
-        return sealed(stored)
+        return dump_checksummed(stored)
 
     @classmethod
-    def read(cls, place: Address, work: str) -> Snapshot:
+    def read(cls, place: Location, work: str) -> Snapshot:
         """Raises BadOutput when it is damaged, another work's, or a later version's."""
         try:
-            raw = loaded(place.read())
+            raw = load_json(place.read())
             if raw["format"] > FORMAT:
                 raise _later(place, raw["version"])
-            check_seal(raw)
+            verify_checksum(raw)
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "pieces", "attempt")}
             read = _SNAPSHOT.validate_python({**fields, "ends": ends})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
-            raise damaged(place) from None
+            raise damaged_state(place) from None
         names = (file.name for piece in read.pieces for file in piece.files)
         if read.work != work or not all_of_work(names, work):
-            raise damaged(place)
+            raise damaged_state(place)
         return read
 
 
@@ -117,7 +117,7 @@ _SNAPSHOT = TypeAdapter(Snapshot)
 _ENDS = TypeAdapter(list[End])
 
 
-def _later(place: Address, version: str) -> BadOutput:
+def _later(place: Location, version: str) -> BadOutput:
     return BadOutput(
         f"'{place.uri}' was written by version {version}, which this one cannot read: go on with "
         f"that version or a later one, or {START_OVER}"

@@ -13,10 +13,10 @@ from batchinference.pipeline.commit.attempt import (
     remove_parts,
     start_of,
 )
-from batchinference.pipeline.commit.heartbeat import beating, is_resource, pulse_of
+from batchinference.pipeline.commit.heartbeat import heartbeat_file, is_resource, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Owner, owner_of
-from batchinference.pipeline.commit.missing_files import intact, retyped_by
+from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.missing_files import retyped_by, without_missing_files
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import (
@@ -30,14 +30,14 @@ from batchinference.spec.write import Write, WriteTable
 
 
 @dataclass(frozen=True)
-class Standing:
-    """An output to which something is to be written. `owner` has written to it, if anybody has;
+class OutputState:
+    """An output to which something is to be written. `lease` has written to it, if anybody has;
     `resumes` if what that run has committed counts, and `retries` if that is without the rows that
     have failed. `series` is that of the next attempt."""
 
     write: Write
     layout: Layout
-    owner: Owner | None
+    lease: Lease | None
     resumes: bool = False
     retries: bool = False
     series: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -45,60 +45,60 @@ class Standing:
     @property
     def attempts(self) -> int:
         """How many there were."""
-        return self.owner.attempt if self.owner else 0
+        return self.lease.attempt if self.lease else 0
 
     @property
     def replaces(self) -> bool:
         """Whether `clear` removes the files of a complete output. A table is replaced in one
         commit at the end."""
-        owner = self.owner
-        return not self.layout.is_table and owner is not None and owner.is_complete(self.layout)
+        lease = self.lease
+        return not self.layout.is_table and lease is not None and lease.is_complete(self.layout)
 
-    def before(self) -> Snapshot | None:
+    def load_committed(self) -> Snapshot | None:
         """What counts of the output; None when it is begun anew.
 
         Raises BadOutput when that cannot be told."""
-        if not self.resumes or self.owner is None:
+        if not self.resumes or self.lease is None:
             return None
-        found = intact(
+        found = without_missing_files(
             self.layout,
-            self._committed(self.owner),
-            retyped_by(Attempt(self.layout, self.owner)),
+            self._committed(self.lease),
+            retyped_by(Attempt(self.layout, self.lease)),
         )
         return without_failed(found, self.layout.errors) if self.retries else found
 
-    def _committed(self, owner: Owner) -> Snapshot:
+    def _committed(self, lease: Lease) -> Snapshot:
         if self.layout.end.exists():
             end = Snapshot.read(self.layout.end, self.layout.key)
-            if end.attempt == owner.attempt:  # files that were written anew at the end differ
+            if end.attempt == lease.attempt:  # files that were written anew at the end differ
                 return end
-        start = Snapshot.read(start_of(self.layout, owner), self.layout.key)
-        return start.with_commits(Attempt(self.layout, owner).manifests())
+        start = Snapshot.read(start_of(self.layout, lease), self.layout.key)
+        return start.with_commits(Attempt(self.layout, lease).manifests())
 
-    def clear(self, job: str = "") -> Standing:
+    def claim_and_clear(self, job: str = "") -> OutputState:
         """Claim an output that is begun anew, and remove what is there of it. The work that it was
         of stands there until nothing is left of its rows, so that clearing can be taken up again,
         and that it counts no more.
 
         Raises BadOutput when another run has begun there."""
         self._check_unchanged()
-        claim = Owner.new(self.layout, self.attempts, begun=False, job=job, series=self.series)
+        claim = Lease.new(self.layout, self.attempts, begun=False, job=job, series=self.series)
         self._as_before(claim).write(self.layout)
-        with beating(lambda: pulse_of(self.layout, claim)):
+        with keep_heartbeat(lambda: heartbeat_file(self.layout, claim)):
             self._remove()
             claim.write(self.layout)
             for directory in (self.layout.attempts, self.layout.state / "errors"):
                 directory.delete_directory()
             for file in (self.layout.report, self.layout.spec, self.layout.input, self.layout.end):
                 file.delete()
-        pulse_of(self.layout, claim).delete()
-        return replace(self, owner=claim)
+        heartbeat_file(self.layout, claim).delete()
+        return replace(self, lease=claim)
 
-    def _as_before(self, claim: Owner) -> Owner:
+    def _as_before(self, claim: Lease) -> Lease:
         """The claim while there are rows of another work. Of which, nothing tells where rows were
         added to no output."""
-        if self.owner is not None:
-            return replace(claim, key=self.owner.key, errors=self.owner.errors)
+        if self.lease is not None:
+            return replace(claim, key=self.lease.key, errors=self.lease.errors)
         return replace(claim, key="") if self.write.mode == "overwrite" else claim
 
     def _remove(self) -> None:
@@ -106,20 +106,20 @@ class Standing:
         # the mark of completeness goes first, so that half an output never looks whole
         self.layout.success.delete()
         for added in self.layout.appended() if self.write.mode == "overwrite" else ():
-            if (other := owner_of(added)) is not None:
+            if (other := read_lease(added)) is not None:
                 self._remove_files(added, other)
             added.state.delete_directory()
-        if self.owner is not None:
-            self._remove_files(self.layout, self.owner)
+        if self.lease is not None:
+            self._remove_files(self.layout, self.lease)
 
-    def _remove_files(self, layout: Layout, owner: Owner) -> None:
+    def _remove_files(self, layout: Layout, lease: Lease) -> None:
         """Remove the data and error files of a work, as far as they are the output's."""
-        errors = owner.errors_in(layout.output, self.layout.errors)
-        for place in (errors, layout.data) if owner.key else ():
+        errors = lease.errors_in(layout.output, self.layout.errors)
+        for place in (errors, layout.data) if lease.key else ():
             if place is not None:
-                remove_parts(place, owner.key)
+                remove_parts(place, lease.key)
 
-    def open(self, start: Snapshot, job: str = "") -> Attempt:
+    def begin_attempt(self, start: Snapshot, job: str = "") -> Attempt:
         """The next attempt. What `start` does not name does not count.
 
         Raises BadOutput when another run has begun there."""
@@ -128,14 +128,14 @@ class Standing:
         return Attempt.open(self.layout, self.attempts + 1, start, job, self.series)
 
     def _check_unchanged(self) -> None:
-        if owner_of(self.layout) != self.owner:
+        if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"another run has begun in write.path '{self.layout.output.uri}' while this one "
                 "was being prepared: choose another path, or wait until that has ended"
             )
 
 
-def look(
+def inspect_output(
     write: Write,
     layout: Layout,
     table: CommittedTable | None = None,
@@ -143,7 +143,7 @@ def look(
     resume: bool = True,
     retry: bool = False,
     job: str = "",
-) -> Standing | None:
+) -> OutputState | None:
     """What is to be done about an output; None when there is nothing to do: it is complete already,
     or something is there and the mode is ignore. Nothing is removed. Without `resume`, what an
     earlier run has left unfinished is not gone on with; with `retry`, rows that have failed are
@@ -151,7 +151,7 @@ def look(
 
     Raises BadOutput when the path holds something that this job must not touch, or cannot be used.
     """
-    with usable(write):
+    with storage_errors_as_bad_output(write):
         if layout.whole != layout and _is_same_work(layout):
             return None
         with table_errors_as_bad_output() if table is not None else nullcontext():
@@ -159,7 +159,7 @@ def look(
 
 
 @contextmanager
-def usable(write: Write) -> Iterator[None]:
+def storage_errors_as_bad_output(write: Write) -> Iterator[None]:
     """Turn trouble of its storage into a BadOutput that names the path."""
     try:
         yield
@@ -175,28 +175,28 @@ def _look(
     resume: bool,
     retry: bool,
     job: str,
-) -> Standing | None:
+) -> OutputState | None:
     _check_errors(layout)
-    owner, replaces = owner_of(layout), write.mode == "overwrite"
-    standing = Standing(write, layout, owner)
-    if owner is not None and owner.key != layout.key and not replaces:
+    lease, replaces = read_lease(layout), write.mode == "overwrite"
+    state = OutputState(write, layout, lease)
+    if lease is not None and lease.key != layout.key and not replaces:
         _leave(write, layout)
         return None
-    if owner is not None and owner.key == layout.key:
-        done, retries = _is_done(layout, table, owner), retry and table is None and owner.begun
+    if lease is not None and lease.key == layout.key:
+        done, retries = _is_done(layout, table, lease), retry and table is None and lease.begun
         if done and retries:
-            return replace(standing, resumes=True, retries=True) if has_failed(layout) else None
-        own = owner.job == job and is_resource(job)
+            return replace(state, resumes=True, retries=True) if has_failed(layout) else None
+        own = lease.job == job and is_resource(job)
         if done and (own or not replaces):
             return None
-        resumes = resume and table is None and owner.begun and not done
-        standing = replace(standing, resumes=resumes, retries=retries)
-        if not done and not _is_late(layout, table, owner, replaces=replaces):
-            standing = replace(standing, series=owner.series)
-    if (owner is None or table is not None) and _is_taken(write, layout, table):
+        resumes = resume and table is None and lease.begun and not done
+        state = replace(state, resumes=resumes, retries=retries)
+        if not done and not _is_late(layout, table, lease, replaces=replaces):
+            state = replace(state, series=lease.series)
+    if (lease is None or table is not None) and _is_taken(write, layout, table):
         _refuse(write, layout)
         return None
-    return standing
+    return state
 
 
 def has_failed(layout: Layout) -> bool:
@@ -213,17 +213,17 @@ def _leave(write: Write, layout: Layout) -> None:
         )
 
 
-def _is_done(layout: Layout, table: CommittedTable | None, owner: Owner) -> bool:
-    if table is not None and not owner.is_complete(layout) and table.commits(owner.mark):
-        Attempt(layout, owner).complete_committed()
-    return owner.is_complete(layout)
+def _is_done(layout: Layout, table: CommittedTable | None, lease: Lease) -> bool:
+    if table is not None and not lease.is_complete(layout) and table.commits(lease.mark):
+        Attempt(layout, lease).complete_committed()
+    return lease.is_complete(layout)
 
 
-def _is_late(layout: Layout, table: CommittedTable | None, owner: Owner, *, replaces: bool) -> bool:
+def _is_late(layout: Layout, table: CommittedTable | None, lease: Lease, *, replaces: bool) -> bool:
     """Whether an attempt that was taken for dead has put its rows into the table when the one of
-    `owner` had begun. Raises BadOutput unless they are to be replaced: which of its rows had failed
+    `lease` had begun. Raises BadOutput unless they are to be replaced: which of its rows had failed
     is not known any more."""
-    if table is None or not table.commits(owner.series_mark):
+    if table is None or not table.commits(lease.series_mark):
         return False
     if not replaces:
         raise BadOutput(
@@ -253,10 +253,10 @@ def _is_same_work(layout: Layout) -> bool:
 
     Raises BadOutput when it is not complete yet.
     """
-    owner = owner_of(layout.whole)
-    if owner is None or owner.key != layout.key:
+    lease = read_lease(layout.whole)
+    if lease is None or lease.key != layout.key:
         return False
-    if not owner.is_complete(layout.whole):
+    if not lease.is_complete(layout.whole):
         raise BadOutput(
             f"write.path '{layout.output.uri}' holds unfinished output of the same work: finish it "
             "with the mode with which it was begun"
@@ -272,14 +272,14 @@ def _is_taken(write: Write, layout: Layout, table: CommittedTable | None) -> boo
     if write.mode == "append":
         return False
     infos = layout.output.files(recursive=True)
-    if write.mode == "overwrite" and (added := list(map(owner_of, layout.appended()))):
+    if write.mode == "overwrite" and (added := list(map(read_lease, layout.appended()))):
         return any(_is_strange(layout, info.path, added) for info in infos)
     return any(remnant_of(base_name(info.path)) != base_name(layout.job.path) for info in infos)
 
 
-def _is_strange(layout: Layout, path: str, owners: Sequence[Owner | None]) -> bool:
+def _is_strange(layout: Layout, path: str, owners: Sequence[Lease | None]) -> bool:
     """Whether a file is none of those that these have put."""
-    ours = any(owner is not None and is_part(path, owner.key) for owner in owners)
+    ours = any(lease is not None and is_part(path, lease.key) for lease in owners)
     return not ours and not layout.state.holds(layout.output.at(path))
 
 

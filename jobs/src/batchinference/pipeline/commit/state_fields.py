@@ -1,4 +1,4 @@
-"""Types of the fields of state files: the owner, snapshots, manifests and records of files.
+"""Types of the fields of state files: the lease, snapshots, manifests and records of files.
 
 Whoever can write to an output can write its state. So a field that names a file or a directory must
 not lead out of the output: the job deletes and replaces files by these names.

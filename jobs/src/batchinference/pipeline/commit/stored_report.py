@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.row_set import Held
+from batchinference.pipeline.commit.row_set import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts
 
 
-def kept_report(done: Layout) -> Report:
+def load_report(done: Layout) -> Report:
     """As the job has left it; where it is gone, damaged or another output's, made anew from what
     this output holds. Raises BadOutput when that cannot be told either."""
     try:
@@ -29,7 +29,7 @@ def finished_report(done: Layout, end: Snapshot) -> Report:
     """The report that a driver had not come to, of an output that holds this: what it has left,
     with the end that it did not see. Raises BadOutput as above."""
     ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
-    return kept_report(done).model_copy(update={**ended, "counts": _counts(end)})
+    return load_report(done).model_copy(update={**ended, "counts": _counts(end)})
 
 
 def _made_anew(done: Layout, end: Snapshot) -> Report:
@@ -48,4 +48,4 @@ def _made_anew(done: Layout, end: Snapshot) -> Report:
 
 def _counts(end: Snapshot) -> Counts:
     """Rows that became several may lie in several pieces, none of which can count them."""
-    return Counts(**asdict(end.counts) | {"read": Held.of(end.pieces).rows})
+    return Counts(**asdict(end.counts) | {"read": RowSet.of(end.pieces).rows})

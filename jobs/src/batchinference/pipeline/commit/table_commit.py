@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
@@ -92,6 +92,6 @@ class CommittedTable(Protocol):
         """How many commits with this mark, or of the series with this mark, were made: where the
         table takes but one, that or none."""
 
-    def commit(self, receipts: list[Address], fence: Fence) -> None:
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
         """Make the rows of all receipts visible, and with overwrite no others. Raises BadOutput
         when another attempt has done that, or may be about to."""

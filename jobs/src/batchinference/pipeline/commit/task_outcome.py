@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import ranges_of
-from batchinference.pipeline.commit.manifest_entry import Counts, Range, Share
+from batchinference.pipeline.commit.manifest_entry import Range, RowCounts, Share
 
-MAX_APART = 16
+MAX_PARTIAL_ROWS = 16
 """Rows in parts that are pieces of their own in one task. More of them are one piece, which saves
 files, and costs that all of them are done again where the other part of one is missing."""
 
 
 @dataclass(frozen=True)
-class DoneRows:
+class TaskOutcome:
     """Rows with ids, by what became of them."""
 
     good: pa.Table
@@ -27,7 +27,7 @@ class DoneRows:
     skipped: pa.Table
 
     @classmethod
-    def of(cls, good: pa.Table, rest: pa.Table | None) -> DoneRows:
+    def of(cls, good: pa.Table, rest: pa.Table | None) -> TaskOutcome:
         """`rest` holds all rows of a task but good ones."""
         others = pa.table({row_ids.ID: pa.array([], pa.int64())})
         if rest is None:
@@ -39,10 +39,10 @@ class DoneRows:
         return cls(good, failed, skipped)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         """Whole rows of the input, and what became of all."""
         tables = (self.good, self.failed, self.skipped)
-        return Counts(len(self._whole_ids), *(table.num_rows for table in tables))
+        return RowCounts(len(self._whole_ids), *(table.num_rows for table in tables))
 
     @property
     def ranges(self) -> list[Range]:
@@ -52,17 +52,17 @@ class DoneRows:
     def shares(self) -> list[Share]:
         """The rows that are here in part."""
         unique, sums = self._sums()
-        files, numbers = row_ids.unpack(unique[sums != row_ids.WHOLE])
-        parts = sums[sums != row_ids.WHOLE]
+        files, numbers = row_ids.unpack(unique[sums != row_ids.FULL_SHARE])
+        parts = sums[sums != row_ids.FULL_SHARE]
         return list(zip(files.tolist(), numbers.tolist(), parts.tolist(), strict=True))
 
-    def groups(self) -> Iterator[DoneRows]:
+    def groups(self) -> Iterator[TaskOutcome]:
         """Rows that count together: most of them; those of which a part has failed; and those that
         are here in part."""
         unique, sums = self._sums()
         if not len(unique):
             return
-        parted = sums != row_ids.WHOLE
+        parted = sums != row_ids.FULL_SHARE
         mixed = self._mixed(unique)
         lots = [unique[~parted & ~mixed], unique[~parted & mixed], *_apart(unique[parted])]
         lots = [lot for lot in lots if len(lot)]
@@ -79,7 +79,7 @@ class DoneRows:
     @property
     def _whole_ids(self) -> np.ndarray:
         unique, sums = self._sums()
-        whole: np.ndarray = unique[sums == row_ids.WHOLE]
+        whole: np.ndarray = unique[sums == row_ids.FULL_SHARE]
         return whole
 
     def _sums(self) -> tuple[np.ndarray, np.ndarray]:
@@ -87,22 +87,22 @@ class DoneRows:
         tables = (self.good, self.failed, self.skipped)
         ids = np.concatenate([row_ids.ids_of(table) for table in tables])
         if not any(row_ids.SHARE in table.column_names for table in tables):
-            return ids, np.full(len(ids), row_ids.WHOLE)
+            return ids, np.full(len(ids), row_ids.FULL_SHARE)
         unique, places = np.unique(ids, return_inverse=True)
         sums = np.zeros(len(unique), dtype=np.int64)
         np.add.at(sums, places, np.concatenate([_filled(table) for table in tables]))
         return unique, sums
 
-    def _only(self, ids: np.ndarray) -> DoneRows:
+    def _only(self, ids: np.ndarray) -> TaskOutcome:
         tables = (self.good, self.failed, self.skipped)
         chosen = (table.filter(pa.array(np.isin(row_ids.ids_of(table), ids))) for table in tables)
-        return DoneRows(*chosen)
+        return TaskOutcome(*chosen)
 
 
 def _apart(ids: np.ndarray) -> list[np.ndarray]:
-    return np.split(ids, len(ids)) if 0 < len(ids) <= MAX_APART else [ids]
+    return np.split(ids, len(ids)) if 0 < len(ids) <= MAX_PARTIAL_ROWS else [ids]
 
 
 def _filled(table: pa.Table) -> np.ndarray:
     shares = row_ids.shares_of(table)
-    return np.full(table.num_rows, row_ids.WHOLE) if shares is None else shares
+    return np.full(table.num_rows, row_ids.FULL_SHARE) if shares is None else shares

@@ -24,7 +24,7 @@ _STEP = re.compile(r"MapBatches\((.*)\)")
 _ENDS = {"Read": "read", "Write": "write"}
 
 
-class Oversight:
+class ExecutionControl:
     """Of one execution, which another thread may end, or ask where it is."""
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Oversight:
         self.stage = at_work[-1] if at_work else self.stage
 
 
-class OversightCallback(ExecutionCallback):
+class ControlCallback(ExecutionCallback):
     """Has the execution that was made last overseen. A class: workers get it by its name."""
 
-    oversight = Oversight()
+    oversight = ExecutionControl()
 
     def __init__(self) -> None:
-        self._oversight = OversightCallback.oversight
+        self._oversight = ControlCallback.oversight
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:
         self._oversight.look(list((executor._topology or {}).values()))

@@ -16,16 +16,16 @@ import ray
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset
 
-from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.execution.control import Oversight, OversightCallback
+from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.memory import MemoryWatch
 from batchinference.pipeline.execution.source import RowSource
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner, load_steps
 from batchinference.pipeline.execution.table_sink import sink_for
-from batchinference.pipeline.output.schema_rewrite import Rewrite, rewrites
+from batchinference.pipeline.output.schema_rewrite import RewriteTask, rewrites
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
@@ -44,12 +44,12 @@ ACTOR_RESTARTS = 20
 """How often an actor is started again whose process died."""
 
 
-class Execution:
+class Executor:
     """A pass over what is missing of the input."""
 
     def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
         self._spec, self._plan, self._prepared = spec, plan, prepared
-        self._oversight = OversightCallback.oversight = Oversight()
+        self._oversight = ControlCallback.oversight = ExecutionControl()
 
     def run(self) -> None:
         """Returns when all rows are committed."""
@@ -150,7 +150,7 @@ def _load(stage: Stage) -> None:
     load_steps(stage)
 
 
-def _run(rewrite: Rewrite) -> Piece:
+def _run(rewrite: RewriteTask) -> ManifestEntry:
     return rewrite()
 
 
@@ -163,7 +163,7 @@ def configure() -> None:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True
-    context.custom_execution_callback_classes = [OversightCallback]
+    context.custom_execution_callback_classes = [ControlCallback]
 
 
 def _selector(plan: Plan, group: str) -> dict[str, str] | None:
@@ -229,12 +229,12 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
 
 def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
     from batchinference.pipeline.execution.vllm_stage import add_llm
-    from batchinference.pipeline.runtimes.vllm.processor import Nodes, Tries
+    from batchinference.pipeline.runtimes.vllm.processor import NodeSelectors, RetryOptions
 
     engine = _selector(plan, plan.group_of(stage)) if plan.groups else None
-    nodes = Nodes(engine, _selector(plan, CPU_GROUP))
+    nodes = NodeSelectors(engine, _selector(plan, CPU_GROUP))
     of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
-    tries = Tries({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
+    tries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
     return add_llm(dataset, stage, errors, nodes, tries)
 
 

@@ -23,18 +23,18 @@ STOPPING = (
 )
 
 
-class StopRequest:
+class StopSignal:
     """Set when somebody asks the job to stop (SIGTERM, SIGINT); who asks twice wants it at once."""
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         self.say = say
         self.event = threading.Event()
-        self.insists = threading.Event()
+        self.forced = threading.Event()
         self.signal: int | None = None
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         if self.event.is_set():
-            self.insists.set()
+            self.forced.set()
         self.signal = number
         self.event.set()
 
@@ -45,10 +45,10 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
+def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
     """A StopRequest that SIGTERM and SIGINT set while the block runs. `say` gets a line for the
     user when that takes time."""
-    request = StopRequest(say)
+    request = StopSignal(say)
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
     try:
@@ -70,10 +70,10 @@ class Work(Protocol):
         """Make `run` raise soon."""
 
 
-def supervise(
+def run_monitored(
     work: Work,
     observe: Callable[[], None],
-    stop: StopRequest,
+    stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
     """Run `work` in a thread and call `observe` every few seconds until it ends.
@@ -99,7 +99,7 @@ def supervise(
         if stop.event.is_set() and not done.is_set():
             stop.say(STOPPING)
             work.drain()
-            _wait(done, stop.insists)
+            _wait(done, stop.forced)
         if not done.is_set():
             stop.check()
     except BaseException:
@@ -113,7 +113,7 @@ def supervise(
 
 
 def _watch(
-    done: threading.Event, observe: Callable[[], None], stop: StopRequest, poll_seconds: float
+    done: threading.Event, observe: Callable[[], None], stop: StopSignal, poll_seconds: float
 ) -> None:
     deadline = time.monotonic() + poll_seconds
     while not (done.wait(0.1) or stop.event.is_set()):
@@ -122,7 +122,7 @@ def _watch(
             deadline = time.monotonic() + poll_seconds
 
 
-def _wait(done: threading.Event, insists: threading.Event) -> None:
+def _wait(done: threading.Event, forced: threading.Event) -> None:
     deadline = time.monotonic() + DRAIN_SECONDS
-    while not (done.wait(0.1) or insists.is_set() or time.monotonic() > deadline):
+    while not (done.wait(0.1) or forced.is_set() or time.monotonic() > deadline):
         pass

@@ -18,15 +18,15 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, tensors_to_lists
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import Manifest, ends_of
-from batchinference.pipeline.commit.manifest_entry import Piece, WrittenFile
-from batchinference.pipeline.commit.task_outcome import DoneRows
+from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry
+from batchinference.pipeline.commit.task_outcome import TaskOutcome
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.memory import peak_note
 from batchinference.pipeline.input.listing import paths_of
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 ERRORS_SCHEMA = pa.schema(
     [
@@ -49,23 +49,23 @@ class Commit:
 
     attempt: Attempt
     writer: Writer
-    cut: Cut
+    cut: FileLayout
 
     def put(self, table: pa.Table, task: int) -> None:
         """Raises BadOutput when the output takes no more of this run, and then leaves nothing."""
         self.attempt.check_open()
         good, rest = row_ids.split(table)
-        pieces = [self._piece(done, task) for done in DoneRows.of(good, rest).groups()]
+        pieces = [self._piece(done, task) for done in TaskOutcome.of(good, rest).groups()]
         ends = ends_of(_ids(_in_state(rest, row_ids.END)))
         notes = [*_notes(_in_state(rest, row_ids.NOTE)), ("write", peak_note())]
         manifest = Manifest(task, pieces, ends, notes)
         self._remove_if_late(manifest)
         (self.attempt.place / manifest.new_name()).write(manifest.serialized())
 
-    def _piece(self, done: DoneRows, task: int) -> Piece:
+    def _piece(self, done: TaskOutcome, task: int) -> ManifestEntry:
         data, errors = self._put_data(done.good, task), self._put_errors(done.failed, task)
         columns = self._columns(done.good)
-        return Piece(done.counts, done.ranges, done.shares, data, columns, errors)
+        return ManifestEntry(done.counts, done.ranges, done.shares, data, columns, errors)
 
     def _remove_if_late(self, manifest: Manifest) -> None:
         """Remove the files of a task that comes late. Files that were put before the output was
@@ -83,7 +83,7 @@ class Commit:
                     (layout.errors / piece.errors.name).delete()
             raise
 
-    def _put_data(self, good: pa.Table, task: int) -> list[WrittenFile]:
+    def _put_data(self, good: pa.Table, task: int) -> list[DataFile]:
         if good.num_rows == 0:
             return []
         data = good.select(row_ids.data_columns(good))
@@ -106,7 +106,7 @@ class Commit:
             table = without_halves(table)
         return [(field.name, str(field.type)) for field in table.schema]
 
-    def _put_errors(self, failed: pa.Table, task: int) -> WrittenFile | None:
+    def _put_errors(self, failed: pa.Table, task: int) -> DataFile | None:
         if failed.num_rows == 0:
             return None
         table = error_rows(failed, paths_of(self.attempt.layout.input))
@@ -118,9 +118,9 @@ class Commit:
         return layout.part_name(number, task, uuid.uuid4().hex[:8])
 
 
-def _put(place: Address, name: str, content: bytes | memoryview) -> WrittenFile:
+def _put(place: Location, name: str, content: bytes | memoryview) -> DataFile:
     place.inside(name).write(content)
-    return WrittenFile.of(name, content)
+    return DataFile.of(name, content)
 
 
 def _notes(rest: pa.Table | None) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.steps.base import Changed, Transform
+from batchinference.pipeline.steps.base import Transform, TransformResult
 
-SetAside = Callable[[int, int, Exception], pa.Table]
+ErrorRowFactory = Callable[[int, int, Exception], pa.Table]
 """From a row's id, its share and its error to a bad row."""
 
 
-def apply_step(transform: Transform, good: pa.Table, set_aside: SetAside) -> pa.Table:
+def apply_step(transform: Transform, good: pa.Table, set_aside: ErrorRowFactory) -> pa.Table:
     """The rows that a step makes of good ones, followed by those that failed or were left out."""
     changed = transform(good.select(row_ids.data_columns(good)))
     if isinstance(changed, pa.Table):
@@ -23,7 +23,7 @@ def apply_step(transform: Transform, good: pa.Table, set_aside: SetAside) -> pa.
     return concat([_children(good, changed), *_others(good, changed, set_aside)])
 
 
-def _children(good: pa.Table, changed: Changed) -> pa.Table:
+def _children(good: pa.Table, changed: TransformResult) -> pa.Table:
     ids = pa.array(row_ids.ids_of(good)[changed.parents])
     shares = divide(row_ids.shares_of(good), changed.parents, good.num_rows)
     return row_ids.with_own_columns(changed.table, ids, shares)
@@ -36,7 +36,7 @@ def divide(shares: np.ndarray | None, parents: np.ndarray, count: int) -> np.nda
     if shares is None:
         if children.max(initial=0) <= 1:
             return None
-        shares = np.full(count, row_ids.WHOLE, dtype=np.int64)
+        shares = np.full(count, row_ids.FULL_SHARE, dtype=np.int64)
     least, rest = np.divmod(shares, np.maximum(children, 1))
     first = np.cumsum(children) - children
     place = np.arange(len(parents)) - first[parents]
@@ -44,7 +44,7 @@ def divide(shares: np.ndarray | None, parents: np.ndarray, count: int) -> np.nda
     return divided
 
 
-def _others(good: pa.Table, changed: Changed, set_aside: SetAside) -> list[pa.Table]:
+def _others(good: pa.Table, changed: TransformResult, set_aside: ErrorRowFactory) -> list[pa.Table]:
     ids, shares = row_ids.ids_of(good), row_ids.shares_of(good)
     left_out = np.ones(good.num_rows, dtype=bool)
     left_out[changed.parents] = False
@@ -55,6 +55,6 @@ def _others(good: pa.Table, changed: Changed, set_aside: SetAside) -> list[pa.Ta
             row_ids.skipped_rows(ids[left_out], None if shares is None else shares[left_out])
         )
     for number, error in sorted(changed.failed.items()):
-        share = row_ids.WHOLE if shares is None else int(shares[number])
+        share = row_ids.FULL_SHARE if shares is None else int(shares[number])
         tables.append(set_aside(int(ids[number]), share, error))
     return tables

@@ -20,7 +20,7 @@ from batchinference.pipeline.execution.step_results import apply_step
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.steps import Transform, load_step
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
@@ -40,7 +40,7 @@ class ErrorHandling:
     """
 
     tolerant: bool
-    input: Address
+    input: Location
 
     def set_aside(self, step: str, row_id: int, share: int, error: Exception) -> pa.Table:
         """The row in the form of a bad row. Raises JobFailure where none is tolerated."""
@@ -129,7 +129,7 @@ class StepRunner:
         failed: list[pa.Table] = []
         for part in isolate(partial(apply_step, self._transform, set_aside=set_aside), batch):
             if isinstance(part.result, Exception):
-                share = row_ids.WHOLE if shares is None else int(shares[part.start])
+                share = row_ids.FULL_SHARE if shares is None else int(shares[part.start])
                 failed.append(set_aside(int(ids[part.start]), share, part.result))
             else:
                 results.append(part.result)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.execution.sink import Commit, CommitSink
-from batchinference.pipeline.output.file_layout import Cut
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.spec.write import Write, WriteTable
@@ -16,7 +16,7 @@ from batchinference.spec.write import Write, WriteTable
 def sink_for(write: Write, attempt: Attempt, rows_per_file: int) -> CommitSink:
     """The datasink of a target. `rows_per_file` is the least a task waits for, unless files are to
     have more."""
-    cut = Cut.of(write)
+    cut = FileLayout.of(write)
     rows_per_task = max(rows_per_file, cut.rows_per_file or 0)
     if isinstance(write, WriteTable):
         table = table_for(write)

@@ -13,15 +13,19 @@ from ray.data import Dataset
 from batchinference.pipeline.execution.control import INTO
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.ray_compat.execution import HighMemoryIssueDetector
-from batchinference.pipeline.runtimes.vllm.processor import Nodes, Tries, processor_of
-from batchinference.pipeline.runtimes.vllm.row_codec import seal, unseal
+from batchinference.pipeline.runtimes.vllm.processor import (
+    NodeSelectors,
+    RetryOptions,
+    processor_of,
+)
+from batchinference.pipeline.runtimes.vllm.row_codec import decode_rows, encode_rows
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.models import VllmModel
 
 
 def add_llm(
-    dataset: Dataset, stage: Stage, errors: ErrorHandling, nodes: Nodes, tries: Tries
+    dataset: Dataset, stage: Stage, errors: ErrorHandling, nodes: NodeSelectors, tries: RetryOptions
 ) -> Dataset:
     """The rows as they come out of the stage."""
     step = stage.steps[0]
@@ -35,7 +39,7 @@ def add_llm(
         "udf_modifying_row_count": False,
         **tries.of_tasks,
     }
-    into = _named(f"{step.name}{INTO}", partial(seal, step.name, step.model))
+    into = _named(f"{step.name}{INTO}", partial(encode_rows, step.name, step.model))
     dataset = dataset.map_batches(into, **common)
     _leave_out_detector(dataset)
     dataset = processor_of(stage, step.model, nodes, tries)(dataset)
@@ -54,7 +58,7 @@ def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.
     """Unseals rows and runs what has joined the stage: columns that nobody reads again go."""
     set_aside = partial(errors.set_aside, stage.steps[0].name)
     joined = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
-    return lambda table: joined(unseal(table, model, set_aside))
+    return lambda table: joined(decode_rows(table, model, set_aside))
 
 
 def _named(name: str, function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:

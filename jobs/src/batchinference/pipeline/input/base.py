@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.row_ids import Gaps
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
@@ -48,19 +48,19 @@ class JobInput(Protocol):
         """The number of rows, counted or estimated; None where nothing tells. `ends` are the rows
         of parts where that is known."""
 
-    def share(self, gaps: Gaps | None) -> float:
+    def share(self, gaps: MissingRows | None) -> float:
         """How much there is to read for these rows, compared to all."""
 
     def serialized(self) -> bytes:
         """A parquet file whose column `path` says what each part is."""
 
-    def below(self, place: Address) -> str | None:
+    def below(self, place: Location) -> str | None:
         """Something that is read and lies below this place."""
 
     def continues(self, before: str) -> bool:
         """Whether rows have the numbers that they had in the input of this digest."""
 
-    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
+    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
         """The work of reading, cut into about so many tasks where it can be cut. `gaps` are the
         rows to read of an input that is repeatable; None for all."""
 

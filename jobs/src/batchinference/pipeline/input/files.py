@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow.compute as pc
 
 from batchinference.pipeline.input.base import NOTHING, ReadRows
-from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
     SAMPLED_FILES,
@@ -26,10 +26,10 @@ from batchinference.pipeline.input.readers.base import DivisibleReader, Reader
 from batchinference.pipeline.input.readers.chunks import first, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import Before, Known
-from batchinference.pipeline.row_ids import Gap, Gaps
-from batchinference.pipeline.storage.location import Address
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.input.snapshot import ProcessedFiles, ResumedInput
+from batchinference.pipeline.row_ids import MissingRows, RowRange
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.read import FileOptions, ReadFiles
 
 FILE_COST = 1 << 16
@@ -37,25 +37,27 @@ FILE_COST = 1 << 16
 
 
 def open_files(
-    read: ReadFiles, sampled: int = SAMPLED_FILES, earlier: Before | Known | None = None
+    read: ReadFiles,
+    sampled: int = SAMPLED_FILES,
+    earlier: ResumedInput | ProcessedFiles | None = None,
 ) -> FileInput:
     """List the files, and look at so many of them. Raises BadInput that says what is missing, or
     has changed since it was read, and NothingNew when all that is there was read before."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     reader = reader_for(read)  # type: ignore[arg-type]
     extensions = options.file_extensions or list(reader.extensions)
-    resumes = isinstance(earlier, Before)
+    resumes = isinstance(earlier, ResumedInput)
     ignore = options.ignore_missing_paths or resumes
-    frozen = freeze_input(read.paths, extensions, read.storage, ignore_missing=ignore)
+    frozen = snapshot_input(read.paths, extensions, read.storage, ignore_missing=ignore)
     gone: Set[int] = frozenset()
-    if isinstance(earlier, Before):
+    if isinstance(earlier, ResumedInput):
         gone = earlier.check(frozen, _rows_each(reader))
         frozen = earlier.frozen
     elif earlier is not None:
         frozen = earlier.without(frozen)
     there = [file for file in frozen.files() if file.number not in gone]
     samples = [frozen.address(file) for file in sample(there, sampled)]
-    persistently(lambda: reader.prepare(samples))
+    with_retries(lambda: reader.prepare(samples))
     path_columns = PathColumns.of(options, frozen.uris)
     path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns)
@@ -68,7 +70,7 @@ def open_files(
 class FileInput:
     """A frozen list of files, each of which is a part."""
 
-    frozen: FrozenInput
+    frozen: InputSnapshot
     rows: FileRows
     options: FileOptions
     repeatable: bool = True
@@ -91,9 +93,9 @@ class FileInput:
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:
             return RowCount(self.frozen.rows, estimated=False)
-        return persistently(lambda: count_rows(self.frozen, self.rows.reader, ends))
+        return with_retries(lambda: count_rows(self.frozen, self.rows.reader, ends))
 
-    def share(self, gaps: Gaps | None) -> float:
+    def share(self, gaps: MissingRows | None) -> float:
         if gaps is None:
             return 1.0
         costs = [file.size + FILE_COST for file in self.frozen.files()]
@@ -105,14 +107,14 @@ class FileInput:
     def continues(self, before: str) -> bool:
         return True  # it is that list
 
-    def below(self, place: Address) -> str | None:
+    def below(self, place: Location) -> str | None:
         if not place.in_store_of(self.frozen.root):
             return None
         paths = self.frozen.table.column("path")
         inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
         return str(inside[0]) if len(inside) else None
 
-    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
+    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
         """Each task reads files that are neighbours in the order of reading."""
         files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]
         if self.options.shuffle == "files":
@@ -129,7 +131,7 @@ def _rows_each(reader: Reader) -> int | None:
     return 1 if isinstance(reader, WholeFileReader) else None
 
 
-def _missing(file: InputFile, gaps: list[Gap], reader: Reader) -> list[InputFile]:
+def _missing(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
     """What is to be read of a file, or of a part of one, so that these rows are there."""
     inside = [gap for gap in (_within(file, *gap) for gap in gaps) if gap is not None]
     if isinstance(reader, DivisibleReader):
@@ -140,7 +142,7 @@ def _missing(file: InputFile, gaps: list[Gap], reader: Reader) -> list[InputFile
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
 
 
-def _within(file: InputFile, first: int, after: int | None) -> Gap | None:
+def _within(file: InputFile, first: int, after: int | None) -> RowRange | None:
     """The part of a gap that lies in a part of a file."""
     first = max(first, file.start)
     ends = [end for end in (after, file.stop) if end is not None]
@@ -148,7 +150,7 @@ def _within(file: InputFile, first: int, after: int | None) -> Gap | None:
     return (first, after) if after is None or first < after else None
 
 
-def limited(frozen: FrozenInput, rows: FileRows, most: int) -> FrozenInput:
+def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
     """The input cut off after so many rows. Files are read to be counted unless they tell."""
     left, counts, size = most, [], 0
     for file in frozen.files():
@@ -168,13 +170,13 @@ def _rows_up_to(most: int, file: InputFile, rows: FileRows) -> int:
     return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
 
 
-def _counted(reader: Reader, file: InputFile, root: Address) -> int:
+def _counted(reader: Reader, file: InputFile, root: Location) -> int:
     address = root.at(file.path)
-    return persistently(lambda: rows_in(reader, address, file.size)) or 0
+    return with_retries(lambda: rows_in(reader, address, file.size)) or 0
 
 
 def parts_of(
-    files: list[InputFile], reader: DivisibleReader, root: Address, parts: int
+    files: list[InputFile], reader: DivisibleReader, root: Location, parts: int
 ) -> list[InputFile]:
     """Files cut into about so many parts with about the same number of rows."""
     counts = [_counted(reader, file, root) if file.rows is None else file.rows for file in files]
@@ -186,10 +188,10 @@ def parts_of(
     ]
 
 
-def _starts(reader: DivisibleReader, file: Address, count: int, most: int) -> list[int]:
+def _starts(reader: DivisibleReader, file: Location, count: int, most: int) -> list[int]:
     """Where parts of a file begin: every so many rows, or before that where it costs no more."""
     wanted = range(0, max(1, count), most)
-    allowed = persistently(lambda: reader.starts(file)) if len(wanted) > 1 else None
+    allowed = with_retries(lambda: reader.starts(file)) if len(wanted) > 1 else None
     if allowed is None:
         return list(wanted)
     return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})

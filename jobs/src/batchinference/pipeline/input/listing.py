@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from fsspec.implementations.arrow import ArrowFSWrapper
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.row_ids import MAX_FILES, Gap
+from batchinference.pipeline.row_ids import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.location import Address, base_name
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import scheme_of
 
@@ -40,15 +40,15 @@ class InputFile:
     rows: int | None = None
     start: int = 0
     stop: int | None = None
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[RowRange, ...] = ()
 
 
 @dataclass(frozen=True)
-class FrozenInput:
+class InputSnapshot:
     """All files of the input. `root` names the file system; `table` has path, size and modified
     (nanoseconds, or null), and where the input is limited, the rows and bytes that are read."""
 
-    root: Address
+    root: Location
     table: pa.Table
 
     def __len__(self) -> int:
@@ -75,14 +75,14 @@ class FrozenInput:
         limited = "rows" in self.table.column_names
         return sum(self.table.column("rows").to_pylist()) if limited else None
 
-    def limited(self, rows: list[int], size: int) -> FrozenInput:
+    def limited(self, rows: list[int], size: int) -> InputSnapshot:
         """The first files, with how many rows are read of each, and how many bytes of the last."""
         table = self.table.slice(0, len(rows))
         read = [*table.column("size").to_pylist()[:-1], size]
         table = table.append_column("rows", pa.array(rows, pa.int64()))
-        return FrozenInput(self.root, table.append_column("bytes", pa.array(read, pa.int64())))
+        return InputSnapshot(self.root, table.append_column("bytes", pa.array(read, pa.int64())))
 
-    def address(self, file: InputFile) -> Address:
+    def address(self, file: InputFile) -> Location:
         return self.root.at(file.path)
 
     @property
@@ -95,21 +95,21 @@ class FrozenInput:
         return as_parquet(self.table.set_column(0, "path", pa.array(self.uris, pa.string())))
 
     @classmethod
-    def parse(cls, content: bytes, storage: Storage) -> FrozenInput:
+    def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
         """From a list that was stored. Raises ArrowInvalid for what is none."""
         table = read_table(pa.BufferReader(content))
-        places = [Address(uri, storage) for uri in table.column("path").to_pylist()]
+        places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
         return cls(places[0], table.set_column(0, "path", paths))
 
 
-def freeze_input(
+def snapshot_input(
     paths: list[str],
     extensions: list[str],
     storage: Storage = FROM_ENVIRONMENT,
     *,
     ignore_missing: bool = False,
-) -> FrozenInput:
+) -> InputSnapshot:
     """List the files behind these paths, without duplicates, in the order of their paths.
 
     `extensions` choose among the files of directories; a path of its own is taken as it is.
@@ -121,7 +121,7 @@ def freeze_input(
     found: dict[str, pafs.FileInfo] = {}
     for number, path in enumerate(paths):
         label = f"read.paths[{number}] '{path}'"
-        files = _list(Address(path, storage), endings, label)
+        files = _list(Location(path, storage), endings, label)
         if not files and not ignore_missing:
             wanted = f" that end in {', '.join(endings)}" if endings else ""
             empty = f"holds no files{wanted}"
@@ -131,7 +131,9 @@ def freeze_input(
         raise BadInput("read.paths: there is nothing behind any of them")
     if len(found) > MAX_FILES:
         raise BadInput(f"the input has {len(found)} files; at most {MAX_FILES} can be told apart")
-    return FrozenInput(Address(paths[0], storage), _table([found[path] for path in sorted(found)]))
+    return InputSnapshot(
+        Location(paths[0], storage), _table([found[path] for path in sorted(found)])
+    )
 
 
 def _table(infos: list[pafs.FileInfo]) -> pa.Table:
@@ -157,12 +159,12 @@ def _check_one_store(paths: list[str]) -> None:
 
 
 @lru_cache(maxsize=4)
-def paths_of(frozen: Address) -> pa.ChunkedArray:
+def paths_of(frozen: Location) -> pa.ChunkedArray:
     """The paths of a frozen input by file number. Fetched once a process, and only for errors."""
     return read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
 
 
-def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:
+def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:
     """The files behind an address; None when it does not exist."""
     try:
         info = address.info()
@@ -175,8 +177,8 @@ def _list(address: Address, endings: tuple[str, ...], label: str) -> list[pafs.F
         raise BadInput(f"{label} cannot be listed: {error}") from error
 
 
-def _expand(address: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    found = persistently(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
+def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    found = with_retries(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
     matches = [path for path in found if not _is_hidden(path, address.path)]
     infos = address.filesystem.get_file_info(matches) if matches else []
     files = []
@@ -196,7 +198,7 @@ def _is_hidden(path: str, pattern: str) -> bool:
     return any(part[:1] in _HIDDEN - named for part in path.split("/")[fixed:])
 
 
-def _below(directory: Address, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+def _below(directory: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
     """The files of a directory tree, but for hidden ones."""
     root = directory.path.rstrip("/") + "/"
     return [

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchinference.pipeline.input.listing import FrozenInput, InputFile
+from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.readers.base import Reader
 from batchinference.pipeline.input.readers.inspection import blamed
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import PictureOptions, Read, ReadImages, ReadManifest, ReadVideo
 
 TASK_BYTES = 64 << 20
@@ -99,7 +99,7 @@ def _picture_bytes(options: PictureOptions) -> int:
     return math.prod(options.size or USUAL_PICTURE) * len(options.mode)
 
 
-def count_rows(frozen: FrozenInput, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
+def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
     """Rows of the input: counted where that is cheap, else estimated from a few files. `ends` are
     the rows of files where that is known."""
     if isinstance(reader, WholeFileReader):
@@ -118,7 +118,7 @@ def count_rows(frozen: FrozenInput, reader: Reader, ends: Mapping[int, int]) -> 
     return RowCount(known + round(rows * size / max(1, sampled)), estimated=True)
 
 
-def rows_in(reader: Reader, file: Address, size: int) -> int | None:
+def rows_in(reader: Reader, file: Location, size: int) -> int | None:
     """Rows of a file, as far as that is known; one of a file that is damaged."""
     try:
         return reader.rows_in(file, size)

@@ -8,7 +8,7 @@ from typing import TypeVar
 Begun = TypeVar("Begun")
 
 
-def one_ahead(pieces: Iterable[Begun]) -> Iterator[Begun]:
+def prefetch_one(pieces: Iterable[Begun]) -> Iterator[Begun]:
     """Pieces, each given out when the next one has begun. Making a piece is what begins it."""
     before: list[Begun] = []
     for piece in pieces:

@@ -28,15 +28,15 @@ from batchinference.pipeline.input.readers.chunks import (
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.whole_files import whole_files
 from batchinference.pipeline.row_ids import READ_STEP
-from batchinference.pipeline.storage.location import Address, is_trouble
-from batchinference.pipeline.storage.retry import ATTEMPTS, Patience
+from batchinference.pipeline.storage.location import Location, is_storage_error
+from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
 
 
 @dataclass(frozen=True)
 class FileRows:
     """Turns files into tables of rows with ids. It travels into the read tasks."""
 
-    root: Address
+    root: Location
     reader: Reader
     path_columns: PathColumns
 
@@ -64,7 +64,7 @@ class FileRows:
         """What the reader yields; where the file is damaged, its rest is one bad row. After
         trouble of storage that passes, the file is read again from where that came."""
         done = file.start
-        patience = Patience(ATTEMPTS)
+        patience = RetryBudget(ATTEMPTS)
         while True:
             try:
                 for chunk in self._rows_from(done, file):
@@ -72,7 +72,7 @@ class FileRows:
                     yield chunk
                 return
             except Exception as error:
-                if is_trouble(error):
+                if is_storage_error(error):
                     _bear(patience, error, self.root.at(file.path))
                     continue
                 if not (isinstance(error, OSError) or is_about_the_file(error)):
@@ -96,8 +96,8 @@ class FileRows:
         return row_ids.with_ids(self.path_columns.added_to(chunk, uri), file.number, row)
 
 
-def _bear(patience: Patience, error: OSError, address: Address) -> None:
+def _bear(patience: RetryBudget, error: OSError, address: Location) -> None:
     try:
-        patience.bear(error)
+        patience.wait_or_raise(error)
     except OSError:
         raise JobFailure(f"{address.uri} cannot be read: {error}") from error

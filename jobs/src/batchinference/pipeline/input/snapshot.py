@@ -9,23 +9,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.listing import FrozenInput
-from batchinference.pipeline.storage.checksummed_json import damaged
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.input.listing import InputSnapshot
+from batchinference.pipeline.storage.checksummed_json import damaged_state
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import Storage
 
 WAY_OUT = "begin anew with resume: false"
 
 
 @dataclass(frozen=True)
-class Before:
+class ResumedInput:
     """A frozen input. `unfinished` returns the files of which the output lacks rows; it takes the
     rows of each file, where these are known beforehand."""
 
-    frozen: FrozenInput
+    frozen: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
 
-    def check(self, now: FrozenInput, rows_each: int | None) -> set[int]:
+    def check(self, now: InputSnapshot, rows_each: int | None) -> set[int]:
         """Raise BadInput that names a file which has changed, or is gone before it was read. Files
         that have come since are none of this job's. `rows_each` is how many rows a file has, where
         that is known of all beforehand. The numbers of files come back that are gone and were read
@@ -44,17 +44,17 @@ class Before:
         return gone
 
 
-class NothingNew(Exception):
+class NoNewFiles(Exception):
     """All files of the input are known."""
 
 
 @dataclass(frozen=True)
-class Known:
+class ProcessedFiles:
     """Files whose rows are in the output already."""
 
-    lists: list[FrozenInput]
+    lists: list[InputSnapshot]
 
-    def without(self, now: FrozenInput) -> FrozenInput:
+    def without(self, now: InputSnapshot) -> InputSnapshot:
         """The files that are new. Raises BadInput that names one which has changed, and NothingNew
         when there are none."""
         known: dict[str, tuple[int, int | None]] = {}
@@ -65,8 +65,8 @@ class Known:
             if uri in known and known[uri] != version:
                 raise _changed(uri, known[uri], version, "set write.mode to overwrite")
         if not any(new):
-            raise NothingNew
-        return FrozenInput(now.root, now.table.filter(pa.array(new)))
+            raise NoNewFiles
+        return InputSnapshot(now.root, now.table.filter(pa.array(new)))
 
 
 def _changed(
@@ -78,7 +78,7 @@ def _changed(
     )
 
 
-def _versions(frozen: FrozenInput) -> list[tuple[int, int | None]]:
+def _versions(frozen: InputSnapshot) -> list[tuple[int, int | None]]:
     """Size and time of change of each file."""
     columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
     return list(zip(*columns, strict=True))
@@ -88,19 +88,19 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def stored_list(place: Address, storage: Storage) -> FrozenInput:
+def read_snapshot(place: Location, storage: Storage) -> InputSnapshot:
     """The input of a complete output. Raises BadOutput when it is damaged."""
     try:
-        return FrozenInput.parse(place.read(), storage)
+        return InputSnapshot.parse(place.read(), storage)
     except (FileNotFoundError, KeyError, pa.ArrowInvalid):
-        raise damaged(place) from None
+        raise damaged_state(place) from None
 
 
-def stored_input(place: Address, wanted: str, storage: Storage) -> FrozenInput:
+def read_snapshot_with_digest(place: Location, wanted: str, storage: Storage) -> InputSnapshot:
     """The input that has this digest. Raises BadOutput when it is damaged or another's."""
     try:
         if digest(place.read()) != wanted:
-            raise damaged(place)
+            raise damaged_state(place)
     except FileNotFoundError:
-        raise damaged(place) from None
-    return stored_list(place, storage)
+        raise damaged_state(place) from None
+    return read_snapshot(place, storage)

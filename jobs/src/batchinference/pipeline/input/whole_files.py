@@ -14,11 +14,11 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.prefetch import one_ahead
+from batchinference.pipeline.input.prefetch import prefetch_one
 from batchinference.pipeline.input.readers.base import BadRow
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_ids import READ_STEP
-from batchinference.pipeline.storage.location import Address, is_trouble
+from batchinference.pipeline.storage.location import Location, is_storage_error
 
 FETCH_THREADS = 8
 """Files that one task fetches at a time, while it decodes those before: on the one CPU it has."""
@@ -28,7 +28,7 @@ Content: TypeAlias = bytes | BadRow
 
 
 def whole_files(
-    root: Address, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
+    root: Location, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
 ) -> Iterator[pa.Table]:
     """The rows of these files. No END rows: where a file ends is known without.
 
@@ -39,7 +39,7 @@ def whole_files(
             (group, [pool.submit(_fetched, reader, root.at(file.path)) for file in group])
             for group in _groups(files)
         )
-        for group, fetching in one_ahead(begun):
+        for group, fetching in prefetch_one(begun):
             fetched = (_decoded(reader, content.result()) for content in fetching)
             for decoded in _parts(zip(group, fetched, strict=True)):
                 yield _table(root, reader, path_columns, decoded)
@@ -74,11 +74,11 @@ def _bytes_of(decoded: Any) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _fetched(reader: WholeFileReader, file: Address) -> Content:
+def _fetched(reader: WholeFileReader, file: Location) -> Content:
     try:
         return reader.fetch(file)
     except (OSError, MemoryError) as error:
-        if is_trouble(error):
+        if is_storage_error(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error
         return BadRow(error)
 
@@ -88,7 +88,7 @@ def _decoded(reader: WholeFileReader, content: Content) -> Any | BadRow:
 
 
 def _table(
-    root: Address,
+    root: Location,
     reader: WholeFileReader,
     path_columns: PathColumns,
     decoded: list[tuple[InputFile, Any | BadRow]],

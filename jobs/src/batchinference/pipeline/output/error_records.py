@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.storage.arrow_files import read_table
 
 
-def bad_row(layout: Layout, pieces: Iterable[Piece]) -> str:
+def bad_row(layout: Layout, pieces: Iterable[ManifestEntry]) -> str:
     """One bad row in words."""
     for piece in pieces:
         if piece.errors is not None:

@@ -27,7 +27,7 @@ _SCALARS = (
 
 
 @dataclass(frozen=True)
-class Cut:
+class FileLayout:
     """The columns to write, those that become directories, and the most rows of a file."""
 
     columns: tuple[str, ...] | None = None
@@ -35,7 +35,7 @@ class Cut:
     rows_per_file: int | None = None
 
     @classmethod
-    def of(cls, write: Write) -> Cut:
+    def of(cls, write: Write) -> FileLayout:
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
         most = write.rows_per_file if isinstance(write, WriteSized) else None

@@ -16,7 +16,7 @@ import pyarrow.csv as pac
 from batchinference.pipeline.media.image_file import open_image
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.write import (
     Write,
     WriteCsv,
@@ -34,14 +34,14 @@ def first_rows(write: Write, count: int) -> list[Row]:
     """The first rows of an output, file by file in the order of their names; of a table any."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
-    output = Address(write.path, write.storage)
+    output = Location(write.path, write.storage)
     paths = sorted(info.path for info in output.data_files())
     parts = [path for path in paths if not base_name(path).startswith(("_", "."))]
     rows = itertools.chain.from_iterable(_rows(output.at(part), write) for part in parts)
     return list(itertools.islice(rows, count))
 
 
-def _rows(part: Address, write: Write) -> Iterator[Row]:
+def _rows(part: Location, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
         with part.filesystem.open_input_file(part.path) as source:
             yield from read_table(source).to_pylist()

@@ -14,23 +14,23 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.manifest_entry import Piece, WrittenFile
+from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry
 from batchinference.pipeline.commit.missing_files import Retyped
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import parquet_schema, read_table
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class RewriteTask:
     """The files of a piece, which get columns of these types."""
 
     attempt: Attempt
-    piece: Piece
+    piece: ManifestEntry
     types: pa.Schema
     compression: str
 
-    def __call__(self) -> Piece:
+    def __call__(self) -> ManifestEntry:
         """Returns the piece as it is then.
 
         Raises BadOutput when another run has taken over the output."""
@@ -39,18 +39,20 @@ class Rewrite:
         data = [self._written(file.name, columns) for file in self.piece.data]
         return replace(self.piece, data=data, columns=columns)
 
-    def _written(self, name: str, columns: list[tuple[str, str]]) -> WrittenFile:
+    def _written(self, name: str, columns: list[tuple[str, str]]) -> DataFile:
         file = self.attempt.layout.data / name
         table = read_table(pa.BufferReader(file.read()))
         ((_, content),) = ParquetWriter(self.compression).files(_typed(table, self.types))
-        new = WrittenFile.of(name, content)
+        new = DataFile.of(name, content)
         Retyped(new, columns).put(self.attempt)
-        self.attempt.check_owner()
+        self.attempt.check_lease()
         file.write(content)
         return new
 
 
-def rewrites(attempt: Attempt, pieces: list[Piece], compression: str) -> dict[int, Rewrite]:
+def rewrites(
+    attempt: Attempt, pieces: list[ManifestEntry], compression: str
+) -> dict[int, RewriteTask]:
     """What is to be written anew, by the number of the piece. Columns whose types have nothing in
     common stay as they are."""
     written = [piece for piece in pieces if piece.data]
@@ -61,7 +63,7 @@ def rewrites(attempt: Attempt, pieces: list[Piece], compression: str) -> dict[in
         there = dict(piece.columns)
         fields = [field for field in types if there.get(field.name) != str(field.type)]
         if piece.data and fields:
-            found[number] = Rewrite(attempt, piece, pa.schema(fields), compression)
+            found[number] = RewriteTask(attempt, piece, pa.schema(fields), compression)
     return found
 
 
@@ -71,7 +73,7 @@ def _uneven(files: list[dict[str, str]]) -> set[str]:
     return {name for name in names if len({file.get(name) for file in files}) > 1}
 
 
-def _types(place: Address, pieces: list[Piece], uneven: set[str]) -> pa.Schema:
+def _types(place: Location, pieces: list[ManifestEntry], uneven: set[str]) -> pa.Schema:
     """The type that holds all values of each of these columns, from one file of each kind."""
     kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
     for piece in pieces:

@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import device_of
 from batchinference.pipeline.search.index import Index
 from batchinference.pipeline.search.search import one_embedding
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
@@ -45,7 +45,7 @@ def of_text(index: Index, text: str) -> np.ndarray:
     return _embed(step_for(index, "text"), pa.table({QUERY: [text]}))
 
 
-def of_image(index: Index, file: Address) -> np.ndarray:
+def of_image(index: Index, file: Location) -> np.ndarray:
     """The embedding of the image in a file, 1 x width."""
     return _embed(step_for(index, "image"), _image(index.spec, file))
 
@@ -137,7 +137,7 @@ def _refuse_prepared(index: Index, embed: Step) -> None:
             )
 
 
-def _image(spec: BatchInferenceSpec, file: Address) -> pa.Table:
+def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     from batchinference.pipeline.input.readers.base import BadRow
     from batchinference.pipeline.input.readers.images import ImageReader
 
@@ -154,7 +154,7 @@ def _image(spec: BatchInferenceSpec, file: Address) -> pa.Table:
 
 def _embed(step: Step, query: pa.Table) -> np.ndarray:
     from batchinference.pipeline.arrow import tensors_to_lists
-    from batchinference.pipeline.steps.base import Changed
+    from batchinference.pipeline.steps.base import TransformResult
     from batchinference.pipeline.steps.model import ModelTransform
 
     transform = ModelTransform(step, device_of(cpus=os.cpu_count() or 1, gpus=0))
@@ -164,6 +164,6 @@ def _embed(step: Step, query: pa.Table) -> np.ndarray:
         raise
     except Exception as error:
         raise JobFailure(f"the query cannot be embedded: {error}") from error
-    if isinstance(embedded, Changed):
+    if isinstance(embedded, TransformResult):
         raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
     return one_embedding(tensors_to_lists(embedded.drop_columns(QUERY)).column(0), "the query")

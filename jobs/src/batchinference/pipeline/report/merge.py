@@ -8,7 +8,7 @@ from batchinference.spec.report import Report
 from batchinference.spec.status import Counts, Progress
 
 
-def together(before: Sequence[Report], report: Report) -> Report:
+def merge_reports(before: Sequence[Report], report: Report) -> Report:
     """The last one, with the rows of those before, what is in them added up: as far as the run has
     come. All the rest is of the last one."""
     if not before:

@@ -13,7 +13,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Tellings:
+class RunNotes:
     batch_sizes: dict[str, int]
     """The smallest size that a replica of each step has come to."""
     peak_bytes: int
@@ -22,7 +22,7 @@ class Tellings:
     """In words, for people."""
 
 
-def told_by(manifests: Iterable[Manifest]) -> Tellings:
+def collect_notes(manifests: Iterable[Manifest]) -> RunNotes:
     """What all notes of an attempt say."""
     sizes: dict[str, list[int]] = defaultdict(list)
     words: dict[str, None] = {}
@@ -35,7 +35,7 @@ def told_by(manifests: Iterable[Manifest]) -> Tellings:
                 sizes[step].append(note["batch_size"])
                 words[_in_words(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
-    return Tellings(smallest, peak, list(words)[:SHOWN])
+    return RunNotes(smallest, peak, list(words)[:SHOWN])
 
 
 def _in_words(step: str, note: dict[str, float]) -> str:

@@ -27,7 +27,7 @@ class Runtime(Protocol):
         """
 
 
-def take(device: Device) -> torch.device:
+def torch_device(device: Device) -> torch.device:
     """The device as torch has it. A replica on the CPU gets the threads of its CPUs.
 
     Raises ModelLoad where torch has no such device, or finds none of them.

@@ -11,7 +11,7 @@ import numpy as np
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import load_callable, need
 from batchinference.pipeline.runtimes.arrays import chosen, numbers
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.pipeline.runtimes.oom import memory_errors
@@ -62,7 +62,7 @@ def _backend(model: KerasModel) -> str:
 def _place(device: Device, backend: str) -> str:
     """The device as Keras has it."""
     if backend == "torch":
-        return str(take(device))
+        return str(torch_device(device))
     if device.kind not in ("cpu", "cuda"):
         raise ModelLoad(f"Keras on {backend} has no devices of the kind '{device.kind}'")
     if backend == "tensorflow":

@@ -15,8 +15,8 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.storage.location import Address, is_inside
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path
 
@@ -54,7 +54,7 @@ def resolve_place(
     match a pattern of `without`.
     """
     if not is_local(source):
-        return str(_fetch(Address(source, storage), without))
+        return str(_fetch(Location(source, storage), without))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
         raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}")
@@ -72,7 +72,7 @@ def check(
     A source may be the id of a model of the Hub where there are files that such a model has.
     """
     if not is_local(source):
-        if not Address(source, storage).exists():
+        if not Location(source, storage).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there")
     elif is_path(source) or not hub_files:
         resolve_place(source)
@@ -105,7 +105,7 @@ def _told(model_id: str, problem: Exception | None) -> str:
     return f"the Hub says: {type(problem).__name__}: {first_line}"
 
 
-def _fetch(source: Address, without: Sequence[str] = ()) -> Path:
+def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
     files = [source.info()] if source.info().is_file else source.files(recursive=True)
     files = [info for info in files if not any(fnmatch(info.path, one) for one in without)]
     if not files:
@@ -126,7 +126,7 @@ def _path(info: object) -> str:
     return str(getattr(info, "path", ""))
 
 
-def _download(source: Address, paths: list[str], target: Path) -> None:
+def _download(source: Location, paths: list[str], target: Path) -> None:
     """Into a folder of its own first, so that a broken-off download is never taken for a model."""
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -139,11 +139,11 @@ def _download(source: Address, paths: list[str], target: Path) -> None:
             )
         file = partial / relative
         file.parent.mkdir(parents=True, exist_ok=True)
-        persistently(functools.partial(_copy, source, path, file))
+        with_retries(functools.partial(_copy, source, path, file))
     partial.rename(target)
 
 
-def _copy(source: Address, path: str, file: Path) -> None:
+def _copy(source: Location, path: str, file: Path) -> None:
     opened = source.filesystem.open_input_stream(path, compression=None)
     with opened as stream, file.open("wb") as out:
         shutil.copyfileobj(stream, out, 8 << 20)

@@ -10,7 +10,7 @@ import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.arrays import in_parts, numbers
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.pipeline.runtimes.oom import memory_errors
@@ -68,7 +68,7 @@ def _session(file: str, device: Device) -> Any:
 
 def _provider(device: Device) -> str:
     """What computes on the device. Raises ModelLoad when a device is there and would stay idle."""
-    kind = take(device).type if device.kind == "cuda" else device.kind
+    kind = torch_device(device).type if device.kind == "cuda" else device.kind
     provider = _PROVIDERS.get(kind, "provider")
     if provider not in onnxruntime.get_available_providers():
         raise ModelLoad(

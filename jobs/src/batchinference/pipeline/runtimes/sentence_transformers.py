@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.arrays import check_image
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import SentenceTransformersModel
@@ -25,7 +25,7 @@ class SentenceTransformersRuntime:
         self._kind: Literal["text", "image"] = "text" if "text" in model.inputs else "image"
         self._model = SentenceTransformer(
             resolve(model.source, model.revision, model.storage),
-            device=str(take(device)),
+            device=str(torch_device(device)),
             revision=model.revision,
             truncate_dim=model.truncate_dim,
             model_kwargs={"dtype": getattr(torch, model.dtype)} if model.dtype else None,

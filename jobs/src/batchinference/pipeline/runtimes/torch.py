@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_unflatten
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.runtimes.arrays import chosen, in_parts, numbers
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import TorchModel
@@ -20,7 +20,7 @@ from batchinference.spec.models import TorchModel
 
 class TorchRuntime:
     def __init__(self, model: TorchModel, device: Device) -> None:
-        self._device = take(device)
+        self._device = torch_device(device)
         self._output_name = model.output_name
         self._module = _load(model, self._device)
         self._floats = _float_type(self._module)

@@ -12,7 +12,7 @@ from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.arrays import check_image
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import cache_directory, resolve_place
 from batchinference.pipeline.runtimes.torch import load_state
@@ -29,7 +29,7 @@ _WITH_WEIGHTS = {
 class TorchvisionRuntime:
     def __init__(self, model: TorchvisionModel, device: Device) -> None:
         self._spec = model
-        self._device = take(device)
+        self._device = torch_device(device)
         weights = checks(model)
         self._labels = model.labels or list(weights.meta["categories"])
         self._transforms = weights.transforms()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 
 def is_embedding(kind: pa.DataType) -> bool:
@@ -23,7 +23,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in lists)
 
 
-def embedding_column(output: Address, schema: pa.Schema, column: str | None) -> str:
+def embedding_column(output: Location, schema: pa.Schema, column: str | None) -> str:
     """The column of embeddings that is meant: this one, or else the only one.
 
     Raises BadInput that names those that there are.

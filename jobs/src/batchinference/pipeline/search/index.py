@@ -22,8 +22,8 @@ from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.search.embeddings import embedding_column
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.checksummed_json import loaded
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 
 FORMATS = ("parquet", "json")
@@ -39,7 +39,7 @@ Piece = TypeVar("Piece")
 class Index:
     """The rows of an output, of which `column` holds the embeddings."""
 
-    output: Address
+    output: Location
     spec: BatchInferenceSpec
     dataset: pads.FileSystemDataset
     column: str
@@ -129,7 +129,7 @@ def _one_ahead(read: Callable[[Piece], pa.Table], pieces: Iterator[Piece]) -> It
             yield table
 
 
-def open_index(output: Address, column: str | None = None) -> Index:
+def open_index(output: Location, column: str | None = None) -> Index:
     """The output of a finished job, to be searched by `column`, or by its only column of
     embeddings.
 
@@ -145,7 +145,7 @@ def open_index(output: Address, column: str | None = None) -> Index:
     return Index(output, spec, dataset, embedding_column(output, dataset.schema, column))
 
 
-def _spec_of(output: Address) -> BatchInferenceSpec:
+def _spec_of(output: Location) -> BatchInferenceSpec:
     """The specification of the finished job whose output this is; where several have added to it,
     of the first."""
     if not output.exists():
@@ -159,14 +159,14 @@ def _spec_of(output: Address) -> BatchInferenceSpec:
         if not layout.success.exists():
             raise BadInput(f"'{output.uri}' is not finished: there is no '{layout.success.uri}'")
     try:
-        return BatchInferenceSpec.model_validate(loaded(layouts[0].spec.read()))
+        return BatchInferenceSpec.model_validate(load_json(layouts[0].spec.read()))
     except ValueError:  # pydantic's error is one as well
         raise BadInput(
             f"'{layouts[0].spec.uri}' is damaged, or was written by another version of the program"
         ) from None
 
 
-def _dataset(output: Address, file_format: str) -> pads.FileSystemDataset:
+def _dataset(output: Location, file_format: str) -> pads.FileSystemDataset:
     if file_format not in FORMATS:
         raise BadInput(
             f"'{output.uri}' is written as {file_format}: only {' and '.join(FORMATS)} can be "

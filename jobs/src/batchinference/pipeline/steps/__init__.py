@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps.base import Changed, Transform
+from batchinference.pipeline.steps.base import Transform, TransformResult
 from batchinference.pipeline.steps.columns import (
     AddLabel,
     DropColumns,
@@ -41,4 +41,4 @@ def load_step(step: Step, device: Device) -> Transform:
     return _LOADERS[step.kind](step.name, getattr(step, step.kind))
 
 
-__all__ = ["Changed", "Transform", "load_step"]
+__all__ = ["Transform", "TransformResult", "load_step"]

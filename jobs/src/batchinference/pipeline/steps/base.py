@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class Changed:
+class TransformResult:
     """What came of a batch whose rows did not each become exactly one.
 
     `parents` holds for each row of `table` the number of the batch's row that it came of, in
@@ -28,4 +28,4 @@ class Transform(Protocol):
     """A step over the user's columns. It gives a table where each row of the batch became one, in
     their order, and else tells which became which."""
 
-    def __call__(self, batch: pa.Table) -> pa.Table | Changed: ...
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult: ...

@@ -9,7 +9,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.base import TransformResult
 from batchinference.spec.steps import Explode
 
 
@@ -20,16 +20,16 @@ class ExplodeList:
         self._step = step
         self._column = explode.column
 
-    def __call__(self, batch: pa.Table) -> Changed:
+    def __call__(self, batch: pa.Table) -> TransformResult:
         require_columns(self._step, [self._column], batch)
         elements, parents = self._elements(batch.column(self._column))
         if len(parents) == 0:
-            return Changed(pa.table({}), parents)  # no rows, no types
+            return TransformResult(pa.table({}), parents)  # no rows, no types
         columns = {
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        return Changed(pa.table(columns), parents)
+        return TransformResult(pa.table(columns), parents)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """All elements, and for each the number of its row."""

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.base import TransformResult
 from batchinference.pipeline.steps.filter_expression import compute, to_arrow
 from batchinference.pipeline.steps.filter_types import NoSuchValue
 from batchinference.spec.expression import columns_of, parse_expression
@@ -24,10 +24,10 @@ class Filter:
         self._columns = sorted(columns_of(self._tree))
         self._known: dict[pa.Schema, pc.Expression] = {}
 
-    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         mask = self.mask(batch)
         stay = np.flatnonzero(mask.to_numpy())
-        return batch if len(stay) == batch.num_rows else Changed(batch.filter(mask), stay)
+        return batch if len(stay) == batch.num_rows else TransformResult(batch.filter(mask), stay)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
         """Which rows stay. Raises JobFailure when the expression does not fit the columns, and

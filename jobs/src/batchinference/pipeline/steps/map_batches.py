@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import Batch, to_batch
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.result_columns import MadeColumns, check_reserved, no_column
+from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
 
 
 class MapBatches:
@@ -21,9 +21,9 @@ class MapBatches:
         self._name = name
         self._function = function
         self._arguments = arguments
-        self._columns = MadeColumns(name)
+        self._columns = ResultColumns(name)
 
-    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         given = to_batch(batch)
         for array in given.values():
             # a change in place would be lost where the column counts as untouched
@@ -50,16 +50,18 @@ class MapBatches:
                 f"for a batch of {rows}: it must return one for each"
             )
 
-    def _changed(self, batch: pa.Table, given: Batch, result: dict[str, Any]) -> pa.Table | Changed:
+    def _changed(
+        self, batch: pa.Table, given: Batch, result: dict[str, Any]
+    ) -> pa.Table | TransformResult:
         untouched = {name for name, values in result.items() if values is given.get(name)}
         made, misfits = self._columns.of(
             {name: values for name, values in result.items() if name not in untouched}
         )
         fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
         if misfits and len(fit) == 0:
-            return Changed(pa.table({}), fit, misfits)  # no rows, no types
+            return TransformResult(pa.table({}), fit, misfits)  # no rows, no types
         rest = batch.take(fit) if misfits else batch
         table = pa.table(
             {name: rest.column(name) if name in untouched else made[name] for name in result}
         )
-        return Changed(table, fit, misfits) if misfits else table
+        return TransformResult(table, fit, misfits) if misfits else table

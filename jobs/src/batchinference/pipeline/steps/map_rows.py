@@ -16,8 +16,8 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import rows_of
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.result_columns import MadeColumns, check_reserved
+from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved
 
 Row = dict[str, Any]
 
@@ -29,9 +29,9 @@ class MapRows:
         self._name = name
         self._function = function
         self._arguments = arguments
-        self._columns = MadeColumns(name)
+        self._columns = ResultColumns(name)
 
-    def __call__(self, batch: pa.Table) -> Changed:
+    def __call__(self, batch: pa.Table) -> TransformResult:
         results: list[Row] = []
         parents: list[int] = []
         failed: dict[int, Exception] = {}
@@ -60,7 +60,7 @@ class MapRows:
 
     def _changed(
         self, results: list[Row], parents: list[int], failed: dict[int, Exception]
-    ) -> Changed:
+    ) -> TransformResult:
         names = dict.fromkeys(name for row in results for name in row)
         columns, misfits = self._columns.of(
             {name: [row.get(name) for row in results] for name in names}
@@ -73,7 +73,7 @@ class MapRows:
         if len(whole) < len(kept):
             table = table.filter(pa.array([parents[row] not in bad for row in kept]))
         numbers = np.array([parents[row] for row in whole], dtype=np.int64)
-        return Changed(table, numbers, failed | bad)
+        return TransformResult(table, numbers, failed | bad)
 
 
 class FlatMap(MapRows):

@@ -10,8 +10,8 @@ from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.result_columns import MadeColumns
+from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 
@@ -24,10 +24,10 @@ class ModelTransform:
             raise ValueError(f"step '{step.name}' has no model")
         self._step = step.name
         self._model = step.model
-        self._made = MadeColumns(step.name)
+        self._made = ResultColumns(step.name)
         self._runtime = _load(step.name, step.model, device)
 
-    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._step, list(self._model.inputs.values()), batch)
         columns = to_batch(batch.select(sorted(set(self._model.inputs.values()))))
         inputs = {name: columns[column] for name, column in self._model.inputs.items()}

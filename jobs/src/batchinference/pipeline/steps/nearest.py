@@ -15,8 +15,8 @@ from batchinference.pipeline.search.embeddings import is_embedding, is_for_machi
 from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import matrix_of, search
 from batchinference.pipeline.search.topk import NOBODY, is_usable, lengths_of
-from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.nearest import SIMILARITY, Nearest
 
 
@@ -27,14 +27,14 @@ class NearestRows:
         self._step = step
         self._nearest = nearest
         try:
-            output = Address(nearest.path, nearest.storage)
+            output = Location(nearest.path, nearest.storage)
             self._index = open_index(output, nearest.index_column)
             self._columns = _columns_of(self._index, nearest)
             self._width = _width_of(self._index)
         except BadInput as failure:
             raise BadInput(f"step '{step}': {failure.message}") from None
 
-    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         column = self._nearest.column
         require_columns(self._step, [column], batch)
         embeddings = tensors_to_lists(batch.select([column])).column(0)
@@ -50,7 +50,7 @@ class NearestRows:
         if failed:
             batch, embeddings = batch.take(well), embeddings.take(well)
         table = with_column(batch, self._nearest.output, self._matches(embeddings))
-        return Changed(table, well, failed) if failed else table
+        return TransformResult(table, well, failed) if failed else table
 
     def _mismatch(self, width: int) -> Exception:
         return ValueError(

@@ -11,8 +11,8 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.base import Changed
-from batchinference.pipeline.steps.result_columns import MadeColumns
+from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.python_step import PredictBatch
 
 
@@ -30,9 +30,9 @@ class PredictBatchTransform:
         self._columns = columns
         self._method = method
         self._arguments = arguments
-        self._made = MadeColumns(name)
+        self._made = ResultColumns(name)
 
-    def __call__(self, batch: pa.Table) -> pa.Table | Changed:
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
         results = _plain(self._method([_legacy(value) for value in values], **self._arguments))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, joined_type, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.base import Changed
+from batchinference.pipeline.steps.base import TransformResult
 from batchinference.plan.columns import OWN_PREFIX
 
 Misfits = dict[int, Exception]
@@ -37,7 +37,7 @@ class _Column:
         return self.values.filter(pa.array(there, pa.bool_()))
 
 
-class MadeColumns:
+class ResultColumns:
     """Makes the columns of one batch after the other.
 
     The type of a column is that of its first batch, and there the one that most rows have. It
@@ -63,7 +63,7 @@ class MadeColumns:
 
     def added(
         self, batch: pa.Table, name: str, values: Any, failed: Mapping[int, Exception]
-    ) -> pa.Table | Changed:
+    ) -> pa.Table | TransformResult:
         """The batch with a column more. `values` are those of the rows that have not failed."""
         well = [row for row in range(batch.num_rows) if row not in failed]
         columns, misfits = self.of({name: values})
@@ -72,8 +72,8 @@ class MadeColumns:
         fit = np.array([row for at, row in enumerate(well) if at not in misfits], dtype=np.int64)
         errors = {**failed, **{well[at]: error for at, error in misfits.items()}}
         if len(fit) == 0:
-            return Changed(pa.table({}), fit, errors)  # no rows, no types
-        return Changed(with_column(batch.take(fit), name, columns[name]), fit, errors)
+            return TransformResult(pa.table({}), fit, errors)  # no rows, no types
+        return TransformResult(with_column(batch.take(fit), name, columns[name]), fit, errors)
 
     def _column(self, name: str, values: Any) -> _Column:
         try:

@@ -21,7 +21,7 @@ from batchinference.pipeline.storage.http_deadline import (
     TimedHttps,
     pools_of,
 )
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -61,19 +61,19 @@ class Allowed:
             for prefix in map(parse_url, self._prefixes)
         )
 
-    def check_stored(self, address: Address, manifest: Address) -> None:
+    def check_stored(self, address: Location, manifest: Location) -> None:
         """Raise Forbidden for an address in storage outside of the manifest's bucket or directory
         and of all prefixes."""
         real = _real(address)
         if any(_is_below(real, folder) for folder in _own_folders(address, manifest)):
             return
-        places = (Address(prefix, address.storage) for prefix in self._prefixes)
+        places = (Location(prefix, address.storage) for prefix in self._prefixes)
         same = (place for place in places if place.scheme == address.scheme)
         if not any(_is_below(real, _real(place)) for place in same):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
 
 
-def _own_folders(address: Address, manifest: Address) -> Iterator[str]:
+def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
     """Yield the manifest's own bucket, or its directory with and without symbolic links. None if
     the address is in another store."""
     if address.local and manifest.local:
@@ -83,7 +83,7 @@ def _own_folders(address: Address, manifest: Address) -> Iterator[str]:
         yield manifest.path.split("/", 1)[0]
 
 
-def _real(place: Address) -> str:
+def _real(place: Location) -> str:
     return os.path.realpath(place.path) if place.local else place.path
 
 

@@ -7,12 +7,12 @@ import zlib
 from typing import Any
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 SEAL = "crc32"
 
 
-def loaded(content: bytes) -> Any:
+def load_json(content: bytes) -> Any:
     """What is stored. Raises ValueError for what is no JSON, or no such that anybody has stored."""
     try:
         return json.loads(content)
@@ -20,20 +20,20 @@ def loaded(content: bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def sealed(state: dict[str, Any]) -> bytes:
+def dump_checksummed(state: dict[str, Any]) -> bytes:
     """The bytes to store."""
     return json.dumps({**state, SEAL: _checksum(state)}).encode()
 
 
-def unsealed(stored: dict[str, Any]) -> dict[str, Any]:
+def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
     """The state without its checksum."""
     return {name: value for name, value in stored.items() if name != SEAL}
 
 
-def check_seal(stored: dict[str, Any]) -> None:
+def verify_checksum(stored: dict[str, Any]) -> None:
     """Raise ValueError unless what was read is what was stored."""
     try:
-        there = _checksum(unsealed(stored))
+        there = _checksum(load_checksummed(stored))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if stored.get(SEAL) != there:
@@ -44,7 +44,7 @@ def _checksum(state: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(state).encode())
 
 
-def damaged(place: Address) -> BadOutput:
+def damaged_state(place: Location) -> BadOutput:
     return BadOutput(
         f"'{place.uri}' is gone, damaged or another output's, so what is done cannot be told: put "
         f"it back, or {START_OVER}"

@@ -38,7 +38,7 @@ from batchinference.pipeline.storage.http_retry import (
     is_transient_status,
     policy,
 )
-from batchinference.pipeline.storage.location import Address, is_trouble
+from batchinference.pipeline.storage.location import Location, is_storage_error
 from batchinference.spec.uris import SCHEMES, scheme_of
 
 THREADS = 16
@@ -90,7 +90,7 @@ class Fetcher:
     def _public(self) -> requests.Session:
         return _session(PublicAdapter)
 
-    def fetch(self, uri: str, beside: Address) -> bytes:
+    def fetch(self, uri: str, beside: Location) -> bytes:
         """The bytes behind an address. A relative path starts where the file `beside` lies.
 
         Raises Gone, Forbidden, or Away when trying again did not help.
@@ -178,7 +178,7 @@ class Fetcher:
             limit = f"{self._limit} ({self._max_bytes})"
             raise Gone(f"{shown(uri)} has more bytes than {limit}")
 
-    def _from_storage(self, uri: str, beside: Address) -> bytes:
+    def _from_storage(self, uri: str, beside: Location) -> bytes:
         """Storage tries again itself."""
         if scheme_of(uri) not in SCHEMES:
             raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
@@ -189,7 +189,7 @@ class Fetcher:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise Gone(f"{address.uri} does not exist") from None
         except OSError as error:
-            kind = Away if is_trouble(error) else Gone
+            kind = Away if is_storage_error(error) else Gone
             raise kind(f"{address.uri} cannot be read: {error}") from error
         self._check_size(address.uri, len(content))
         return content
@@ -216,9 +216,9 @@ def _session(adapter: type[TimedAdapter]) -> requests.Session:
     return session
 
 
-def _address(uri: str, beside: Address) -> Address:
+def _address(uri: str, beside: Location) -> Location:
     if "://" in uri or uri.startswith("/"):
-        return Address(uri, beside.storage)
+        return Location(uri, beside.storage)
     return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
 
 

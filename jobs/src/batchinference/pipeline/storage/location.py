@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.error_attribution import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.object_stores import object_store
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path, scheme_of
 
@@ -34,7 +34,7 @@ _STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
 
 
 @dataclass(frozen=True)
-class Address:
+class Location:
     """A place in a storage system: `uri` as the user wrote it, `storage` how an object store is
     reached. Picklable and cheap."""
 
@@ -62,32 +62,32 @@ class Address:
             return os.path.abspath(local_path(self.uri))
         return self.uri.split("://", 1)[1].rstrip("/")
 
-    def in_store_of(self, other: Address) -> bool:
+    def in_store_of(self, other: Location) -> bool:
         """Whether both lie in the same store, so that their paths can be compared."""
         same_service = self.local or self.storage.endpoint == other.storage.endpoint
         return self.scheme == other.scheme and same_service
 
-    def __truediv__(self, name: str) -> Address:
-        return Address(f"{self.uri.rstrip('/')}/{name}", self.storage)
+    def __truediv__(self, name: str) -> Location:
+        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage)
 
-    def at(self, path: str) -> Address:
+    def at(self, path: str) -> Location:
         """The address of another path of the same file system."""
-        return Address(path if self.local else f"{self.scheme}://{path}", self.storage)
+        return Location(path if self.local else f"{self.scheme}://{path}", self.storage)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # without the file system, which stays in its process
         settings = (self.storage,) if self.storage != FROM_ENVIRONMENT else ()
-        return Address, (self.uri, *settings)
+        return Location, (self.uri, *settings)
 
     def info(self) -> pafs.FileInfo:
-        return persistently(lambda: self.filesystem.get_file_info(self.path))
+        return with_retries(lambda: self.filesystem.get_file_info(self.path))
 
     def exists(self) -> bool:
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self, limit: int | None = None) -> bytes:
         """The file as it is, or its first `limit` bytes: one that is compressed stays so."""
-        return persistently(lambda: self._read(limit))
+        return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:
         # a file's size is known, so that this is one request where a stream makes many
@@ -99,7 +99,7 @@ class Address:
         if self.local:
             _write_local(Path(self.path), content)
         else:
-            persistently(lambda: self._put(content))
+            with_retries(lambda: self._put(content))
 
     def _put(self, content: bytes | memoryview) -> None:
         with self.filesystem.open_output_stream(self.path, compression=None) as stream:
@@ -108,7 +108,7 @@ class Address:
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """The files below this directory; none when it does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
-        found = persistently(lambda: self.filesystem.get_file_info(selector))
+        found = with_retries(lambda: self.filesystem.get_file_info(selector))
         return [info for info in found if info.type == pafs.FileType.File]
 
     def data_files(self) -> list[pafs.FileInfo]:
@@ -116,7 +116,7 @@ class Address:
         its partitions (`class=cat`), but not behind symbolic links."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = []
-        for info in persistently(lambda: self.filesystem.get_file_info(selector)):
+        for info in with_retries(lambda: self.filesystem.get_file_info(selector)):
             if info.type == pafs.FileType.File:
                 found.append(info)
             elif "=" in base_name(info.path):
@@ -125,7 +125,7 @@ class Address:
         linked = {folder for folder in folders if self._is_linked(folder)}
         return [info for info in found if os.path.dirname(info.path) not in linked]
 
-    def inside(self, name: str) -> Address:
+    def inside(self, name: str) -> Location:
         """Return the address of a file in this directory or in those of its partitions.
 
         Raises BadOutput if one of these is a symbolic link: whoever else can write here could have
@@ -147,7 +147,7 @@ class Address:
         steps = accumulate(parts, os.path.join, initial=self.path)
         return any(map(os.path.islink, islice(steps, 1, None)))
 
-    def visible_files(self, but: Address | None = None) -> list[pafs.FileInfo]:
+    def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
         """The files that readers of data sets take for rows, however deep they lie: no part of
         their path below this directory begins with an underscore or a dot, unless that names a
         partition (`_class=cat`). Of a directory `but` within this one there are none."""
@@ -161,13 +161,13 @@ class Address:
             return seen
         return [info for info in seen if not but.holds(self.at(info.path))]
 
-    def directories(self) -> list[Address]:
+    def directories(self) -> list[Location]:
         """The directories in this one; none when it does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
-        found = persistently(lambda: self.filesystem.get_file_info(selector))
+        found = with_retries(lambda: self.filesystem.get_file_info(selector))
         return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
 
-    def holds(self, other: Address) -> bool:
+    def holds(self, other: Location) -> bool:
         """Whether the other lies below this directory."""
         inside = other.path.startswith(self.path.rstrip("/") + "/")
         return inside and other.in_store_of(self)
@@ -179,7 +179,7 @@ class Address:
     def delete(self) -> None:
         """Delete this file; one that is gone already is no error."""
         try:
-            persistently(lambda: self.filesystem.delete_file(self.path))
+            with_retries(lambda: self.filesystem.delete_file(self.path))
         except FileNotFoundError:
             pass
 
@@ -191,9 +191,9 @@ class Address:
         delete_all(self.at(info.path) for info in self.files(recursive=True))
 
 
-def delete_all(files: Iterable[Address]) -> None:
+def delete_all(files: Iterable[Location]) -> None:
     with ThreadPoolExecutor(DELETE_THREADS) as pool:
-        list(pool.map(Address.delete, files))
+        list(pool.map(Location.delete, files))
 
 
 def _write_local(path: Path, content: bytes | memoryview) -> None:
@@ -251,7 +251,7 @@ def remnant_of(name: str) -> str | None:
     return found.group(1) if found else None
 
 
-def is_trouble(error: BaseException) -> TypeGuard[OSError]:
+def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
     """Whether an error speaks of storage, and not of the bytes that came from there: Arrow's
     decoders raise OSError as well, without a number."""
     if not isinstance(error, OSError):
@@ -261,5 +261,5 @@ def is_trouble(error: BaseException) -> TypeGuard[OSError]:
 
 def raise_trouble(error: Exception) -> None:
     """Raise an error that speaks of storage, and not of the file."""
-    if is_trouble(error):
+    if is_storage_error(error):
         raise error

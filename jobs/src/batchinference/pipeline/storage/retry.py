@@ -20,14 +20,14 @@ FIRST_WAIT = 1.0
 """Seconds before the second attempt, more or less; each further wait is twice as long."""
 
 
-class Patience:
+class RetryBudget:
     """How often one piece of work may meet trouble that passes."""
 
     def __init__(self, attempts: int = ATTEMPTS) -> None:
         self._left = attempts - 1
         self._wait = FIRST_WAIT
 
-    def bear(self, error: OSError) -> None:
+    def wait_or_raise(self, error: OSError) -> None:
         """Wait a moment. Raises the error when it does not pass, or has come too often."""
         if self._left <= 0 or not is_transient(error):
             raise error
@@ -36,11 +36,11 @@ class Patience:
         self._wait *= 2
 
 
-def persistently(call: Callable[[], Result]) -> Result:
+def with_retries(call: Callable[[], Result]) -> Result:
     """The result of a call that may be made again."""
-    patience = Patience()
+    patience = RetryBudget()
     while True:
         try:
             return call()
         except OSError as error:
-            patience.bear(error)
+            patience.wait_or_raise(error)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import (
     azure_account,
     azure_key,
@@ -19,7 +19,7 @@ from batchinference.spec.storage import Storage
 _Options: TypeAlias = dict[str, str | None]
 
 
-def storage_options(address: Address) -> dict[str, str]:
+def storage_options(address: Location) -> dict[str, str]:
     """What Lance and Delta are told of the store of an address. Keys they find themselves, in the
     environment variables that Amazon's, Google's and Microsoft's tools use, but for the one that
     is known to the tools alone. Raises OSError when the settings do not suffice."""
@@ -80,6 +80,6 @@ def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def location(address: Address) -> str:
+def location(address: Location) -> str:
     """The address as the formats' libraries take it."""
     return address.path if address.local else address.uri.rstrip("/")

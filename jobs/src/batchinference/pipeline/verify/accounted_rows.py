@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest_entry import Piece, Range
-from batchinference.pipeline.commit.row_set import Held
-from batchinference.pipeline.row_ids import Gaps
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range
+from batchinference.pipeline.commit.row_set import RowSet
+from batchinference.pipeline.row_ids import MissingRows
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class AccountedRows:
     """`held` are the rows that pieces hold; `twice` those that they hold a further time."""
 
-    held: Held
+    held: RowSet
     twice: list[Range]
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece]) -> Holdings:
+    def of(cls, pieces: Sequence[ManifestEntry]) -> AccountedRows:
         parted, shares = _parted(pieces)
-        whole, over = parted[shares >= row_ids.WHOLE], parted[shares > row_ids.WHOLE]
+        whole, over = parted[shares >= row_ids.FULL_SHARE], parted[shares > row_ids.FULL_SHARE]
         starts, stops = _ranges(pieces)
         held, twice = _merged(np.concatenate([starts, whole]), np.concatenate([stops, whole + 1]))
-        part = [row for row in parted[shares < row_ids.WHOLE].tolist() if held.has(row)]
+        part = [row for row in parted[shares < row_ids.FULL_SHARE].tolist() if held.has(row)]
         over = np.concatenate([over, np.array(part, dtype=np.int64)])
         return cls(held, sorted(twice + _named(over, over + 1)))
 
@@ -65,7 +65,7 @@ class Holdings:
         """Rows that are held, each counted once."""
         return self.held.rows
 
-    def gaps(self, sizes: Sizes) -> Gaps:
+    def gaps(self, sizes: Sizes) -> MissingRows:
         """Rows of the input that are not held."""
         return self.held.gaps(sizes.files, sizes.ends, sizes.rows_each)
 
@@ -79,7 +79,7 @@ class Holdings:
         return _named(starts[over], self.held.stops[over])
 
 
-def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[Held, list[Range]]:
+def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[RowSet, list[Range]]:
     """Ranges of ids in any order as what they hold together, and what they hold a further time."""
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
@@ -88,10 +88,10 @@ def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[Held, list[Range]]:
     again, first = starts < before, np.flatnonzero(starts > before)
     last = np.append(first[1:], len(starts))[: len(first)] - 1
     twice = _named(starts[again], np.minimum(stops, before)[again])
-    return Held(starts[first], reach[last]), twice
+    return RowSet(starts[first], reach[last]), twice
 
 
-def _parted(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray]:
+def _parted(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     """Ids of rows in parts, and how much of each is there."""
     sums: Counter[int] = Counter()
     for piece in pieces:
@@ -100,7 +100,7 @@ def _parted(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
 
 
-def _ranges(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray]:
+def _ranges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     """Ranges of whole rows: first ids, and ids after the last."""
     flat = np.array([each for piece in pieces for each in piece.ranges], dtype=np.int64)
     flat = flat.reshape(-1, 3)

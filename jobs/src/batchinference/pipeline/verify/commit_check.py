@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from batchinference.pipeline.commit.layout import part_prefix
-from batchinference.pipeline.commit.manifest_entry import Piece
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.storage.location import base_name, raise_trouble
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.error_rows import wrong_errors
 from batchinference.pipeline.verify.file_check import Checked, StoredFiles
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
@@ -35,7 +35,7 @@ class Commits:
         data = None if layout.is_table else StoredFiles.of_rows(layout, write, quick=quick)
         return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
 
-    def check(self, pieces: Sequence[Piece]) -> Iterator[Found]:
+    def check(self, pieces: Sequence[ManifestEntry]) -> Iterator[Found]:
         """All that is wrong with these pieces and their files."""
         with ThreadPoolExecutor(THREADS) as pool:
             if self.data is not None:
@@ -46,16 +46,16 @@ class Commits:
                 yield from found
                 yield from self._of_rows(piece)
 
-    def orphans(self, pieces: Sequence[Piece]) -> Iterator[Found]:
+    def orphans(self, pieces: Sequence[ManifestEntry]) -> Iterator[Found]:
         """Files of the same work that none of these pieces names."""
         named = {file.name for piece in pieces for file in piece.files}
-        prefix = part_prefix(self.work.owner.key)
+        prefix = part_prefix(self.work.lease.key)
         for stored in filter(None, (self.data, self.errors)):
             for name in sorted(stored.sizes.keys() - named):
                 if base_name(name).startswith(prefix):
                     yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
 
-    def _of_data(self, piece: Piece, checked: list[Checked]) -> Iterator[Found]:
+    def _of_data(self, piece: ManifestEntry, checked: list[Checked]) -> Iterator[Found]:
         found = [file.found for file in checked if file.found]
         yield from found
         counts = [file.rows for file in checked if file.rows is not None]
@@ -65,7 +65,7 @@ class Commits:
         elif not found and len(counts) == len(checked) and sum(counts) != piece.counts.written:
             yield self._miscounted(piece, f"{sum(counts)} rows", piece.counts.written)
 
-    def _of_errors(self, piece: Piece) -> list[Found]:
+    def _of_errors(self, piece: ManifestEntry) -> list[Found]:
         failed = piece.counts.failed
         if piece.errors is None:
             return [self._miscounted(piece, "no bad rows", failed)] if failed else []
@@ -76,13 +76,13 @@ class Commits:
         if checked.rows != failed:
             found.append(self._miscounted(piece, f"{checked.rows} bad rows", failed))
         try:
-            wrong = persistently(lambda: wrong_errors(piece, file))
+            wrong = with_retries(lambda: wrong_errors(piece, file))
         except DAMAGE as error:
             raise_trouble(error)
             return [(Kind.DAMAGED, Spot(file.uri, detail="it is no list of bad rows"), 1)]
         return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
 
-    def _of_rows(self, piece: Piece) -> Iterator[Found]:
+    def _of_rows(self, piece: ManifestEntry) -> Iterator[Found]:
         """Whether the counts of a piece fit the rows that it names."""
         counts = piece.counts
         named = sum(after - first for _, first, after in piece.ranges)
@@ -91,11 +91,11 @@ class Commits:
         elif named > counts.written + counts.failed + counts.skipped:
             yield self._miscounted(piece, "fewer rows than were read", counts.read)
 
-    def _miscounted(self, piece: Piece, there: str, committed: int) -> Found:
+    def _miscounted(self, piece: ManifestEntry, there: str, committed: int) -> Found:
         detail = f"{there}, and {committed} were committed"
         return Kind.MISCOUNTED, Spot(self._name(piece), detail=detail), 1
 
-    def _name(self, piece: Piece) -> str:
+    def _name(self, piece: ManifestEntry) -> str:
         """A file by which a piece is known: its first."""
         if piece.data and self.data is not None:
             return (self.data.place / piece.data[0].name).uri

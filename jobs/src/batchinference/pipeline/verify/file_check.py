@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import WrittenFile
-from batchinference.pipeline.storage.location import Address, raise_trouble
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.commit.manifest_entry import DataFile
+from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.row_counts import (
     CHUNK_BYTES,
@@ -40,7 +40,7 @@ class StoredFiles:
     """The files of a directory, by name and size, and how rows are counted in them. With `quick`
     no file is read as a whole."""
 
-    place: Address
+    place: Location
     sizes: dict[str, int]
     told: Told | None
     counted: Streamed | None
@@ -56,7 +56,7 @@ class StoredFiles:
         sizes = _sizes(layout.errors, layout.errors.visible_files(but=layout.output))
         return cls(layout.errors, sizes, footer_rows, None, quick)
 
-    def check(self, file: WrittenFile) -> Checked:
+    def check(self, file: DataFile) -> Checked:
         """Raises OSError when storage is away."""
         address, there = self.place / file.name, self.sizes.get(file.name)
         if there is None:
@@ -64,14 +64,14 @@ class StoredFiles:
         if there != file.bytes:
             return _damaged(address, f"{there} bytes, and {file.bytes} were committed")
         try:
-            return persistently(lambda: self._read(address, file.crc32))
+            return with_retries(lambda: self._read(address, file.crc32))
         except FileNotFoundError:
             return _gone(address)
         except DAMAGE as error:
             raise_trouble(error)
             return _damaged(address, f"its rows cannot be counted: {type(error).__name__}")
 
-    def _read(self, address: Address, crc32: int) -> Checked:
+    def _read(self, address: Location, crc32: int) -> Checked:
         rows = None
         if not self.quick:
             found, rows = _summed(address, self.counted)
@@ -80,7 +80,7 @@ class StoredFiles:
         return Checked(self.told(address) if self.told else rows)
 
 
-def _sizes(place: Address, files: list[pafs.FileInfo]) -> dict[str, int]:
+def _sizes(place: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
     return {place.below(info.path): info.size for info in files}
 
 
@@ -101,7 +101,7 @@ class Summed(io.RawIOBase):
         return size
 
 
-def _summed(file: Address, counted: Streamed | None) -> tuple[int, int | None]:
+def _summed(file: Location, counted: Streamed | None) -> tuple[int, int | None]:
     """The checksum of a file, and its rows where they are counted: none in a damaged one."""
     with file.filesystem.open_input_file(file.path) as opened:
         summed = Summed(opened)
@@ -117,9 +117,9 @@ def _summed(file: Address, counted: Streamed | None) -> tuple[int, int | None]:
         return summed.crc32, rows
 
 
-def _gone(file: Address) -> Checked:
+def _gone(file: Location) -> Checked:
     return Checked(found=(Kind.GONE, Spot(file.uri), 1))
 
 
-def _damaged(file: Address, detail: str) -> Checked:
+def _damaged(file: Location, detail: str) -> Checked:
     return Checked(found=(Kind.DAMAGED, Spot(file.uri, detail=detail), 1))

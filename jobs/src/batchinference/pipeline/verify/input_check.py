@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.listing import FrozenInput, InputFile, freeze_input
+from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import SAMPLED_FILES, sample
 from batchinference.pipeline.input.readers import reader_for
@@ -19,9 +19,9 @@ from batchinference.pipeline.input.readers.chunks import size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import stored_input
+from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.retry import persistently
+from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.accounted_rows import Sizes
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work
@@ -51,7 +51,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     Raises BadOutput when it cannot be told what the input was, and BadInput or JobFailure when it
     cannot be read."""
     place = work.layout.input
-    frozen = stored_input(place, end.input, work.storage_of_input)
+    frozen = read_snapshot_with_digest(place, end.input, work.storage_of_input)
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
@@ -67,7 +67,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     return InputRows(names, sizes, len(counted), list(found.values()))
 
 
-def _differences(frozen: FrozenInput, read: ReadFiles, reader: Reader) -> dict[int, Found]:
+def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Found]:
     """The files that are not as they were, by their numbers."""
     there = _versions(_listed(frozen, read, reader))
     found: dict[int, Found] = {}
@@ -80,20 +80,20 @@ def _differences(frozen: FrozenInput, read: ReadFiles, reader: Reader) -> dict[i
     return found
 
 
-def _listed(frozen: FrozenInput, read: ReadFiles, reader: Reader) -> FrozenInput | None:
+def _listed(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> InputSnapshot | None:
     """What there is of the input by now. None when nothing is."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     extensions = options.file_extensions or list(reader.extensions)
     storage = frozen.root.storage
     try:
-        return freeze_input(read.paths, extensions, storage, ignore_missing=True)
+        return snapshot_input(read.paths, extensions, storage, ignore_missing=True)
     except BadInput:
         if frozen.address(frozen.files()[0]).exists():
             raise
         return None
 
 
-def _versions(frozen: FrozenInput | None) -> dict[str, tuple[int, int | None]]:
+def _versions(frozen: InputSnapshot | None) -> dict[str, tuple[int, int | None]]:
     """Size and time of change of each file."""
     if frozen is None:
         return {}
@@ -102,7 +102,7 @@ def _versions(frozen: FrozenInput | None) -> dict[str, tuple[int, int | None]]:
 
 
 def _counted(
-    frozen: FrozenInput,
+    frozen: InputSnapshot,
     read: ReadFiles,
     reader: Reader,
     files: list[InputFile],
@@ -117,7 +117,7 @@ def _counted(
         return
     options: FileOptions = read.options  # type: ignore[attr-defined]
     samples = [frozen.address(file) for file in sample(files, SAMPLED_FILES)]
-    persistently(lambda: reader.prepare(samples))
+    with_retries(lambda: reader.prepare(samples))
     rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
     with ThreadPoolExecutor(THREADS) as pool:
         counts = pool.map(lambda file: _rows_of(file, rows, ends.get(file.number)), files)
@@ -127,7 +127,7 @@ def _counted(
 def _rows_of(file: InputFile, rows: FileRows, found: int | None) -> int:
     if rows.reader.rows_exact:
         address = rows.root.at(file.path)
-        there = persistently(lambda: rows.reader.rows_in(address, file.size)) or 0
+        there = with_retries(lambda: rows.reader.rows_in(address, file.size)) or 0
         told = there if file.rows is None else min(there, file.rows)
         if told == found or found is None:
             return told

@@ -11,13 +11,13 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
-from batchinference.pipeline.verify.accounted_rows import Holdings
+from batchinference.pipeline.verify.accounted_rows import AccountedRows
 from batchinference.pipeline.verify.commit_check import Commits
 from batchinference.pipeline.verify.findings import Findings, Found, Kind, Spot
 from batchinference.pipeline.verify.input_check import InputRows
 from batchinference.pipeline.verify.jobs import Work
 from batchinference.pipeline.verify.report_check import of_report
-from batchinference.pipeline.verify.verification_report import Committed, Input, WorkProof
+from batchinference.pipeline.verify.verification_report import Committed, Input, JobReport
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
 
@@ -31,7 +31,7 @@ class Proving:
     input: InputRows
     quick: bool
 
-    def proof(self) -> WorkProof:
+    def proof(self) -> JobReport:
         """Read the output."""
         findings, finished = Findings(), self.work.finished
         findings.add(self.input.found)
@@ -43,7 +43,7 @@ class Proving:
         findings.add(commits.check(self.end.pieces))
         if finished:
             findings.add(commits.orphans(self.end.pieces))
-        return WorkProof(
+        return JobReport(
             state=self.work.layout.state.uri,
             finished=finished,
             rows=self.input.sizes.total,
@@ -58,8 +58,8 @@ class Proving:
         )
 
     @cached_property
-    def _holdings(self) -> Holdings:
-        return Holdings.of(self.end.pieces)
+    def _holdings(self) -> AccountedRows:
+        return AccountedRows.of(self.end.pieces)
 
     @cached_property
     def _committed(self) -> Committed:
@@ -107,10 +107,10 @@ class Proving:
         return isinstance(self.work.spec.write, WriteIceberg | WriteSql) and not self.work.trusted
 
     def _of_commits(self, table: Table) -> Iterator[Found]:
-        owner, place = self.work.owner, self.work.layout.output.uri
-        if not table.commits(owner.mark):
+        lease, place = self.work.lease, self.work.layout.output.uri
+        if not table.commits(lease.mark):
             yield Kind.NO_COMMIT, Spot(place), 1
-        elif (made := table.commits(owner.series_mark)) > 1:
+        elif (made := table.commits(lease.series_mark)) > 1:
             detail = f"attempts that were held up have put them there, {made} in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows

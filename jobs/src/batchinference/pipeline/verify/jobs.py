@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
-from batchinference.pipeline.commit.lease import Owner, owner_of
+from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import Standing
+from batchinference.pipeline.commit.state import OutputState
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.storage.checksummed_json import damaged, loaded
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.checksummed_json import damaged_state, load_json
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -24,7 +24,7 @@ class Work:
     """The work of a job, as its output tells of it."""
 
     layout: Layout
-    owner: Owner
+    lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
     """Whether the endpoints that the output names may receive the user's credentials."""
@@ -67,13 +67,13 @@ class Work:
     def committed(self) -> Snapshot:
         """What counts of the output. Raises BadOutput when that cannot be told."""
         if self.finished:
-            return Snapshot.read(self.layout.end, self.owner.key)
+            return Snapshot.read(self.layout.end, self.lease.key)
         resumes = not self.layout.is_table  # the rows of a table count all together, at the end
-        before = Standing(self.spec.write, self.layout, self.owner, resumes).before()
-        return before or Snapshot(self.owner.key, "")
+        before = OutputState(self.spec.write, self.layout, self.lease, resumes).load_committed()
+        return before or Snapshot(self.lease.key, "")
 
 
-def places_at(output: Address) -> list[Layout]:
+def places_at(output: Location) -> list[Layout]:
     """Where the state of the jobs lies that have written to an output.
 
     Raises BadInput when there is none."""
@@ -91,7 +91,7 @@ def places_at(output: Address) -> list[Layout]:
     return found
 
 
-def _places(output: Address) -> Iterator[Layout]:
+def _places(output: Location) -> Iterator[Layout]:
     state = output / STATE_DIRECTORY
     whole = Layout("", output, state, state / "errors")
     for layout in (whole, *sorted(whole.appended(), key=lambda one: one.state.path)):
@@ -99,7 +99,7 @@ def _places(output: Address) -> Iterator[Layout]:
             yield layout
 
 
-def trusted_places(output: Address) -> Iterator[str]:
+def trusted_places(output: Location) -> Iterator[str]:
     """Yield the places that only an output names, those of all jobs that have written to it.
 
     Raises BadInput when there is none. State that is damaged names none."""
@@ -116,19 +116,19 @@ def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
     """The work whose state lies there; None when it has only claimed its place as yet.
 
     Raises BadOutput when that cannot be told."""
-    owner = owner_of(layout)
-    if owner is None or not owner.begun:
+    lease = read_lease(layout)
+    if lease is None or not lease.begun:
         return None
     spec = _spec_of(layout)
     # the hash is not made anew: what was secret of the work is not in what is kept of it
-    layout = replace(layout, key=owner.key, is_table=isinstance(spec.write, WriteTable))
+    layout = replace(layout, key=lease.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
-        layout = replace(layout, errors=Address(spec.errors.path, layout.output.storage))
-    return Work(layout, owner, spec, trusted)
+        layout = replace(layout, errors=Location(spec.errors.path, layout.output.storage))
+    return Work(layout, lease, spec, trusted)
 
 
 def _spec_of(layout: Layout) -> BatchInferenceSpec:
     try:
-        return BatchInferenceSpec.model_validate(loaded(layout.spec.read()))
+        return BatchInferenceSpec.model_validate(load_json(layout.spec.read()))
     except (ValueError, FileNotFoundError):  # pydantic's error is one of the first kind
-        raise damaged(layout.spec) from None
+        raise damaged_state(layout.spec) from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from batchinference.pipeline.commit.manifest_entry import Counts
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.spec.report import JobState, Report
 
 
-def of_report(place: Address, made: Counts, rows: int | None) -> Iterator[Found]:
+def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Found]:
     """Where it differs from what was made of so many rows; None where these are not known."""
     try:
         report = Report.parse(place.read())

@@ -18,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.input.readers.numpy import NumpyReader
 from batchinference.pipeline.input.readers.tar import samples_of
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import NumpyOptions
 from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteNumpy, WriteParquet
 from batchinference.spec.write import WriteWebdataset as WriteShards
@@ -27,7 +27,7 @@ CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
 DAMAGE = (pa.ArrowInvalid, tarfile.TarError, zlib.error, EOFError, ValueError, OSError)
 """What counting raises for a damaged file, and OSError for storage that is away too."""
-Told: TypeAlias = Callable[[Address], int]
+Told: TypeAlias = Callable[[Location], int]
 Streamed: TypeAlias = Callable[[BinaryIO], int]
 
 
@@ -54,13 +54,13 @@ def counted_by(write: Write) -> Streamed | None:
     return None
 
 
-def footer_rows(file: Address) -> int:
+def footer_rows(file: Location) -> int:
     """The rows of a parquet file."""
     with file.filesystem.open_input_file(file.path) as source:
         return int(parquet_metadata(source).num_rows)
 
 
-def _header_rows(file: Address) -> int:
+def _header_rows(file: Location) -> int:
     return NumpyReader(NumpyOptions()).rows_in(file, 0)
 
 

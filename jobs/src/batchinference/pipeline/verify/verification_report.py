@@ -9,9 +9,9 @@ from typing import Any
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import (
-    Counts,
-    Piece,
-    WrittenFile,
+    DataFile,
+    ManifestEntry,
+    RowCounts,
     counts_of,
 )
 from batchinference.pipeline.verify.findings import MAX_SPOTS, Finding, Spot
@@ -27,12 +27,12 @@ class Result(StrEnum):
 class Committed:
     """Files that count, and what became of the rows that they stand for."""
 
-    counts: Counts = field(default_factory=Counts)
-    data: list[WrittenFile] = field(default_factory=list)
-    errors: list[WrittenFile] = field(default_factory=list)
+    counts: RowCounts = field(default_factory=RowCounts)
+    data: list[DataFile] = field(default_factory=list)
+    errors: list[DataFile] = field(default_factory=list)
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece]) -> Committed:
+    def of(cls, pieces: Sequence[ManifestEntry]) -> Committed:
         data = [file for piece in pieces for file in piece.data]
         return cls(counts_of(pieces), data, [piece.errors for piece in pieces if piece.errors])
 
@@ -55,7 +55,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class WorkProof:
+class JobReport:
     """Of the work of one job. `rows` are those of the input, None where they are not known, and
     `held` those of them that are in the output or among the errors. `missing` is what an unfinished
     output lacks; `unproven` says in words what nothing here can tell. `layout` is None where not
@@ -100,11 +100,11 @@ class WorkProof:
 
 
 @dataclass(frozen=True)
-class Proof:
+class VerificationReport:
     """Of an output: of each job that has written to it, and of all files together."""
 
     output: str
-    works: list[WorkProof]
+    works: list[JobReport]
     findings: list[Finding]
 
     @property

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Address, base_name
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.verify.findings import Findings, Found, Kind, Spot
 from batchinference.pipeline.verify.input_check import input_rows
 from batchinference.pipeline.verify.job_check import Proving
 from batchinference.pipeline.verify.jobs import places_at, work_at
-from batchinference.pipeline.verify.verification_report import Proof, WorkProof
+from batchinference.pipeline.verify.verification_report import JobReport, VerificationReport
 
 _PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """What any job names its files: several may keep their errors in one place."""
@@ -22,7 +22,7 @@ _MOST_ADDITIONS = 9999
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
-def verify(output: Address, *, quick: bool = False, trusted: bool = False) -> Proof:
+def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> VerificationReport:
     """Read input and output, and compare them; with `quick` only what tells of many rows at once.
 
     Endpoints that the output names are used only if it is trusted. Raises BadInput when there is
@@ -32,25 +32,25 @@ def verify(output: Address, *, quick: bool = False, trusted: bool = False) -> Pr
     findings = Findings()
     findings.add(_read_twice(places, proofs))
     findings.add(_strangers(places, proofs))
-    return Proof(output.uri, proofs, findings.listed())
+    return VerificationReport(output.uri, proofs, findings.listed())
 
 
-def _proof(place: Layout, *, quick: bool, trusted: bool) -> WorkProof:
+def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
     """The proof for the work of one job, whose state lies there."""
     try:
         work = work_at(place, trusted=trusted)
         end = work.committed() if work else None
         if work is None or end is None:
-            return WorkProof(place.state.uri)
+            return JobReport(place.state.uri)
         given = input_rows(work, end, quick=quick)
         return Proving(work, end, given, quick).proof()
     except BadOutput as failure:
         findings = Findings()
         findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
-        return WorkProof(place.state.uri, place.success.exists(), findings=findings.listed())
+        return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
 
 
-def _read_twice(places: Sequence[Layout], proofs: Sequence[WorkProof]) -> Iterator[Found]:
+def _read_twice(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
     """Files that the same work has read when it began and once more as new ones. Other work that
     has added to the output may read what it likes."""
     seen: dict[str, set[str]] = defaultdict(set)
@@ -61,7 +61,7 @@ def _read_twice(places: Sequence[Layout], proofs: Sequence[WorkProof]) -> Iterat
         known.update(proof.names)
 
 
-def _strangers(places: Sequence[Layout], proofs: Sequence[WorkProof]) -> Iterator[Found]:
+def _strangers(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
     """Files that readers of the output or of the errors take for rows, and that are of none of its
     jobs. Where a job was the first to add to what is there, those in the output may be
     anybody's."""
@@ -87,7 +87,7 @@ def _of_additions(layouts: Sequence[Layout]) -> set[str]:
     return {part_prefix(addition_key(key, number)) for key in added_to for number in numbers}
 
 
-def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Address]:
+def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
     """The directories of the rows, unless others may have put rows there, and of the errors, each
     once. A table knows its own files."""
     rows = [layout.output for layout in layouts if not layout.is_table and not mixed]

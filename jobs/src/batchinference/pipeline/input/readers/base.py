@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 CHUNK_ROWS = 16384
 """Rows of a table that a reader yields, where it can choose."""
@@ -44,13 +44,13 @@ class Reader(Protocol):
     rows_exact: ClassVar[bool]
     """Whether `rows_in` counts rows; otherwise it estimates them."""
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         """Learn from a few files what all must have in common, such as column types."""
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         """The rows of a file, in order."""
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         """Rows in a file of so many bytes, as cheaply as can be known or guessed."""
 
     def columns(self) -> list[str] | None:
@@ -61,9 +61,9 @@ class Reader(Protocol):
 class DivisibleReader(Reader, Protocol):
     """A reader of files that several tasks may share. `rows_in` counts exactly."""
 
-    def starts(self, file: Address) -> list[int] | None:
+    def starts(self, file: Location) -> list[int] | None:
         """The rows at which reading may begin without having read what is before; None where that
         is any row."""
 
-    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
+    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         """Rows `start` up to `stop`; None stands for the end."""

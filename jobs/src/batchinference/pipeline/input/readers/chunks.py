@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.row_ids import Gap
+from batchinference.pipeline.row_ids import RowRange
 
 
 def size_of(chunk: Chunk) -> int:
@@ -20,7 +20,7 @@ def part(chunk: Chunk, start: int, rows: int) -> Chunk:
     return chunk.slice(start, rows)
 
 
-def within(chunk: Chunk, row: int, gaps: Sequence[Gap]) -> Iterator[tuple[int, Chunk]]:
+def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
     """The parts of a chunk that lie in gaps, and how many of its rows are before each; all of it
     where there are none. `row` is the number of its first row."""
     if not gaps:

@@ -29,7 +29,7 @@ from batchinference.pipeline.input.readers.csv_ragged import InOrder
 from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.inspection import inspected
 from batchinference.pipeline.input.readers.lines import estimated_rows, packed_or_not, sample_of
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import CsvOptions
 
 BLOCK_BYTES = 1 << 20
@@ -47,7 +47,7 @@ class CsvReader:
         self._most = max(options.row_bytes, BLOCK_BYTES)
         self._types: dict[str, pa.DataType] = {}
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda sample: list(self._infer(sample_of(sample))))
         schemas = (schema for _, inferred in found for schema in inferred)
         agreed = agreed_types(schemas, lambda *_: pa.string())
@@ -70,7 +70,7 @@ class CsvReader:
             except (pa.ArrowInvalid, UnicodeDecodeError):
                 continue  # a bad file becomes bad rows when it is read
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         done, way = 0, _Way(BLOCK_BYTES, tuple(self._types))
         while True:
             try:
@@ -81,7 +81,7 @@ class CsvReader:
             except _ReadAgain as again:
                 way = again.way
 
-    def _chunks(self, file: Address, way: _Way) -> Iterator[Chunk]:
+    def _chunks(self, file: Location, way: _Way) -> Iterator[Chunk]:
         """The rows of a file. Their order does not depend on the way."""
         rejected: deque[pac.InvalidRow] = deque()
         rows = InOrder(rejected, header=self._names is None)
@@ -176,7 +176,7 @@ class CsvReader:
         ]
         return pa.table(columns, names)
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size)
 
     def columns(self) -> list[str] | None:

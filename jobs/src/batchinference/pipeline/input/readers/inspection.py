@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.storage.location import Address, raise_trouble
+from batchinference.pipeline.storage.location import Location, raise_trouble
 
 Found = TypeVar("Found")
 
 
 def inspected(
-    files: Iterable[Address], inspect: Callable[[Address], Found]
-) -> Iterator[tuple[Address, Found]]:
+    files: Iterable[Location], inspect: Callable[[Location], Found]
+) -> Iterator[tuple[Location, Found]]:
     """Yield each file with the result of `inspect`. A damaged file is left out: it becomes a bad
     row when it is read."""
     for file in files:

@@ -33,7 +33,7 @@ from batchinference.pipeline.input.readers.lines import (
     sample_of,
     whole,
 )
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import JsonOptions
 
 NO_SCHEMA = pa.schema([])
@@ -52,14 +52,14 @@ class JsonReader:
         self._lines, self._most = options.lines, options.row_bytes
         self._schema = NO_SCHEMA
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         parts = inspected(samples, self._sample)
         self._schema = agreed_schema(part for _, found in parts for part in found)
 
-    def _sample(self, file: Address) -> list[Chunk]:
+    def _sample(self, file: Location) -> list[Chunk]:
         return few_fields(sample_rows(sample_of(file) if self._lines else self._as_lines(file)))
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._schema)
         chunks = line_chunks(file, self._most) if self._lines else [self._as_lines(file)]
         for chunk in chunks:
@@ -69,7 +69,7 @@ class JsonReader:
                     fields.add(part.schema)
                 yield part
 
-    def _as_lines(self, file: Address) -> bytes:
+    def _as_lines(self, file: Location) -> bytes:
         """A file that is one array of objects (or one object) as JSON Lines."""
         content = whole(file, self._most)
         check_depth(content)
@@ -77,7 +77,7 @@ class JsonReader:
         rows = value if isinstance(value, list) else [value]
         return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size) if self._lines else None
 
     def columns(self) -> list[str] | None:

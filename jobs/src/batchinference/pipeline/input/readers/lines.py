@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from batchinference.pipeline.input.readers.base import BadRow
-from batchinference.pipeline.storage.location import Address, raise_trouble
+from batchinference.pipeline.storage.location import Location, raise_trouble
 
 CHUNK_BYTES = 4 << 20
 SAMPLE_BYTES = 1 << 20
@@ -22,7 +22,7 @@ def packed_or_not(*endings: str) -> tuple[str, ...]:
     return (*endings, *(f"{ending}.gz" for ending in endings))
 
 
-def line_chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
+def line_chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
     """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark. A line
     of more than `most` bytes is a bad row."""
     for chunk in _chunks(file, most):
@@ -32,7 +32,7 @@ def line_chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
             yield from _without_long_lines(chunk, most)
 
 
-def _chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
+def _chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
     rest, skipping = b"", False
     for piece in _pieces(file):
         begin = piece.find(b"\n") + 1 if skipping else 0  # behind a line that is too long
@@ -51,7 +51,7 @@ def _chunks(file: Address, most: int) -> Iterator[bytes | BadRow]:
         yield rest
 
 
-def _pieces(file: Address) -> Iterator[bytes]:
+def _pieces(file: Location) -> Iterator[bytes]:
     with file.filesystem.open_input_stream(file.path) as stream:
         piece = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
         while piece:
@@ -77,7 +77,7 @@ def _too_long(most: int) -> ValueError:
     return ValueError(f"the line has more bytes than max_row_bytes ({most})")
 
 
-def whole(file: Address, most: int) -> bytes:
+def whole(file: Location, most: int) -> bytes:
     """A file that cannot be cut into lines. Raises ValueError if it has more than `most` bytes."""
     content = bytearray()
     for piece in _pieces(file):
@@ -87,19 +87,19 @@ def whole(file: Address, most: int) -> bytes:
     return bytes(content)
 
 
-def sample_of(file: Address) -> bytes:
+def sample_of(file: Location) -> bytes:
     """The first whole lines of a file, about a MiB of them; none of a damaged one."""
     return _sample(file)[0]
 
 
-def estimated_rows(file: Address, size: int) -> int:
+def estimated_rows(file: Location, size: int) -> int:
     """Lines in a file of `size` bytes, judged by its beginning."""
     sample, read = _sample(file)
     lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
     return max(1, round(size * lines / read)) if sample else 0
 
 
-def _sample(file: Address) -> tuple[bytes, int]:
+def _sample(file: Location) -> tuple[bytes, int]:
     """The first whole lines of a file, and how many of its bytes hold them."""
     try:
         with file.filesystem.open_input_file(file.path) as source:
@@ -115,7 +115,7 @@ def _sample(file: Address) -> tuple[bytes, int]:
     return whole_lines, max(1, round(read * len(whole_lines) / len(head)))
 
 
-def _unpacked(file: Address, source: pa.NativeFile) -> pa.NativeFile:
+def _unpacked(file: Location, source: pa.NativeFile) -> pa.NativeFile:
     try:
         codec = pa.Codec.detect(file.path)
     except (TypeError, ValueError):  # there is none

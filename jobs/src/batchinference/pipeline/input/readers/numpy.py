@@ -24,7 +24,7 @@ from batchinference.pipeline.input.readers.base import (
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.input.readers.inspection import inspected
 from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, opened
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import NumpyOptions
 
 COLUMN = "data"
@@ -53,12 +53,12 @@ class NumpyReader:
         self._columns: list[str] = []
         self._most = options.row_bytes
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         headers = {sample.uri: found for sample, found in inspected(samples, self._headers)}
         self._columns = list(dict.fromkeys(name for found in headers.values() for name in found))
         self._types = shared_types({uri: _elements(found) for uri, found in headers.items()})
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         try:
             with _arrays(file, BUFFER_BYTES, self._most) as arrays:
                 _check(arrays, self._most)
@@ -67,7 +67,7 @@ class NumpyReader:
         except _DAMAGE as error:
             yield BadRow(error)  # the rest of the file counts as one row
 
-    def rows_in(self, file: Address, size: int) -> int:
+    def rows_in(self, file: Location, size: int) -> int:
         try:
             return next((array.rows for array in self._headers(file).values()), 1)
         except _DAMAGE:
@@ -76,7 +76,7 @@ class NumpyReader:
     def columns(self) -> list[str] | None:
         return self._columns or None
 
-    def _headers(self, file: Address) -> dict[str, _Array]:
+    def _headers(self, file: Location) -> dict[str, _Array]:
         """The arrays of a file, of which only the headers are there."""
         with _arrays(file, HEADER_BYTES, self._most) as arrays:
             return arrays
@@ -140,7 +140,7 @@ class _Array:
 
 
 @contextmanager
-def _arrays(file: Address, buffer_bytes: int, most: int) -> Iterator[dict[str, _Array]]:
+def _arrays(file: Location, buffer_bytes: int, most: int) -> Iterator[dict[str, _Array]]:
     """The arrays of a file by the names of their columns."""
     with ExitStack() as stack:
         source = stack.enter_context(opened(file, buffer_bytes))

@@ -15,7 +15,7 @@ from batchinference.pipeline.input.readers.chunks import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.input.readers.inspection import blamed
 from batchinference.pipeline.storage.arrow_files import checked, parquet_metadata
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
@@ -33,7 +33,7 @@ class ParquetReader:
         self._columns: list[str] | None = None
         self._types: dict[str, pa.DataType] = {}
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         footers = {sample.uri: self._footer(sample) for sample in samples}
         schemas = {
             uri: footer.schema.to_arrow_schema() for uri, footer in footers.items() if footer
@@ -51,10 +51,10 @@ class ParquetReader:
         wanted = self._wanted or schema.names
         return pa.schema([field for field in schema if field.name in wanted])
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
 
-    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
+    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
                 opened = pq.ParquetFile(source, metadata=self._metadata(source), pre_buffer=True)
@@ -87,19 +87,19 @@ class ParquetReader:
         wanted = [place for place, name in enumerate(names) if name in (self._wanted or names)]
         return checked(table.select(wanted))
 
-    def starts(self, file: Address) -> list[int] | None:
+    def starts(self, file: Location) -> list[int] | None:
         """Those of row groups."""
         footer = self._footer(file)
         return None if footer is None else _edges(footer)[:-1] or [0]
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         footer = self._footer(file)
         return 1 if footer is None else int(footer.num_rows)
 
     def columns(self) -> list[str] | None:
         return self._columns
 
-    def _footer(self, file: Address) -> pq.FileMetaData | None:
+    def _footer(self, file: Location) -> pq.FileMetaData | None:
         """What the end of a file says of it; None of one that becomes a bad row when it is read."""
         try:
             with file.filesystem.open_input_file(file.path) as source:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
-from batchinference.pipeline.storage.location import Address, raise_trouble
+from batchinference.pipeline.storage.location import Location, raise_trouble
 
 BUFFER_BYTES = 4 << 20
 """What is fetched at a time: each fetch is a request where the file is on an object store."""
@@ -22,7 +22,7 @@ Record = TypeVar("Record")
 
 
 @contextmanager
-def opened(file: Address, buffer_bytes: int = BUFFER_BYTES) -> Iterator[io.BufferedReader]:
+def opened(file: Location, buffer_bytes: int = BUFFER_BYTES) -> Iterator[io.BufferedReader]:
     """A file as it is, and in which one can seek; one that is compressed stays so."""
     with file.filesystem.open_input_file(file.path) as source:
         yield io.BufferedReader(source, buffer_bytes)

@@ -14,7 +14,7 @@ from batchinference.pipeline.input.readers.lines import (
     packed_or_not,
     whole,
 )
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import TextOptions
 
 
@@ -32,10 +32,10 @@ class TextReader:
         except (LookupError, ValueError):
             raise BadInput(f"read.options.encoding: unknown encoding '{self._encoding}'") from None
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         """Nothing to learn."""
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most
         for chunk in line_chunks(file, most) if self._by_line else [whole(file, most)]:
             if isinstance(chunk, BadRow):
@@ -66,7 +66,7 @@ class TextReader:
     def _table(self, lines: list[str]) -> pa.Table:
         return pa.table({"text": pa.array(lines, pa.string())})
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size)
 
     def columns(self) -> list[str]:

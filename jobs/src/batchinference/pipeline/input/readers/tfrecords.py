@@ -33,7 +33,7 @@ from batchinference.pipeline.input.readers.tf_example import (
     columns_of,
     features_of,
 )
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import TfrecordsOptions
 
 SAMPLE_RECORDS = 100
@@ -53,7 +53,7 @@ class TfrecordsReader:
         self._most = options.row_bytes
         self._columns: dict[str, Column] = {}
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda sample: list(self._first_features(sample)))
         records = (features for _, first in found for features in first)
         self._columns = columns_of(records, self._lists)
@@ -64,11 +64,11 @@ class TfrecordsReader:
                 f"read.options.list_columns: there is no feature '{missing[0]}', only {there}"
             )
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
             yield from self._tables(_records(source, self._most), dict(self._columns))
 
-    def _first_features(self, file: Address) -> Iterator[dict[str, Feature]]:
+    def _first_features(self, file: Location) -> Iterator[dict[str, Feature]]:
         """Those of the first records of a file that are sound."""
         with opened(file) as source:
             records = _records(source, self._most)
@@ -93,7 +93,7 @@ class TfrecordsReader:
                 rows, size = [], 0
         yield _table(rows, columns)
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         with opened(file) as source:
             return estimate(_records(source, self._most), source, size)
 

@@ -25,7 +25,7 @@ from batchinference.pipeline.storage.http import (
     Fetcher,
     Gone,
 )
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 PIECE_ROWS = 32
@@ -67,7 +67,7 @@ class ManifestReader:
         self._csv = CsvReader(CsvOptions())
         self._fetcher = Fetcher(Allowed(options.allow), options.max_bytes)
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         parquet = [file for file in samples if _is_parquet(file)]
         self._parquet.prepare(parquet)
         self._csv.prepare([file for file in samples if file not in parquet])
@@ -83,13 +83,13 @@ class ManifestReader:
                 "what is fetched would go: rename it"
             )
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
 
-    def starts(self, file: Address) -> None:
+    def starts(self, file: Location) -> None:
         """Any row: what costs is not the manifest."""
 
-    def read_part(self, file: Address, start: int, stop: int | None) -> Iterator[Chunk]:
+    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         chunks = after(start, self._table(file).read(file))
         if stop is not None:
             chunks = first(stop - start, chunks)
@@ -100,7 +100,7 @@ class ManifestReader:
             pool.shutdown(cancel_futures=True)
 
     def _begun(
-        self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Address
+        self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location
     ) -> Iterator[_Row]:
         """Yield each row when fetching for it has begun."""
         for piece in _pieces(chunks):
@@ -127,7 +127,7 @@ class ManifestReader:
                 waiting.append(row)
             yield waiting.popleft()
 
-    def _fetched(self, uri: Any, file: Address) -> bytes | Exception:
+    def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
         """What is behind an address, or the error of its row. Raises JobFailure."""
         try:
             if not uri or not isinstance(uri, str):
@@ -192,15 +192,15 @@ class ManifestReader:
         text = self._options.decode == "text"
         return pa.array(values, pa.string() if text else pa.large_binary())
 
-    def _table(self, file: Address) -> ParquetReader | CsvReader:
+    def _table(self, file: Location) -> ParquetReader | CsvReader:
         return self._parquet if _is_parquet(file) else self._csv
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         if _is_parquet(file):
             return self._parquet.rows_in(file, size)
         return self.count_listed(file)
 
-    def count_listed(self, file: Address) -> int:
+    def count_listed(self, file: Location) -> int:
         """The rows of a manifest, without fetching what they name."""
         return sum(map(size_of, self._table(file).read(file)))
 
@@ -214,7 +214,7 @@ class ManifestReader:
         return list(dict.fromkeys(names))
 
 
-def _is_parquet(file: Address) -> bool:
+def _is_parquet(file: Location) -> bool:
     return file.path.lower().endswith(".parquet")
 
 

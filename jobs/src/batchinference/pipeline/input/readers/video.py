@@ -18,7 +18,7 @@ from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, up_to_damage
 from batchinference.pipeline.media import decoding as pixels
 from batchinference.pipeline.media.video_file import open_video
-from batchinference.pipeline.storage.location import Address, raise_trouble
+from batchinference.pipeline.storage.location import Location, raise_trouble
 from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
@@ -42,10 +42,10 @@ class VideoReader:
         self._most = options.max_pixels
         self._timestamps = options.include_timestamps
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         """Nothing to learn: every film stands alone."""
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         pictures = up_to_damage(_pictures(file, self._most), (av.FFmpegError,))
         yield from self._tables(self._chosen(pictures))
 
@@ -92,7 +92,7 @@ class VideoReader:
             table = table.append_column("frame_timestamp", times)
         return table
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         try:
             with _opened(file, self._most) as (container, stream):
                 return _rows(container, stream, self._fps)
@@ -114,7 +114,7 @@ class _Row:
 
 
 @contextmanager
-def _opened(file: Address, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
+def _opened(file: Location, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """A film and its first stream of pictures. Raises FFmpegError where there is none."""
     with (
         file.filesystem.open_input_file(file.path) as source,
@@ -134,7 +134,7 @@ def _opened(file: Address, max_pixels: int) -> Iterator[tuple[InputContainer, Vi
         yield container, stream
 
 
-def _pictures(file: Address, max_pixels: int) -> Iterator[Picture]:
+def _pictures(file: Location, max_pixels: int) -> Iterator[Picture]:
     """All pictures as they are shown, with an error in the place of each that cannot be decoded.
     Raises FFmpegError where there is no film, or no more of it."""
     lost: list[tuple[int, Exception]] = []  # with their places, because packets come in any order

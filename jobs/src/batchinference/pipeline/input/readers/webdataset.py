@@ -46,7 +46,7 @@ from batchinference.pipeline.input.readers.streams import (
 )
 from batchinference.pipeline.input.readers.tar import Sample, samples_of
 from batchinference.pipeline.media import decoding
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import WebdatasetOptions
 
 KEY = "__key__"
@@ -77,7 +77,7 @@ class WebdatasetReader:
         self._names: list[str] = []
         self._json = NO_SCHEMA
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda file: list(self._beginning(file)))
         first = [sample for _, there in found for sample in there]
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
@@ -99,14 +99,14 @@ class WebdatasetReader:
         samples = samples_of(archive_in(source), self._options.suffixes, self._options.row_bytes)
         return up_to_damage(samples, _DAMAGE)
 
-    def _beginning(self, file: Address) -> Iterator[Sample]:
+    def _beginning(self, file: Location) -> Iterator[Sample]:
         with opened(file) as source:
             samples = self._samples(source)
             for sample in beginning(samples, source, SAMPLE_ROWS, _size):
                 if isinstance(sample, Sample):
                     yield sample
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
             fields = Fields(self._json, [KEY, *self._names])
             yield from self._tables(self._samples(source), fields)
@@ -190,7 +190,7 @@ class WebdatasetReader:
             return _parsed(b"".join(values), known, fields).column(name)
         return pa.array(values, _TYPES[kind])
 
-    def rows_in(self, file: Address, size: int) -> int | None:
+    def rows_in(self, file: Location, size: int) -> int | None:
         with opened(file) as source:
             return estimate(
                 up_to_damage(samples_of(archive_in(source), [], 0), _DAMAGE), source, size

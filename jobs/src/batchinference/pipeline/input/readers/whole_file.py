@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read.base import RowOptions
 
 
@@ -25,7 +25,7 @@ class WholeFileReader:
     def __init__(self, options: RowOptions) -> None:
         self.max_row_bytes = options.row_bytes
 
-    def prepare(self, samples: list[Address]) -> None:
+    def prepare(self, samples: list[Location]) -> None:
         """Nothing to learn: every file stands alone."""
 
     def decode(self, content: bytes) -> Any:
@@ -36,7 +36,7 @@ class WholeFileReader:
         """The columns of so many rows."""
         raise NotImplementedError
 
-    def fetch(self, file: Address) -> bytes:
+    def fetch(self, file: Location) -> bytes:
         """The bytes of a file, and one more than the limit if it has too many."""
         return file.read(self.max_row_bytes + 1)
 
@@ -55,11 +55,11 @@ class WholeFileReader:
     def table(self, decoded: list[Any]) -> pa.Table:
         return pa.table(self.columns_of(decoded), names=list(self.names))
 
-    def read(self, file: Address) -> Iterator[Chunk]:
+    def read(self, file: Location) -> Iterator[Chunk]:
         decoded = self.decode_or_bad(self.fetch(file))
         yield decoded if isinstance(decoded, BadRow) else self.table([decoded])
 
-    def rows_in(self, file: Address, size: int) -> int:
+    def rows_in(self, file: Location, size: int) -> int:
         return 1
 
     def columns(self) -> list[str]:

@@ -22,9 +22,9 @@ from batchinference.pipeline.input.listing import as_parquet
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.readers.chunks import size_of, within
 from batchinference.pipeline.input.snapshot import digest
-from batchinference.pipeline.row_ids import Gap, Gaps
+from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 ReadBlocks: TypeAlias = Callable[[], Iterable[Block]]
 Explain: TypeAlias = Callable[[Exception], str]
@@ -40,7 +40,7 @@ class TableInput:
     known_columns: list[str] | None = None
     known_count: RowCount | None = None
     size: int = 0
-    place: Address | None = None
+    place: Location | None = None
     """Where it lies, if that is a directory."""
     repeatable: bool = False
     version: str | None = None
@@ -61,7 +61,7 @@ class TableInput:
     def labels(self) -> list[str]:
         return [f"{self.name}:{number}" for number in range(len(self))]
 
-    def share(self, gaps: Gaps | None) -> float:
+    def share(self, gaps: MissingRows | None) -> float:
         return 1.0
 
     def serialized(self) -> bytes:
@@ -73,13 +73,13 @@ class TableInput:
     def continues(self, before: str) -> bool:
         return self.version is not None and digest(self.serialized()) == before
 
-    def below(self, place: Address) -> str | None:
+    def below(self, place: Location) -> str | None:
         if self.place is None or not place.in_store_of(self.place):
             return None
         inside = f"{self.place.path}/".startswith(place.path.rstrip("/") + "/")
         return self.place.path if inside else None
 
-    def read_tasks(self, tasks: int, gaps: Gaps | None = None) -> list[ReadRows]:
+    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
         return [
             partial(_rows, number, Part(label, task, self.explain), gaps[number] if gaps else ())
             for number, (label, task) in enumerate(zip(self.labels, self.tasks, strict=True))
@@ -105,7 +105,7 @@ class Part:
             raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
 
 
-def _rows(number: int, part: Part, gaps: Sequence[Gap]) -> Iterator[pa.Table]:
+def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[pa.Table]:
     """The rows of a task with their ids, or those of them that are in gaps, and the END row that
     closes it."""
     row = 0

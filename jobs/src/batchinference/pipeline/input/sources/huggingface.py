@@ -17,7 +17,7 @@ from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.ray_compat.huggingface_datasource import HuggingFaceDatasource
 from batchinference.pipeline.row_ids import describe
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 from batchinference.spec.uris import local_path
 
@@ -82,7 +82,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
         found.column_names,
         count,
         _size(found, count),
-        Address(path) if read.is_path else None,
+        Location(path) if read.is_path else None,
         repeatable=read.is_path or read.options.revision is not None,
         version=_commit(read),
     )

@@ -13,7 +13,7 @@ from batchinference.pipeline.input.planning import MAX_TASKS, RowCount
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.ray_compat.lance_datasource import LanceDatasource
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.read import LanceOptions, ReadLance
 
@@ -23,7 +23,7 @@ _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
 
 def open_source(read: ReadLance) -> TableInput:
     """Open one version of the data set and count its rows."""
-    options, place = read.options, Address(read.path, read.storage)
+    options, place = read.options, Location(read.path, read.storage)
     with _at_fault(f"read.path '{read.path}'"):
         uri, settings = location(place), storage_options(place)
         dataset = lance.dataset(uri, storage_options=settings)

@@ -20,8 +20,8 @@ import pyarrow as pa
 from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.arrow_files import schema_of
-from batchinference.pipeline.storage.checksummed_json import loaded
-from batchinference.pipeline.storage.location import Address, is_inside
+from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.location import Location, is_inside
 
 READ_THREADS = 16
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
 
 
 def read_receipts(
-    addresses: list[Address], paths: Callable[[Receipt], Iterable[str]]
+    addresses: list[Location], paths: Callable[[Receipt], Iterable[str]]
 ) -> list[Receipt]:
     """Read receipts. `paths` are those that one names, relative to the table.
 
@@ -60,10 +60,10 @@ def read_receipts(
         return list(pool.map(lambda address: _read_receipt(address, paths), addresses))
 
 
-def _read_receipt(address: Address, paths: Callable[[Receipt], Iterable[str]]) -> Receipt:
+def _read_receipt(address: Location, paths: Callable[[Receipt], Iterable[str]]) -> Receipt:
     content = address.read()
     try:
-        entry: Receipt = loaded(content)
+        entry: Receipt = load_json(content)
         entry["schema"] = schema_of(base64.b64decode(entry["schema"]))
         damaged = not all(map(is_inside, paths(entry)))
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException):

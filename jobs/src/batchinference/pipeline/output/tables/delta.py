@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.file_layout import Cut, partitions, value_text
+from batchinference.pipeline.output.file_layout import FileLayout, partitions, value_text
 from batchinference.pipeline.output.tables.base import (
     Receipt,
     Row,
@@ -30,14 +30,14 @@ from batchinference.pipeline.output.tables.base import (
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.write import WriteDelta
 
 
 class DeltaLakeTable:
     def __init__(self, write: WriteDelta) -> None:
-        self._address = Address(write.path, write.storage)
+        self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
         self._partition_by = list(write.partition_by or ())
         self._expected: pa.Schema | None = None
@@ -54,7 +54,7 @@ class DeltaLakeTable:
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         table = aligned(common_types(tensors_to_lists(table)), self._expected)
         _check_types(expected_schema(table))
-        cut = Cut(partition_by=tuple(self._partition_by))
+        cut = FileLayout(partition_by=tuple(self._partition_by))
         for directory, whole in partitions(cut.chosen(table), cut.partition_by):
             values = _values(whole, self._partition_by)
             rows = whole.drop_columns(self._partition_by)
@@ -72,7 +72,7 @@ class DeltaLakeTable:
         table = self._table()
         return 0 if table is None else _commits(table, mark)
 
-    def commit(self, receipts: list[Address], fence: Fence) -> None:
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
         found, table = read_receipts(receipts, lambda entry: [entry["path"]]), self._table()
         # a commit made meanwhile that has one of these as well is a conflict
         made = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]

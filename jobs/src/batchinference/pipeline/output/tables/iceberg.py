@@ -37,7 +37,7 @@ from batchinference.pipeline.output.tables.base import (
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.table_options import iceberg_properties
 from batchinference.spec.databases import names_class
 from batchinference.spec.write import WriteIceberg
@@ -88,7 +88,7 @@ class IcebergTable:
         table = self._table(self._catalog())
         return 0 if table is None else _commits(table, mark)
 
-    def commit(self, receipts: list[Address], fence: Fence) -> None:
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
         found = read_receipts(receipts, lambda entry: [entry["name"]])
         fence.put(
             lambda: self._commit(found, fence), (CommitFailedException, TableAlreadyExistsError)

@@ -25,14 +25,14 @@ from batchinference.pipeline.output.tables.base import (
     unified,
 )
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.write import WriteLance
 
 
 class LanceTable:
     def __init__(self, write: WriteLance) -> None:
-        self._address = Address(write.path, write.storage)
+        self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
         self._expected: pa.Schema | None = None
         self._exists = False
@@ -65,7 +65,7 @@ class LanceTable:
         dataset = self._dataset()
         return 0 if dataset is None else _commits(dataset, mark)
 
-    def commit(self, receipts: list[Address], fence: Fence) -> None:
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
         found = read_receipts(receipts, _paths)
         fence.put(lambda: self._commit(found, fence), (CommitConflictError,))
 

@@ -18,7 +18,7 @@ from batchinference.pipeline.output.tables.base import Row, unified
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
@@ -57,7 +57,7 @@ class SqlTable:
             wanted = sa.select(marks).where(marks.c.mark == mark)
             return len(connection.execute(wanted).all())
 
-    def commit(self, receipts: list[Address], fence: Fence) -> None:
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
         engine, marks = self._engine(), self._marks()
         schema = unified([_schema(address) for address in receipts]) if receipts else pa.schema([])
         existed = self._exists(engine)
@@ -134,12 +134,12 @@ class SqlTable:
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
 
 
-def _schema(address: Address) -> pa.Schema:
+def _schema(address: Location) -> pa.Schema:
     with address.filesystem.open_input_file(address.path) as source:
         return parquet_schema(source)
 
 
-def _batches(receipts: list[Address]) -> Iterator[list[Row]]:
+def _batches(receipts: list[Location]) -> Iterator[list[Row]]:
     for address in receipts:
         with address.filesystem.open_input_file(address.path) as source:
             for batch in open_parquet(source).iter_batches(INSERT_ROWS):

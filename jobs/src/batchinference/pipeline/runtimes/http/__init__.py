@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.runtimes.http.api import Form, form_of
+from batchinference.pipeline.runtimes.http.api import ApiAdapter, form_of
 from batchinference.pipeline.runtimes.http.client import Endpoint
-from batchinference.pipeline.runtimes.http.credentials import Keys
+from batchinference.pipeline.runtimes.http.credentials import Credentials
 from batchinference.pipeline.runtimes.http.errors import RequestFailed
 
-__all__ = ["Endpoint", "Form", "Keys", "RequestFailed", "form_of"]
+__all__ = ["ApiAdapter", "Credentials", "Endpoint", "RequestFailed", "form_of"]

@@ -20,7 +20,7 @@ from batchinference.spec.models import HttpModel
 from batchinference.spec.models.prompts import places
 
 
-class Form(Protocol):
+class ApiAdapter(Protocol):
     """The requests and answers of an API."""
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class Form(Protocol):
         """The row's result. Raises RequestFailed where the response has none."""
 
 
-def form_of(model: HttpModel) -> Form:
+def form_of(model: HttpModel) -> ApiAdapter:
     return Json(model) if model.api == "json" else OpenAi(model)
 
 

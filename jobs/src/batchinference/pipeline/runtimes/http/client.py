@@ -11,15 +11,15 @@ from typing import Any
 import aiohttp
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.runtimes.http.api import Form
-from batchinference.pipeline.runtimes.http.credentials import Keys
+from batchinference.pipeline.runtimes.http.api import ApiAdapter
+from batchinference.pipeline.runtimes.http.credentials import Credentials
 from batchinference.pipeline.runtimes.http.errors import (
     BadAnswer,
-    NoAnswer,
+    NoResponse,
+    RateLimited,
     RequestFailed,
-    TooFast,
 )
-from batchinference.pipeline.runtimes.http.rate_limiter import Pace
+from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
 from batchinference.pipeline.runtimes.http.retry_policy import Retries
 from batchinference.pipeline.storage.http_retry import (
     FIRST_WAIT,
@@ -41,9 +41,9 @@ _MISTAKEN = {401, 404, 405, 407, 410}
 class Endpoint:
     """Asks for one model. Use it in the event loop that it was made in."""
 
-    def __init__(self, model: HttpModel, keys: Keys, form: Form) -> None:
+    def __init__(self, model: HttpModel, keys: Credentials, form: ApiAdapter) -> None:
         self._model, self._keys, self._form = model, keys, form
-        self._pace = Pace(model.requests_per_second)
+        self._pace = RateLimiter(model.requests_per_second)
         self._retries = Retries(model.retries, self._pace)
         self._slots = asyncio.Semaphore(model.concurrency)
         self._session = aiohttp.ClientSession(
@@ -74,10 +74,10 @@ class Endpoint:
                     content = await _content(response)
             except TimeoutError:
                 seconds = self._model.timeout_seconds
-                raise NoAnswer(f"no answer within {seconds:g} seconds") from None
+                raise NoResponse(f"no answer within {seconds:g} seconds") from None
             except (aiohttp.ClientError, OSError) as error:
                 words = self._keys.hide(f"{type(error).__name__}: {error}")
-                raise NoAnswer(f"the endpoint cannot be reached: {words}") from None
+                raise NoResponse(f"the endpoint cannot be reached: {words}") from None
         return self._read(response, content)
 
     def _read(self, response: aiohttp.ClientResponse, content: bytearray) -> Any:
@@ -88,10 +88,10 @@ class Endpoint:
         message = f"the endpoint answered {status}: {' '.join(said.split())[:SHOWN]}"
         wait = asked_wait(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
-            raise TooFast(message, _bearable(wait))
+            raise RateLimited(message, _bearable(wait))
         if is_transient_status(status):
             says_nothing = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
-            raise (NoAnswer if says_nothing else BadAnswer)(message, wait or 0.0)
+            raise (NoResponse if says_nothing else BadAnswer)(message, wait or 0.0)
         if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise RequestFailed(message)

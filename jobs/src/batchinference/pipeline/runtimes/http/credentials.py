@@ -8,7 +8,7 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.spec.models import HttpModel
 
 
-class Keys:
+class Credentials:
     """The headers of a model's requests."""
 
     def __init__(self, model: HttpModel) -> None:

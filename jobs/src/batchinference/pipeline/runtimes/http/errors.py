@@ -13,7 +13,7 @@ class EndpointDown(ConnectionError):
     """The endpoint answers nobody, and was asked for long enough."""
 
 
-class NoAnswer(TryAgain):
+class NoResponse(TryAgain):
     """Nobody answered, or only a gateway in front of the endpoint. Says nothing about the row."""
 
 
@@ -21,5 +21,5 @@ class BadAnswer(TryAgain):
     """The endpoint answered, and not as it should: status 500, or what is no JSON."""
 
 
-class TooFast(TryAgain):
+class RateLimited(TryAgain):
     """The endpoint asks for fewer requests. Says nothing about the row."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from batchinference.pipeline.runtimes.http.errors import (
     BadAnswer,
     EndpointDown,
+    RateLimited,
     RequestFailed,
-    TooFast,
 )
 from batchinference.pipeline.storage.http_retry import TryAgain
 
@@ -14,7 +14,7 @@ DOWN_AFTER = 10
 """So many rows one after another that the endpoint failed on say that it fails on every row."""
 
 
-class Health:
+class FailureClassifier:
     """What is known of an endpoint, from all that one replica asked it. Times are the loop's."""
 
     def __init__(self) -> None:
@@ -43,5 +43,5 @@ class Health:
         if isinstance(error, BadAnswer):
             blamed = self._failed_on < DOWN_AFTER
         else:
-            blamed = not isinstance(error, TooFast) and self.answered_since(began)
+            blamed = not isinstance(error, RateLimited) and self.answered_since(began)
         return RequestFailed(str(error)) if blamed else EndpointDown(str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Pace:
+class RateLimiter:
     """Spaces the beginnings of requests evenly, and holds all of them back when told to."""
 
     def __init__(self, per_second: float | None) -> None:

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import tenacity
 
-from batchinference.pipeline.runtimes.http.errors import RequestFailed, TooFast
-from batchinference.pipeline.runtimes.http.failure_classifier import Health
-from batchinference.pipeline.runtimes.http.rate_limiter import Pace
+from batchinference.pipeline.runtimes.http.errors import RateLimited, RequestFailed
+from batchinference.pipeline.runtimes.http.failure_classifier import FailureClassifier
+from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
 from batchinference.pipeline.storage.http_retry import TryAgain, policy
 
 Answer = TypeVar("Answer")
@@ -20,10 +20,10 @@ class Retries:
     """Asks on behalf of the rows of one replica, which share a pace and what is known of the
     endpoint."""
 
-    def __init__(self, retries: int, pace: Pace) -> None:
+    def __init__(self, retries: int, pace: RateLimiter) -> None:
         self._tries = retries + 1
         self._pace = pace
-        self._health = Health()
+        self._health = FailureClassifier()
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """What the request returns, which is tried again for as long as it raises TryAgain.
@@ -44,7 +44,7 @@ class Retries:
             began = _now()
             try:
                 answer = await request()
-            except TooFast as asked:
+            except RateLimited as asked:
                 self._pace.pause(asked.wait)
                 if not self._health.answered_since(began):
                     raise

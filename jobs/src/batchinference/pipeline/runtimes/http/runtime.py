@@ -12,9 +12,9 @@ import numpy as np
 
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http import (
+    ApiAdapter,
+    Credentials,
     Endpoint,
-    Form,
-    Keys,
     RequestFailed,
     form_of,
 )
@@ -27,7 +27,7 @@ class HttpRuntime:
     lives as long as the runtime, so that connections are kept from batch to batch."""
 
     def __init__(self, model: HttpModel, device: Device) -> None:
-        self._form, keys = form_of(model), Keys(model)
+        self._form, keys = form_of(model), Credentials(model)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._endpoint = self._run(_open(model, keys, self._form))
@@ -65,10 +65,10 @@ class HttpRuntime:
 
 def checks(model: HttpModel) -> None:
     """Raise ModelLoad when the environment does not hold the keys that the model names."""
-    Keys(model)
+    Credentials(model)
 
 
-async def _open(model: HttpModel, keys: Keys, form: Form) -> Endpoint:
+async def _open(model: HttpModel, keys: Credentials, form: ApiAdapter) -> Endpoint:
     return Endpoint(model, keys, form)
 
 

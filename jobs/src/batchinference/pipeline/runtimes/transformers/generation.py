@@ -13,8 +13,8 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.prompts import (
-    Asked,
     ImagePrompts,
+    PromptBatch,
     TextPrompts,
     check_room,
 )
@@ -47,7 +47,7 @@ class GenerationRuntime:
             return pa.array(texts, pa.list_(pa.string()))
         return pa.array([text for (text,) in texts], pa.string())
 
-    def _generate(self, asked: Asked) -> list[list[str]]:
+    def _generate(self, asked: PromptBatch) -> list[list[str]]:
         """The new texts of each row."""
         check_room(asked.tensors, self._model.config, self._sampling.config)
         tensors = to_model(asked.tensors, self._model)

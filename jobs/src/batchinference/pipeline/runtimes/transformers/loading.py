@@ -19,7 +19,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import RUNTIMES_EXTRA, need
-from batchinference.pipeline.runtimes.base import take
+from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import TransformersModel
@@ -42,7 +42,7 @@ class Source:
         self.path = resolve(model.source, model.revision, model.storage)
         self.revision = {"revision": model.revision} if model.revision else {}
         self._check_adapter()
-        self.device = take(device)
+        self.device = torch_device(device)
         self.weights = _weights(model)
         self.device_map = device_map_of(model, device)
 

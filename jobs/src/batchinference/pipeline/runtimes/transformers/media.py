@@ -47,7 +47,7 @@ class AudioInput:
         self._extractor = source.processor(transformers.AutoFeatureExtractor)
         check_options(model.options, of_feature_extractor(self._extractor))
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
-        # some pad to a length that their model insists on
+        # some pad to a length that their model forced on
         pad = padding is not None and padding.default is False
         self._options = {**({"padding": True} if pad else {}), **model.options}
 

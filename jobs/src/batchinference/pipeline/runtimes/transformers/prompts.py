@@ -25,7 +25,7 @@ from batchinference.spec.models import TransformersModel
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptBatch:
     """Rows that are computed together, by their numbers: their tensors, and for each of them a key
     that stands for all that it asks."""
 
@@ -44,13 +44,13 @@ class TextPrompts:
         # a prompt that is cut off would ask something else
         self._tokens = Tokens(self.tokenizer, model, truncation=False)
 
-    def __call__(self, rows: list[Row]) -> Iterator[Asked]:
+    def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         prompts = [prompt_of(self._model, row, chat=self._template.there) for row in rows]
         texts = [self._template(prompt) for prompt in prompts]
         # a chat template writes the special tokens itself
         special = {"add_special_tokens": False} if isinstance(prompts[0], list) else {}
         for numbers, tensors in self._tokens.batches(texts, **special):
-            yield Asked(numbers, tensors, [texts[number] for number in numbers])
+            yield PromptBatch(numbers, tensors, [texts[number] for number in numbers])
 
 
 class ImagePrompts:
@@ -67,7 +67,7 @@ class ImagePrompts:
         self._model = model
         self._template = ChatTemplate(self._processor, model)
 
-    def __call__(self, rows: list[Row]) -> Iterator[Asked]:
+    def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         images = [images_of(self._model, row) for row in rows]
         texts = [self._text(row, seen) for row, seen in zip(rows, images, strict=True)]
         options = {"padding": True, **self._options}
@@ -77,7 +77,7 @@ class ImagePrompts:
             options["images"] = images
         tensors = self._processor(text=texts, return_tensors="pt", **options)
         keys = [_key(text, seen) for text, seen in zip(texts, images, strict=True)]
-        yield Asked(np.arange(len(rows)), tensors, keys)
+        yield PromptBatch(np.arange(len(rows)), tensors, keys)
 
     def _text(self, row: Row, images: list[Any]) -> str:
         prompt = prompt_of(self._model, row, images, chat=self._template.there)

@@ -9,7 +9,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
 from batchinference.pipeline.runtimes.model_files import is_path, resolve, resolve_place
-from batchinference.pipeline.storage.location import Address, is_inside
+from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.models import VllmModel
 from batchinference.spec.uris import is_local
 
@@ -74,7 +74,7 @@ class Adapters:
         if not is_inside(name):
             raise NoAdapter(f"'{name}' is no name of an adapter below 'loraPath'")
         place = f"{below.rstrip('/')}/{name}"
-        if not (Address(place, self._model.storage) / ADAPTER_FILE).exists():
+        if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
             raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
         return resolve_place(place, self._model.storage)
 

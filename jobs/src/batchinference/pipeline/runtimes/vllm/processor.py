@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes.vllm.requests import parameters_of, result
 from batchinference.pipeline.runtimes.vllm.row_codec import RESULT, ROW, opened
 from batchinference.pipeline.runtimes.vllm.stages import (
     GuardedEngine,
-    GuardedStage,
+    IsolatingStage,
     guarded,
     load_failure,
 )
@@ -32,7 +32,7 @@ Selector = dict[str, str] | None
 
 
 @dataclass(frozen=True)
-class Nodes:
+class NodeSelectors:
     """Which nodes of a cluster the engine and the actors beside it go to; None for any."""
 
     engine: Selector
@@ -40,7 +40,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Tries:
+class RetryOptions:
     """How often tasks and actors whose process died are run again, as Ray's arguments."""
 
     of_tasks: Mapping[str, int]
@@ -105,7 +105,7 @@ def _strategy(stage: Stage) -> str:
     return "STRICT_PACK" if stage.pods == 1 else "PACK"
 
 
-def processor_of(stage: Stage, model: VllmModel, nodes: Nodes, tries: Tries) -> Any:
+def processor_of(stage: Stage, model: VllmModel, nodes: NodeSelectors, tries: RetryOptions) -> Any:
     """The processor, with its operators on their nodes."""
     task = {"num_cpus": TASK_CPUS, "label_selector": nodes.beside, **tries.of_tasks}
     processor = build_processor(
@@ -130,7 +130,7 @@ def processor_of(stage: Stage, model: VllmModel, nodes: Nodes, tries: Tries) -> 
 
 def _guarded(kind: Any, name: str, stage: Stage, model: VllmModel) -> Any:
     if name != ENGINE:
-        guard = GuardedImages if name == IMAGES else GuardedStage
+        guard = GuardedImages if name == IMAGES else IsolatingStage
         return guarded(kind, guard, stage.name, model, "")
     return guarded(kind, GuardedEngine, stage.name, model, "" if stage.gpus else NO_GPUS)
 

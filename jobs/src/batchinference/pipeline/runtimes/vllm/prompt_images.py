@@ -21,7 +21,7 @@ from batchinference.pipeline.runtimes.prompts import (
     data_uri,
     plain,
 )
-from batchinference.pipeline.runtimes.vllm.stages import GuardedStage, Row
+from batchinference.pipeline.runtimes.vllm.stages import IsolatingStage, Row
 from batchinference.pipeline.storage.allowed_addresses import Allowed
 from batchinference.pipeline.storage.http import THREADS, Fetcher
 from batchinference.spec.models import VllmModel
@@ -84,7 +84,7 @@ def _of_data_uri(uri: str) -> bytes:
         raise ValueError(f"a data URI of an image is no base64: {error}") from None
 
 
-class GuardedImages(GuardedStage):
+class GuardedImages(IsolatingStage):
     """Stands before the class that decodes images, and leaves nothing for it to fetch."""
 
     def __init__(self, **arguments: Any) -> None:

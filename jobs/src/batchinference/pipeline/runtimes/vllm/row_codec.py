@@ -36,7 +36,7 @@ class EngineError(Exception):
     """What the engine said of a row."""
 
 
-def seal(step: str, model: VllmModel, table: pa.Table) -> pa.Table:
+def encode_rows(step: str, model: VllmModel, table: pa.Table) -> pa.Table:
     """Rows as they go into the processor: ROW, REQUEST (JSON) and ERROR."""
     good, rest = row_ids.split(table)
     sealed = [_sealed(good, _requests(step, model, good))]
@@ -72,7 +72,7 @@ def _sealed(table: pa.Table, requests: list[tuple[str, str]]) -> pa.Table:
     return pa.table({ROW: pa.array(sealed, pa.binary()), **arrays})
 
 
-def unseal(table: pa.Table, model: VllmModel, set_aside: SetAside) -> pa.Table:
+def decode_rows(table: pa.Table, model: VllmModel, set_aside: SetAside) -> pa.Table:
     """Rows as they come out of the processor, with their results in the model's column."""
     errors = table.column(ERROR).to_pylist()
     originals = [read_stream(sealed) for sealed in table.column(ROW).to_pylist()]
@@ -91,7 +91,7 @@ def _passed(original: pa.Table, error: str, set_aside: SetAside) -> pa.Table:
     if original.column(row_ids.STATE)[0].as_py() != row_ids.GOOD:
         return original
     shares = row_ids.shares_of(original)
-    share = row_ids.WHOLE if shares is None else int(shares[0])
+    share = row_ids.FULL_SHARE if shares is None else int(shares[0])
     return set_aside(int(row_ids.ids_of(original)[0]), share, EngineError(error))
 
 

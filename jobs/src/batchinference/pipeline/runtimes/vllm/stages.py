@@ -27,7 +27,7 @@ from batchinference.spec.models import VllmModel
 Row = dict[str, Any]
 
 
-class GuardedStage(StatefulStageUDF):
+class IsolatingStage(StatefulStageUDF):
     """Stands before a class of Ray's, which prepares rows or runs the engine."""
 
     step: ClassVar[str]
@@ -82,7 +82,7 @@ class GuardedStage(StatefulStageUDF):
         return {self.IDX_IN_BATCH_COLUMN: row[self.IDX_IN_BATCH_COLUMN], ERROR: describe(error)}
 
 
-class GuardedEngine(GuardedStage):
+class GuardedEngine(IsolatingStage):
     """Stands before the class that runs the engine, and gives it the adapters as folders."""
 
     model: str
@@ -118,7 +118,7 @@ class GuardedEngine(GuardedStage):
             ) from error
 
 
-def guarded(kind: Any, guard: type[GuardedStage], step: str, spec: VllmModel, lack: str) -> Any:
+def guarded(kind: Any, guard: type[IsolatingStage], step: str, spec: VllmModel, lack: str) -> Any:
     """Ray's class of a stage, guarded. It keeps its name, by which Ray calls the operator."""
     return type(kind.__name__, (guard, kind), {"step": step, "spec": spec, "lack": lack})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -228,7 +229,7 @@ class AnyOrder(RuleBasedStateMachine):
         count = Counter(namespace for namespace, _ in busy)
         places = {key: (-first, age, *key) for key, (first, age) in self.waiting.items()}
         left = sorted(self.waiting.keys() - busy, key=places.__getitem__)
-        most = self.limits.per_namespace or len(left)
+        most = self.limits.per_namespace or inf
         while self.limits.in_all is None or len(busy) + len(chosen) < self.limits.in_all:
             heads = {key[0]: key for key in reversed(left) if count[key[0]] < most}
             if not heads:

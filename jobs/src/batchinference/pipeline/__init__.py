@@ -1,4 +1,4 @@
-"""The pipeline: what a plan becomes on Ray Data."""
+"""The pipeline: runs a plan on Ray Data."""
 
 import os
 import sys

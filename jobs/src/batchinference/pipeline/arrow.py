@@ -1,6 +1,6 @@
-"""What the pipeline needs of Ray Data's blocks, in one place, because part of it is not public.
+"""Conversions of Ray Data blocks. They are in one module because they use private parts of Ray.
 
-Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_blocks.py notices a change.
+Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_arrow.py detects changes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from batchinference.pipeline.ray_compat.arrow import ArrowPythonObjectType, unif
 from batchinference.pipeline.ray_compat.arrow import concat as _ray_concat
 
 Batch = dict[str, np.ndarray]
-"""Column name to an array whose first axis is the row, as `map_batches` gives it to a function."""
+"""Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
 
 _COUNTED = (ArrowTensorType, ArrowTensorTypeV2)
-"""Tensors of one shape, whose places Ray computes instead of reading them."""
+"""Tensor types with one shape. Ray computes the offsets of their values and does not read them."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables below each other. Columns that one lacks become null; types are widened. Raises
-    JobFailure for a column of types that no type holds together."""
+    """Return the rows of all tables as one table. Missing columns become null; types are widened.
+
+    Raises JobFailure if no type can hold all values of a column."""
     if len(tables) == 1:
         return tables[0]
     names = dict.fromkeys(name for table in tables for name in table.column_names)
@@ -58,14 +59,14 @@ def _refuse_clash(name: str, tables: Sequence[pa.Table], error: Exception) -> No
 
 
 def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of a column that holds values of both; None where they cannot be joined."""
+    """Return the type of a column that holds values of both types; None if there is none."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
         return other
     tensors = get_arrow_extension_tensor_types()
     if isinstance(one, tensors) != isinstance(other, tensors):
-        return None  # which Ray does not notice
+        return None  # Ray does not detect this
     try:
         schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
         return unify_schemas(schemas, promote_types=True).field(0).type
@@ -74,7 +75,9 @@ def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _without_untyped(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Without columns of nulls alone where others have tensors, with which Ray cannot join them."""
+    """Return the tables without null-typed columns that are tensors in other tables.
+
+    Ray cannot concatenate these."""
     kinds = get_arrow_extension_tensor_types()
     fields = (field for table in tables for field in table.schema)
     tensors = {field.name for field in fields if isinstance(field.type, kinds)}
@@ -84,7 +87,7 @@ def _without_untyped(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def to_batch(table: pa.Table) -> Batch:
-    """A table as NumPy arrays, the way Ray Data hands them to `map_batches` functions."""
+    """Return a table as NumPy arrays, as Ray Data passes them to `map_batches` functions."""
     tensors = get_arrow_extension_tensor_types()
     gaps = []
     for index, field in enumerate(table.schema):
@@ -102,10 +105,10 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
-    """The same tensors, where Ray takes them to be when it makes one NumPy array of them.
+    """Return the same tensors at the offsets that Ray assumes when it makes a NumPy array of them.
 
-    It counts from the beginning of the memory as if each row before these had a tensor in it. A row
-    that is null has none: what comes behind one would be taken for its neighbour.
+    Ray computes an offset as if each earlier row had a tensor in memory. A null row has none, so
+    the tensors after a null row would be read at the wrong offset.
     """
     if not len(tensors) or not isinstance(tensors.type, _COUNTED):
         return tensors
@@ -116,7 +119,7 @@ def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
 
 
 def _with_gaps(tensors: pa.ChunkedArray) -> np.ndarray:
-    """Tensors as objects, with None for those that are missing, which Ray Data cannot convert."""
+    """Return tensors as an object array, with None for nulls, which Ray Data cannot convert."""
     batch = np.empty(len(tensors), dtype=object)
     there = np.flatnonzero(tensors.is_valid().to_numpy())
     if len(there):
@@ -127,20 +130,20 @@ def _with_gaps(tensors: pa.ChunkedArray) -> np.ndarray:
 
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Arrays as a table; arrays of more than one dimension become tensors."""
+    """Return arrays as a table. Arrays with more than one dimension become tensors."""
     return BlockAccessor.batch_to_arrow_block(dict(columns))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows as Ray Data gives them to `map` functions."""
+    """Yield rows as Ray Data passes them to `map` functions."""
     accessor = BlockAccessor.for_block(table)
     return iter(accessor.iter_rows(public_row_format=True))
 
 
 def to_column(values: Any) -> pa.ChunkedArray:
-    """One column: Arrow data as it is, anything else by the rules of `to_table`.
+    """Return one column: Arrow data unchanged, anything else converted as by `to_table`.
 
-    Raises TypeError for objects that Ray Data would only pickle.
+    Raises TypeError for objects that Ray Data could only pickle.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
@@ -151,7 +154,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
 
 
 def tensors_to_lists(table: pa.Table) -> pa.Table:
-    """The table with tensors as (nested) lists, which every other tool can read."""
+    """Return the table with tensors as (nested) lists, which all other tools can read."""
     tensors = get_arrow_extension_tensor_types()
     for index, field in enumerate(table.schema):
         if isinstance(field.type, tensors):
@@ -178,7 +181,7 @@ def _list_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 
 def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
-    """rows x shape as lists of lists, one level a dimension. A row without a tensor is null."""
+    """Return tensors (rows x shape) as nested lists, one level per dimension. Null stays null."""
     valid = tensors.is_valid().to_numpy(zero_copy_only=False)
     if not valid.any():
         return pa.nulls(len(tensors), _list_type(tensors.type))
@@ -193,7 +196,7 @@ def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
 
 
 def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
-    """Raise JobFailure when a step's column is not there: no row could do better."""
+    """Raise JobFailure if a column that a step reads is missing: every row would fail."""
     for column in columns:
         if column not in batch.column_names:
             there = ", ".join(batch.column_names)
@@ -202,7 +205,7 @@ def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
 
 
 def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The table with a column added, or replaced where it stands."""
+    """Return the table with a column appended, or replaced at its position."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         return batch.append_column(name, values)
@@ -210,11 +213,11 @@ def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) 
 
 
 MAX_LIST_BYTES = (1 << 31) - 1
-"""Bytes of tensors that become one list array, which counts its elements in 32 bits."""
+"""Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column as Python has them, tensors as NumPy arrays. Null is None."""
+    """Return the values of a column as Python objects, tensors as NumPy arrays, null as None."""
     if not isinstance(column.type, get_arrow_extension_tensor_types()):
         return list(column.to_pylist())
     found: list[Any] = []
@@ -227,7 +230,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
 
 def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
     kind = tensor.value_type
-    return pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # NumPy's text
+    return pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # NumPy strings
 
 
 def _dimensions(tensor: pa.ExtensionType) -> int:
@@ -236,7 +239,7 @@ def _dimensions(tensor: pa.ExtensionType) -> int:
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
     tensors = in_place(tensors)
-    native = isinstance(tensors, pa.FixedShapeTensorArray)  # whose to_numpy forgets the shape
+    native = isinstance(tensors, pa.FixedShapeTensorArray)  # its to_numpy loses the shape
     values: np.ndarray = (
         tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)
     )
@@ -244,7 +247,7 @@ def _values(tensors: pa.ExtensionArray) -> np.ndarray:
 
 
 def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
-    """The elements of all rows as lists of lists; `shapes` is rows x dimensions."""
+    """Return the elements of all rows as nested lists. `shapes` is rows x dimensions."""
     for axis in reversed(range(shapes.shape[1])):
         lengths = np.repeat(shapes[:, axis], shapes[:, :axis].prod(axis=1))
         offsets = np.concatenate([[0], np.cumsum(lengths)])

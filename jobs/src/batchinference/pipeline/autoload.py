@@ -1,7 +1,7 @@
-"""Ray's settings that let Arrow files run code.
+"""Removes the Ray settings that let Arrow files run code.
 
-With a variable RAY_DATA_AUTOLOAD_..., Ray unpickles types and values of the Arrow and Parquet files
-that it reads. No job needs this.
+If an environment variable RAY_DATA_AUTOLOAD_... is set, Ray unpickles types and values of the Arrow
+and Parquet files that it reads. No job needs this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ PREFIX = "RAY_DATA_AUTOLOAD_"
 def without_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
     """Remove the variables from an environment.
 
-    Raises RuntimeError if Ray Data is among the loaded modules: it read some of them then."""
+    Raises RuntimeError if there are any and Ray Data is already loaded: it reads some of them when
+    it is imported."""
     found = sorted(name for name in environment if name.startswith(PREFIX))
     if found and "ray.data" in modules:
         raise RuntimeError(

@@ -1,7 +1,6 @@
-"""What an error is about: a row, a file, storage that may recover, or the job.
+"""Classifies errors: about a row, a file, storage that may recover, or the job.
 
-An error that a worker raises reaches the driver wrapped by Ray several times; `root_cause` finds
-it again.
+Ray wraps the error of a worker several times before it reaches the driver. `root_cause` unwraps it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TROUBLE = frozenset(
 )  # fmt: skip
 _TRIED_ENOUGH = "EndpointDown"
 _BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
-"""What torch says once a device has failed: all that follows in the process fails like it."""
+"""Messages of torch after a device has failed. All later calls in the process fail, too."""
 _TROUBLE_NUMBERS = frozenset(
     {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
      errno.ESTALE}
@@ -31,7 +30,7 @@ _TROUBLE_NUMBERS = frozenset(
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error that is not about a row is of the kind that a moment may heal."""
+    """Return whether an error that is not about a row may be transient."""
     if type(error).__name__ == _TRIED_ENOUGH:
         return False
     named = _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__)
@@ -39,9 +38,11 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_about_the_row(error: BaseException) -> bool:
-    """Whether an error may be blamed on a row: not a failed job, and no trouble of storage,
-    network, memory or a device, after which the same row may well succeed."""
-    # by their names: torch, requests and their like are not imported here
+    """Return whether an error may be attributed to a row.
+
+    JobFailure is not. Neither are errors of storage, network, memory or a device: the same row may
+    succeed in a retry."""
+    # compare names, so that torch, requests and other libraries need not be imported
     if _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__):
         return False
     if is_out_of_memory(error):
@@ -54,10 +55,12 @@ def is_about_the_row(error: BaseException) -> bool:
 
 
 def is_about_the_file(error: BaseException) -> bool:
-    """Whether an error of reading or decoding may be blamed on one file: as `is_about_the_row`, and
-    what memory runs out by, because files claim to hold more than there is."""
+    """Return whether an error of reading or decoding may be attributed to one file.
+
+    These are the errors of `is_about_the_row` and MemoryError, because a damaged file may claim a
+    size that does not fit into memory."""
     if isinstance(error, ImportError):
-        return False  # no file lacks a library
+        return False  # a missing library is not about the file
     return isinstance(error, MemoryError) or is_about_the_row(error)
 
 
@@ -68,7 +71,7 @@ _MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "alloc_failed", "r
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the device or the process, in which fewer rows may do."""
+    """Return whether the device or the process ran out of memory, so that fewer rows may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
     words = str(error).lower()
@@ -90,7 +93,7 @@ _TRANSIENT_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAG
 
 
 def is_transient(error: OSError) -> bool:
-    """Whether trouble of storage may be over in a moment."""
+    """Return whether a storage error is transient."""
     return error.errno in _TRANSIENT_NUMBERS or bool(_TRANSIENT.search(str(error)))
 
 
@@ -107,10 +110,10 @@ _MORE_MEMORY = (
 
 
 def root_cause(error: BaseException) -> JobFailure:
-    """The failure behind an exception; anything unknown becomes an Application failure.
+    """Return the failure behind an exception. Unknown errors become an Application failure.
 
-    Trouble of storage that may pass is told by its words, whoever met it: errors that come from
-    another process have lost what caused them."""
+    Transient storage errors are recognized by their message in every exception, because errors
+    from another process have lost their cause."""
     chain = _chain(error)
     failure = _failure_in(chain)
     away = is_transient(OSError(failure.message)) or _has_transient_number(chain[-1])
@@ -134,8 +137,10 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 
 def _death_in(error: BaseException) -> JobFailure | None:
-    """What an error says of a dead process; None where it says nothing of that. Ray has a page of
-    text, which names several possible causes whatever the real one was."""
+    """Return the failure if an error reports a dead process, else None.
+
+    The message of Ray is not used: it is a page long and lists several possible causes, whatever
+    the real one was."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if "creation task" in text or not kinds & _DEATHS:
@@ -151,7 +156,7 @@ def _death_in(error: BaseException) -> JobFailure | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The exception and what caused it, outermost first."""
+    """Return the exception and its causes, outermost first."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain and not _is_mark(current):
@@ -162,7 +167,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _is_mark(error: BaseException) -> bool:
-    """Whether this is the empty exception by which Ray Data marks errors that it did not expect."""
+    """Return whether this is the empty exception with which Ray Data marks unexpected errors."""
     return type(error).__module__ == "ray.data.exceptions" and not str(error)
 
 

@@ -1,4 +1,4 @@
-"""The number of failed rows that a job allows."""
+"""Checks the limit of failed rows of a job."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.error_policy import ErrorPolicy
 
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
-"""How far an estimate of the input's rows is trusted: the rows may be so many times as many, and so
-many must have been done before a job is ended by it."""
+"""How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
+An estimate can end a job only after ESTIMATE_FROM rows have been read."""
 
 
 def check_errors(
     policy: ErrorPolicy, counts: RowCounts, total: RowCount | None, example: Callable[[], str]
 ) -> None:
-    """Raise TooManyErrors once more rows are bad than the policy allows.
+    """Raise TooManyErrors if more rows have failed than the policy allows.
 
-    A percentage is of the whole input: it is judged early only as far as that is known. `example`
-    tells of one bad row.
+    A percentage refers to the whole input. It is checked while the job runs only as far as the
+    number of rows is known. `example` returns a description of one failed row.
     """
     if counts.failed == 0:
         return
@@ -38,8 +38,9 @@ def check_errors(
 def _percentage_passed(
     policy: ErrorPolicy, counts: RowCounts, total: RowCount | None
 ) -> str | None:
-    """In words, the limit in percent, if more rows are bad. Where the rows of the input are an
-    estimate, there may be many more of them."""
+    """Return the exceeded percentage limit as text; None if it is not exceeded.
+
+    If the row count is an estimate, the input may have many more rows."""
     if policy.max_percent is None or total is None:
         return None
     if total.estimated and counts.read < ESTIMATE_FROM:

@@ -1,4 +1,4 @@
-"""The failures that end a job, each with a reason for programs and a message for people."""
+"""Failures that end a job. Each has a machine-readable reason and a message for people."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from batchinference.credentials import without_credentials
 from batchinference.text import without_controls
 
 MAX_MESSAGE = 4000
-"""Characters of an error: libraries put whole rows and answers into theirs."""
+"""Maximum characters of an error. Libraries put whole rows and responses into their messages."""
 
 
 def without_secrets(text: str) -> str:
-    """A text that a person or a log may see."""
+    """Return a text without credentials and control characters, safe for people and logs."""
     return without_credentials(without_controls(text))
 
 
 def shown(text: str, most: int = MAX_MESSAGE) -> str:
-    """A text of any length and origin, as reports and the errors dataset have it: its beginning
-    and its end, without secrets."""
-    text = without_secrets(text)  # first: a part of a secret does not have its form
+    """Return a text of any length and origin in the form for reports and error records.
+
+    Secrets are removed. A long text is cut to its beginning and its end."""
+    text = without_secrets(text)  # before cutting: a part of a secret would not be recognized
     if len(text) > most:
         half = (most - 40) // 2
         text = f"{text[:half]} ... {len(text) - 2 * half} characters ... {text[-half:]}"
@@ -25,7 +26,7 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
 
 
 class JobFailure(Exception):
-    """The job cannot go on. `reason` is one word for programs, the message is for people."""
+    """A failure that ends the job. `reason` is one word for programs, the message is for people."""
 
     reason = "Application"
 
@@ -42,7 +43,7 @@ class BadInput(JobFailure):
 
 
 class BadOutput(JobFailure):
-    """The output path cannot take the output."""
+    """The output path cannot be used."""
 
     reason = "BadOutput"
 
@@ -54,36 +55,36 @@ class ModelLoad(JobFailure):
 
 
 class TooManyErrors(JobFailure):
-    """More rows are bad than the job allows."""
+    """More rows have failed than the job allows."""
 
     reason = "TooManyErrors"
 
 
 class Interrupted(JobFailure):
-    """Somebody asked the job to stop."""
+    """The job was asked to stop."""
 
     reason = "Interrupted"
 
 
 class Incomplete(JobFailure):
-    """The output does not hold each input row once; only a defect or a lost file leads here."""
+    """The output does not hold each input row once, caused by a defect or a lost file."""
 
     reason = "Incomplete"
 
 
 class StorageAway(JobFailure):
-    """Storage could not be reached, or refused to work, for longer than a request is repeated."""
+    """Storage was unreachable, or refused requests, for longer than requests are retried."""
 
     reason = "StorageAway"
 
 
 class OutOfMemory(JobFailure):
-    """Ray ended a process because its node ran short of memory."""
+    """Ray killed a process because its node ran out of memory."""
 
     reason = "OutOfMemory"
 
 
 class WorkerCrashed(JobFailure):
-    """A process died more often than Ray starts it again. That is no error that a step raised."""
+    """A process died more often than Ray restarts it. No step raised an error."""
 
     reason = "WorkerCrashed"

@@ -1,4 +1,4 @@
-"""Libraries and objects that a job names and that an installation may lack."""
+"""Imports libraries and objects that a job names and that may not be installed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ VISION_EXTRA = "./jobs[vision]"
 
 
 def need(what: str, module: str, package: str, failure: type[JobFailure]) -> None:
-    """Raise `failure`, in the words of `missing`, unless the module can be imported."""
+    """Raise `failure` with the message of `missing` if the module is not installed."""
     if importlib.util.find_spec(module) is None:
         raise failure(missing(what, module, package))
 
 
 def missing(what: str, module: str, package: str) -> str:
-    """That something needs a module, and what pip has to install for it. This program is on no
-    registry of packages, so its extras are installed from its repository."""
+    """Return a message that names the missing module and the pip command that installs it.
+
+    This program is in no package registry, so its extras are installed from its repository."""
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
     return f"{what} needs the package {library}: pip install '{package}'{where}, or use the image"
 
 
 def load_callable(path: str) -> Any:
-    """The object at `module:name`. Raises ModelLoad that says what was not found."""
+    """Return the object at `module:name`. Raises ModelLoad if it cannot be loaded."""
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
         return reduce(getattr, name.split("."), module)
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # importing a module can raise any error
         raise ModelLoad(
             f"cannot load '{path}': {type(error).__name__}: {error}. The module must lie beside "
             "the job's file, be installed, or be in the image"

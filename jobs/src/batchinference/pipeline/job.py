@@ -1,4 +1,4 @@
-"""One job from beginning to end, and the reports it publishes on the way."""
+"""Runs one job from start to end and publishes its reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from batchinference.spec.status import Counts
 from batchinference.spec.write import WriteParquet, WriteTable
 
 MAX_ATTEMPTS = 4
-"""How often the input is gone over before an output that lacks rows fails the job."""
+"""Maximum number of attempts of a run. If rows are still missing afterwards, the job fails."""
 Publish = Callable[[Report], None]
 
 
@@ -48,7 +48,7 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class RunningAttempt:
-    """A pass over the input that goes on."""
+    """An attempt in progress."""
 
     prepared: AttemptRun
     execution: Executor
@@ -56,7 +56,7 @@ class RunningAttempt:
 
 @dataclass
 class JobRun:
-    """A job on a Ray that is up. `publish` is told of every change."""
+    """A run of a job on a started Ray. `publish` is called with a report of every change."""
 
     job: BatchInference
     plan: Plan
@@ -73,17 +73,17 @@ class JobRun:
     _done: list[Report] = field(default_factory=list, init=False)
 
     def run(self) -> Report:
-        """Run it. The report that comes back has ended, well or badly; nothing is raised."""
+        """Run the job and return its final report, of success or failure. Raises nothing."""
         try:
             self.publish(self._report())
             ends = [self._run(target) for target in plan_outputs(self.job.spec)]
             last = self._done.pop() if self._done else ends[-1]
             return self._tell(last)
-        except Exception as error:  # noqa: BLE001 - every end becomes a report
+        except Exception as error:  # noqa: BLE001 - every error becomes a report
             return self._broken_off(root_cause(error))
 
     def _run(self, target: OutputTarget) -> Report:
-        """What is to be done about one output. That all went well is not told yet."""
+        """Run the job for one output and return its final report, which is not published yet."""
         self.stop.check()
         self._enter(JobState.PREPARING)
         self._pass, self._told, self._meter = None, None, Meter()
@@ -99,20 +99,19 @@ class JobRun:
         return self._done[-1]
 
     def _load(self) -> None:
-        """Load all steps once. Raises what is wrong with one, or Interrupted."""
+        """Load all steps once. Raises the failure of a step, or Interrupted."""
         run_monitored(Loading(self.plan), lambda: None, self.stop)
-        self.stop.check()  # loading that was cut short proves nothing
+        self.stop.check()  # an interrupted load proves nothing
 
     def _begin(self, prepared: AttemptRun) -> RunningAttempt:
         self._pass = RunningAttempt(prepared, Executor(self.job.spec, self.plan, prepared))
         return self._pass
 
     def _passes(self, going: RunningAttempt) -> tuple[RunningAttempt, Snapshot]:
-        """Go over the input until nothing of it is missing. The last pass comes back, with what
-        counts of the output.
+        """Run attempts until no rows are missing. Return the last attempt and the final snapshot.
 
-        One is enough unless a node is lost, and with it blocks that are cut in another way when
-        they are made again."""
+        One attempt is enough unless a node is lost: Ray recomputes its blocks and may cut them
+        differently. Raises Incomplete if rows are missing after the last attempt."""
         for left in reversed(range(MAX_ATTEMPTS if going.prepared.is_repeatable else 1)):
             self._observe(going)
             if going.prepared.gaps != {}:
@@ -129,9 +128,9 @@ class JobRun:
         )
 
     def _broken_off(self, failure: JobFailure) -> Report:
-        """The report of a failure, also beside the output that it befell."""
+        """Return the report of a failure. Publish it, and write it to the output if one is open."""
         prepared = self._pass.prepared if self._pass else None
-        with suppress(OSError):  # the cause may be that storage is gone
+        with suppress(OSError):  # unavailable storage may be the cause
             if prepared is not None:
                 self._meter.read(prepared.counts(), time.monotonic())
                 self._told = collect_notes(prepared.attempt.manifests())
@@ -145,14 +144,15 @@ class JobRun:
         return told
 
     def _observe(self, going: RunningAttempt) -> None:
-        """Take a reading and publish it. Raises TooManyErrors, and BadOutput when another run has
-        taken over the output."""
+        """Update the progress and publish it.
+
+        Raises TooManyErrors, and BadOutput if another run has taken over the output."""
         prepared = going.prepared
         try:
             prepared.attempt.check_lease()
             counts = prepared.counts()
         except OSError:
-            return  # storage that is away for a moment fails the work, if anything, not the reading
+            return  # a transient storage error may fail the work, but not the progress update
         self._meter.read(counts, time.monotonic())
         self._tell(self._report())
         check_errors(self.job.spec.errors, counts, prepared.count, prepared.bad_row)
@@ -162,7 +162,7 @@ class JobRun:
         attempt, pieces = prepared.attempt, end.pieces
         self._enter(JobState.FINALIZING)
         self._told = collect_notes(attempt.manifests())
-        # rows that became several may lie in several tasks, none of which can count them
+        # the parts of one input row may be in several tasks, none of which can count that row
         rows = end.rows(len(prepared.input), prepared.input.rows_each)
         counts = replace(end.counts, read=rows)
         self._meter.finish(counts, self._seconds[JobState.RUNNING] - self._ran_before)
@@ -180,7 +180,7 @@ class JobRun:
         return report
 
     def _nothing_to_do(self, found: AlreadyComplete) -> Report:
-        """The report of a job whose output is there: its own, or with mode ignore another's."""
+        """Return the report if the output exists: the job's own or, with mode ignore, another's."""
         now_: dict[str, object] = {"name": self.job.metadata.name, "started_at": self._started_at,
                 "updated_at": now(), "seconds": {}}  # fmt: skip
         if found.done is not None:
@@ -195,8 +195,9 @@ class JobRun:
         return report.model_copy(update=now_)
 
     def _tell(self, report: Report) -> Report:
-        """Publish a report, unless that cannot be done just now: the job does not fail by that. It
-        comes back as it is told, with what the run has done before."""
+        """Publish a report, merged with the reports of earlier outputs of this run, and return it.
+
+        An OSError while publishing does not fail the job."""
         told = merge_reports(self._done, report)
         with suppress(OSError):
             self.publish(told)
@@ -211,7 +212,7 @@ class JobRun:
 
     def _report(self, failure: JobFailure | None = None) -> Report:
         layout = Layout.of(self.job.spec)
-        if self._pass:  # which may only add to it
+        if self._pass:  # its layout may be that of an append
             layout = self._pass.prepared.attempt.layout
         counts = self._meter.counts if self._pass else None
         return Report(

@@ -1,4 +1,4 @@
-"""All that is done before the first row is read, so that what cannot work is told at once."""
+"""Runs all checks and preparations before the first row is read, so that a job fails early."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ from batchinference.spec.steps import Step
 
 @dataclass(frozen=True)
 class AlreadyComplete:
-    """The output is there: `done`, unless it is another's. `since` says what of the input is not in
-    it, if anything."""
+    """The output is complete. `done` is its layout, or None if it belongs to another job.
+
+    `since` says which part of the input is not in the output, if any."""
 
     done: Layout | None
     since: str = ""
@@ -59,11 +60,11 @@ def prepare(
     job: str = "",
     load: Callable[[], None] | None = None,
 ) -> AttemptRun | AlreadyComplete:
-    """Check the steps, freeze the input and open the output, unless that is complete. `job` is by
-    what this one is told from others that want the output. `load` is called before a complete
-    output is removed, and raises if the steps cannot be loaded.
+    """Check the steps, write the input snapshot and open the output, unless that is complete.
 
-    Raises JobFailure that says what is missing.
+    `job` identifies this job among others that write to the output. `load` is called before a
+    complete output is removed, and raises if the steps cannot be loaded. Raises JobFailure that
+    says what is missing.
     """
     for step in spec.steps:
         check_step(step)
@@ -107,7 +108,7 @@ def _prepare(
 def _inspect(
     spec: BatchInferenceSpec, layout: Layout, job: str
 ) -> tuple[OutputState | None, Snapshot | None]:
-    """Return the state of the output, and the snapshot with which an attempt resumes."""
+    """Return the state of the output, and the snapshot from which an attempt resumes."""
     resume, retry = spec.resume, spec.errors.retry
     table = table_of(spec.write)
     state = inspect_output(spec.write, layout, table, resume=resume, retry=retry, job=job)
@@ -126,7 +127,7 @@ def _replaces(spec: BatchInferenceSpec, state: OutputState) -> bool:
 def _before(
     spec: BatchInferenceSpec, layout: Layout, start: Snapshot | None
 ) -> ResumedInput | None:
-    """The input of an output that is gone on with."""
+    """Return the input snapshot of an output that is resumed; None if it is not resumed."""
     if start is None or not isinstance(spec.read, ReadFiles):
         return None
     frozen = read_snapshot_with_digest(layout.input, start.input, spec.read.storage)
@@ -134,15 +135,14 @@ def _before(
 
 
 def _known(spec: BatchInferenceSpec, target: OutputTarget) -> ProcessedFiles | None:
-    """The files whose rows are in the output already; None where all files are to be read."""
+    """Return the files whose rows are already in the output; None if all files must be read."""
     if not isinstance(spec.read, ReadFiles) or not (lists := target.processed):
         return None
     return ProcessedFiles([read_snapshot(one, spec.read.storage) for one in lists])
 
 
 def _check_unfinished(spec: BatchInferenceSpec, state: OutputState) -> None:
-    """Raise BadInput where an output that was complete would be begun anew, for the sake of the
-    rows of it that failed."""
+    """Raise BadInput if a retry of failed rows would start a complete output over."""
     layout = state.layout
     retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
     if layout.success.exists() or (retried and retried < state.attempts):
@@ -155,14 +155,14 @@ def _check_unfinished(spec: BatchInferenceSpec, state: OutputState) -> None:
 
 
 def _begin(layout: Layout, given: JobInput) -> Snapshot:
-    """Freeze the input of an output that is begun anew."""
+    """Write the input snapshot of an output that starts over, and return the empty snapshot."""
     content = given.serialized()
     layout.input.write(content)
     return Snapshot(layout.key, digest(content))
 
 
 def _changed(given: JobInput, complete: Sequence[Layout]) -> str:
-    """How the input differs from that of the complete output."""
+    """Return how the input differs from that of the complete output, as text; empty if equal."""
     contents = [one.input.read() for one in complete if one.input.exists()]
     try:
         before = {part for content in contents for part in _parts(content)}
@@ -183,7 +183,7 @@ def _parts(content: bytes) -> list[tuple[object, ...]]:
 
 
 def _check_new(given: JobInput, formerly: Sequence[Layout]) -> None:
-    """Raise BadOutput when rows of the same files were added by this job as it was before."""
+    """Raise BadOutput if this job, before its spec changed, added rows of the same files."""
     if not formerly:
         return
     paths = {part[0] for part in _parts(given.serialized())}
@@ -198,8 +198,8 @@ def _check_new(given: JobInput, formerly: Sequence[Layout]) -> None:
 
 
 def check_step(step: Step) -> None:
-    """Raise ModelLoad when a step's model or code is plainly not there, and BadInput when the
-    output that it searches is not; nothing is loaded."""
+    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
+    searches does not exist. Nothing is loaded."""
     if step.model is not None:
         _check_model(step.name, step.model)
     elif step.python is not None:
@@ -236,7 +236,7 @@ def _check_module(step: str, path: str) -> None:
 
 
 def _check_apart(given: JobInput, layout: Layout) -> None:
-    """Raise BadOutput when input lies where output goes: an attempt removes the one before it."""
+    """Raise BadOutput if an input file is in an output path: attempts remove files there."""
     for place in (layout.output, layout.errors):
         if (inside := given.below(place)) is not None:
             raise BadOutput(

@@ -1,4 +1,4 @@
-"""Progress from counts: percent, speed and the time that is left."""
+"""Computes progress from row counts: percent, speed and remaining time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from batchinference.spec.status import Progress
 
 @dataclass
 class Meter:
-    """Turns counts into progress that never goes back. Times are seconds of any one clock."""
+    """Turns row counts into progress that never decreases. Times are in seconds of one clock."""
 
     total: RowCount | None = None
     before: int = 0
-    """Rows that earlier attempts have done."""
+    """Rows that earlier attempts have completed."""
     _since: float | None = field(default=None, init=False)
     counts: RowCounts = field(default=RowCounts(), init=False)
-    """The most that was committed at any time."""
+    """The highest counts that were committed at any time."""
     progress: Progress | None = field(default=None, init=False)
-    """The last reading."""
+    """The result of the last reading."""
 
     def read(self, counts: RowCounts, now: float) -> None:
-        """Take a reading at `now`, when `counts` rows are committed."""
+        """Update the progress at time `now`, when `counts` rows are committed."""
         if counts.read > self.counts.read:
             self.counts = counts
         rows = self.counts.read
         if self._since is None or rows <= self.before:
-            self._since = now  # speed counts from the first rows, not from when models load
+            self._since = now  # speed excludes the time in which models load
         rate = self._rate(now)
         total = None if self.total is None else max(self.total.rows, rows)
         self.progress = Progress(
@@ -42,8 +42,9 @@ class Meter:
         )
 
     def finish(self, counts: RowCounts, seconds: float) -> None:
-        """The last reading, of a job that is done: its speed is that of all its seconds of running,
-        in which models load as well."""
+        """Set the final progress of a finished job.
+
+        The speed is the average over `seconds` of running, which includes loading models."""
         self.counts = counts
         done = counts.read - self.before
         rate = done / seconds if seconds > 0 and done > 0 else None
@@ -56,7 +57,7 @@ class Meter:
         )
 
     def _rate(self, now: float) -> float | None:
-        """Rows a second since just before the first ones."""
+        """Return rows per second since just before the first rows; None if there are none yet."""
         elapsed = now - self._since if self._since is not None else 0.0
         rows = self.counts.read - self.before
         return rows / elapsed if elapsed > 0 and rows > 0 else None
@@ -69,7 +70,7 @@ class Meter:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: 45s, 2m30s, 3h05m."""
+    """Return seconds in the form 45s, 2m30s or 3h05m."""
     whole = math.ceil(seconds)
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,16 +1,16 @@
-"""The columns that travel beside the data: which row of the input this is, and what became of it.
+"""Columns that accompany the data: the id of each row's input row, and the state of the row.
 
-`_bi_id` packs the number of the file (in the frozen, sorted list of the input) and the number of
-the row in it. Ids depend on the input alone, so that a row has the same id in every attempt.
-Rows that failed or were filtered out travel on without data, so that the sink can account for
-them; an END row closes each file and carries its number of rows where others carry their own.
+`_bi_id` packs the number of the file (in the sorted input snapshot) and the number of the row in
+the file. Ids depend only on the input, so that a row has the same id in every attempt. Failed and
+filtered rows stay in the stream without data, so that the sink can account for them. An END row
+follows the last row of each file. In place of a row number, its id holds the file's row count.
 
-A row of the input may become several. Each of them carries its id, and a share of it: the shares
-of what has come of a row add up to WHOLE, however often it was divided. The column is there only
-where something was divided, and null stands for WHOLE.
+An input row may become several rows. Each of them has the id of the input row and a share of it.
+The shares of all rows from one input row add up to FULL_SHARE, however often it was divided. The
+SHARE column exists only if a row was divided; null means FULL_SHARE.
 
-A column that is null throughout a table has no type, and Ray cannot join it with tensors. Between
-stages it is therefore left out, and named in NULLS.
+A column with only nulls in a table has no type, and Ray cannot concatenate it with tensors. Between
+stages such columns are dropped and their names are stored in the NULLS column.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ TRACEBACK = OWN_PREFIX + "traceback"
 OWN_COLUMNS = (ID, STATE, SHARE, NULLS, STEP, ERROR, TRACEBACK)
 
 GOOD, FAILED, SKIPPED, END, NOTE = range(5)
-"""NOTE rows stand for no row of the input: they tell the driver, by way of the sink, something of
-the step that they name."""
+"""The states of a row. NOTE rows belong to no input row. They carry information about the step that
+they name, through the sink to the driver."""
 
 MAX_RUNS = 64
-"""Parts of a table that good rows may be in without being copied together."""
+"""Maximum number of slices in which good rows stay without a copy."""
 FULL_SHARE = 1 << 40
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
 READ_STEP = "read"
-"""The step that is named in the error of a row which could not be decoded."""
+"""The step name in the error record of a row that could not be decoded."""
 RowRange = tuple[int, int | None]
-"""First row, row after the last; None where the end of the file is not known."""
+"""First row and row after the last; the latter is None if the end of the file is unknown."""
 MissingRows = dict[int, list[RowRange]]
-"""Rows that are missing, by file; a file that has all of its rows is not there."""
+"""Missing rows by file number. Files without missing rows are not included."""
 
 
 def pack(file: int, row: int) -> int:
@@ -56,12 +56,12 @@ def pack(file: int, row: int) -> int:
 
 
 def unpack(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ids (int64) as file numbers and row numbers."""
+    """Return the file numbers and row numbers of ids (int64)."""
     return ids >> ROW_BITS, ids & ROW_MASK
 
 
 def with_ids(table: pa.Table, file: int, first_row: int) -> pa.Table:
-    """Good rows `first_row`... of a file."""
+    """Return a table of good rows of a file with ids; the first is row `first_row`."""
     start = pack(file, first_row)
     ids = pa.array(np.arange(start, start + table.num_rows, dtype=np.int64))
     return with_own_columns(table, ids)
@@ -70,20 +70,20 @@ def with_ids(table: pa.Table, file: int, first_row: int) -> pa.Table:
 def with_own_columns(
     table: pa.Table, ids: pa.Array | pa.ChunkedArray, shares: np.ndarray | None = None
 ) -> pa.Table:
-    """Good rows. `shares` is None where all are whole."""
+    """Return a table of good rows with these ids. `shares` is None if no row was divided."""
     states = pa.array(np.zeros(table.num_rows, dtype=np.int8))
     table = table.append_column(ID, ids).append_column(STATE, states)
     return table if shares is None else table.append_column(SHARE, pa.array(shares))
 
 
 def ids_of(table: pa.Table) -> np.ndarray:
-    """The ids of rows, int64."""
+    """Return the ids of the rows (int64)."""
     ids: np.ndarray = table.column(ID).to_numpy()
     return ids
 
 
 def shares_of(table: pa.Table) -> np.ndarray | None:
-    """The shares of rows, int64; None where all are whole."""
+    """Return the shares of the rows (int64); None if no row was divided."""
     if SHARE not in table.column_names:
         return None
     shares: np.ndarray = pc.fill_null(table.column(SHARE), FULL_SHARE).to_numpy()
@@ -91,12 +91,12 @@ def shares_of(table: pa.Table) -> np.ndarray | None:
 
 
 def end_of_file(file: int, rows: int) -> pa.Table:
-    """The row that closes a file of so many rows."""
+    """Return the END row of a file with `rows` rows."""
     return _one(pack(file, rows), END)
 
 
 def unreadable_rows(file: int, first: int, count: int, step: str, error: Exception) -> pa.Table:
-    """Rows `first`... of a file that all failed by the same error."""
+    """Return `count` failed rows of a file, from row `first` on, that have the same error."""
     start = pack(file, first)
     texts = {STEP: step, ERROR: describe(error), TRACEBACK: ""}
     columns = {
@@ -109,7 +109,7 @@ def unreadable_rows(file: int, first: int, count: int, step: str, error: Excepti
 def failed_row(
     row_id: int, step: str, error: BaseException, traceback: str = "", share: int = FULL_SHARE
 ) -> pa.Table:
-    """A row that is set aside, with what went wrong."""
+    """Return a failed row with its error."""
     table = _one(row_id, FAILED, {STEP: step, ERROR: describe(error), TRACEBACK: traceback})
     return (
         table if share == FULL_SHARE else table.append_column(SHARE, pa.array([share], pa.int64()))
@@ -117,17 +117,17 @@ def failed_row(
 
 
 def describe(error: BaseException) -> str:
-    """An error as a person reads it, of bounded length and without secrets."""
+    """Return an error as text for people, of bounded length and without secrets."""
     return shown(f"{type(error).__name__}: {error}")
 
 
 def note_row(step: str, text: str) -> pa.Table:
-    """Something that the driver is to know of a step."""
+    """Return a NOTE row with information about a step for the driver."""
     return _one(0, NOTE, {STEP: step, ERROR: text})
 
 
 def skipped_rows(ids: np.ndarray, shares: np.ndarray | None = None) -> pa.Table:
-    """Rows that a step left out."""
+    """Return filtered rows."""
     columns = {ID: ids, STATE: np.full(len(ids), SKIPPED, dtype=np.int8)}
     return pa.table(columns if shares is None else {**columns, SHARE: shares})
 
@@ -139,8 +139,9 @@ def _one(row_id: int, state: int, details: dict[str, str] | None = None) -> pa.T
 
 
 def split(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-    """The good rows, and the others (None when there are none) without their empty data. Pixels
-    and their like are not copied."""
+    """Return the good rows, and the other rows without data columns (None if there are none).
+
+    The data of good rows is not copied if it is in at most MAX_RUNS slices."""
     table = _opened(table)
     states = table.column(STATE)
     if pc.max(states).as_py() in (None, GOOD):
@@ -153,7 +154,7 @@ def split(table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
 
 
 def _runs(table: pa.Table, chosen: np.ndarray) -> pa.Table:
-    """The chosen rows (bool): where they lie together as a part of the table, else copied."""
+    """Return the chosen rows (bool mask): slices of the table if there are few, else a copy."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
     starts, stops = edges[::2].tolist(), edges[1::2].tolist()
     if len(starts) > MAX_RUNS:
@@ -163,7 +164,7 @@ def _runs(table: pa.Table, chosen: np.ndarray) -> pa.Table:
 
 
 def closed(table: pa.Table) -> pa.Table:
-    """The rows as they go to the next stage."""
+    """Return the rows for the next stage: without null-typed columns, which NULLS names."""
     empty = [
         (place, field.name)
         for place, field in enumerate(table.schema)
@@ -176,8 +177,9 @@ def closed(table: pa.Table) -> pa.Table:
 
 
 def _opened(table: pa.Table) -> pa.Table:
-    """With the columns in their places that `closed` has left out; other rows may have values in
-    them."""
+    """Return the table with the columns that `closed` dropped, at their positions.
+
+    Other rows of the table may have values in these columns."""
     if NULLS not in table.column_names:
         return table
     left_out = pc.unique(table.column(NULLS)).drop_null().to_pylist()
@@ -191,5 +193,5 @@ def _opened(table: pa.Table) -> pa.Table:
 
 
 def data_columns(table: pa.Table) -> list[str]:
-    """The names of the columns that are the user's."""
+    """Return the names of the user's columns."""
     return [name for name in table.column_names if name not in OWN_COLUMNS]

@@ -1,1 +1,1 @@
-"""The commit protocol: leases, snapshots, manifests and which rows are done. No Ray, no formats."""
+"""The commit protocol: leases, snapshots, manifests and completed rows. No Ray, no file formats."""

@@ -1,7 +1,7 @@
-"""Adding to a complete output what has come to its input since.
+"""Adds the rows of new input files to a complete output.
 
-Each addition is an output of its own within that of the work: with its own frozen list, which names
-the new files alone, its own attempts and its own mark of completeness.
+Each addition is an output of its own within the output of the work. It has its own input snapshot,
+which names only the new files, its own attempts and its own completion marker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from batchinference.spec.read import ReadFiles
 
 @dataclass(frozen=True)
 class OutputTarget:
-    """What a run of a job writes: `layout`. Of the same work are `others`, and `complete` is what
-    is complete of it already."""
+    """An output that a run of a job writes, at `layout`. `others` are the other outputs of the same
+    work. `complete` are the outputs of the work that are already complete."""
 
     layout: Layout
     others: tuple[Layout, ...] = ()
@@ -29,17 +29,19 @@ class OutputTarget:
 
     @property
     def processed(self) -> list[Location]:
-        """The lists of files whose rows others have; none where this one has its own list."""
+        """The input snapshots of the other outputs, whose files are processed already. Empty if
+        this output is complete, because it then has its own input snapshot."""
         others = () if self.layout in self.complete else self.others
         return [one.input for one in others if one.input.exists()]
 
 
 def plan_outputs(spec: BatchInferenceSpec) -> Iterator[OutputTarget]:
-    """What a run of a job writes, one after the other: each is told once those before it are
-    complete. Most runs have one. Where bad rows are to be tried again these are the output and the
-    additions that have some, and after them what is new.
+    """Yield the outputs that a run of a job writes, one after the other. Each one is determined
+    after the previous ones are complete. Most runs have one output. If failed rows are retried, the
+    outputs are the first output and the additions that have failed rows, followed by the addition
+    for new files.
 
-    Raises BadOutput when what is there cannot be told."""
+    Raises BadOutput if the state of the existing outputs cannot be determined."""
     layout = Layout.of(spec)
     with storage_errors_as_bad_output(spec.write):
         first = _first(layout)
@@ -59,21 +61,22 @@ def _is_added_to(spec: BatchInferenceSpec) -> bool:
 
 
 def _adds(spec: BatchInferenceSpec) -> bool:
-    # a limited job is done with its rows
+    # a job with a limit is complete once it has its rows, and takes no new files
     limited = isinstance(spec.read, ReadFiles) and spec.read.options.limit is not None
     return spec.write.mode == "append" and not limited
 
 
 def _first(layout: Layout) -> Layout:
-    """The output to which is added: that of the work, wherever it was begun."""
+    """Return the output to which additions are made: the output of the work, wherever it was
+    started."""
     return completed(layout) or next(
         (one for one in (layout, layout.whole) if _was_complete(one)), layout
     )
 
 
 def _was_complete(layout: Layout) -> bool:
-    """Whether an output is complete, or was so before its bad rows were tried again, which has not
-    come to its end."""
+    """Return whether an output is complete, or was complete before a retry of its failed rows that
+    has not finished."""
     lease = read_lease(layout)
     ours = lease is not None and lease.key == layout.key
     return ours and (layout.success.exists() or layout.end.exists())
@@ -88,10 +91,11 @@ def _with_bad_rows(spec: BatchInferenceSpec, first: Layout) -> Iterator[OutputTa
 
 
 def _following(spec: BatchInferenceSpec, first: Layout) -> OutputTarget:
-    """The addition that is unfinished or comes next, where new files are to be added."""
+    """Return the unfinished or the next addition if new files are to be added; otherwise the first
+    output."""
     begun = _target(spec, first, first)
     unfinished = [one for one in begun.others if one not in begun.complete]
-    # without resume, what was begun is begun anew, and nothing else is begun
+    # without resume, an unfinished addition starts over, and no new addition is started
     if not (first in begun.complete and _adds(spec) and (spec.resume or unfinished)):
         return begun
     following = Layout.of(spec).addition(len(begun.others) + 1)
@@ -108,8 +112,8 @@ def _target(spec: BatchInferenceSpec, layout: Layout, first: Layout) -> OutputTa
 
 
 def previous_versions_of(spec: BatchInferenceSpec, job: str) -> list[Layout]:
-    """What a job has written to the output that it adds to, when it had another spec. `job` is its
-    identity."""
+    """Return the outputs that a job has written with a different spec to the output that it appends
+    to. `job` is the identity of the job."""
     if spec.write.mode != "append":
         return []
     layout = Layout.of(spec)

@@ -1,4 +1,4 @@
-"""One attempt at an output: what its tasks have committed, and how it is brought to its end."""
+"""One attempt at an output: the commits of its tasks, and how the attempt is completed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FETCH_THREADS = 16
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run over what is missing of an output. It travels into the write tasks."""
+    """One run that processes the missing rows of an output. It is passed to the write tasks."""
 
     layout: Layout
     lease: Lease
@@ -43,9 +43,9 @@ class Attempt:
     def open(
         cls, layout: Layout, number: int, start: Snapshot, job: str = "", series: str = ""
     ) -> Attempt:
-        """Begin it: from here on the output belongs to it, what others commit does not count, and
-        of what they have put there is nothing left but what `start` names. `job` is by what this
-        one is told from others that want the output, and `series` what it has in common with those
+        """Begin an attempt and return it. From now on the output belongs to this attempt: commits
+        of other attempts do not count, and their files are deleted unless `start` names them. `job`
+        identifies this job among others that want the output. `series` is shared by all attempts
         that would put the same rows into a table."""
         lease = Lease.new(layout, number, job=job, series=series)
         start_of(layout, lease).write(replace(start, attempt=number).serialized())
@@ -61,12 +61,12 @@ class Attempt:
 
     @property
     def place(self) -> Location:
-        """Where its commits go."""
+        """The directory of the attempt's commits."""
         return self.lease.place(self.layout)
 
     @property
     def heartbeat(self) -> Location:
-        """Where it says that it goes on."""
+        """The heartbeat file of the attempt."""
         return heartbeat_file(self.layout, self.lease)
 
     @property
@@ -75,23 +75,24 @@ class Attempt:
 
     @property
     def retyped(self) -> Location:
-        """Where it is told which files were put anew, with columns of other types."""
+        """The directory of the records of files that were rewritten with other column types."""
         return self.place / "retyped"
 
     def counts(self) -> RowCounts:
-        """Rows that it has committed so far, from the names of the manifests."""
+        """Return the counts of the rows committed so far, from the names of the manifests."""
         return total(counts for _, counts in self._commits())
 
     def manifests(self) -> list[Manifest]:
-        """All of its commits, one a task. One that is damaged counts as not made."""
+        """Return all commits of the attempt, one per task. A damaged manifest counts as not
+        committed."""
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
             found = pool.map(lambda commit: _parsed(self.place / commit[0]), self._commits())
             key = self.layout.key
             return [one for one in found if one is not None and one.is_of(key)]
 
     def _commits(self) -> list[tuple[str, RowCounts]]:
-        """The name and the counts of one manifest a task; of a task that was tried again always
-        the same one."""
+        """Return the name and the counts of one manifest per task. For a task that was retried, it
+        is always the same manifest."""
         by_task = {}
         for info in sorted(self.place.files(), key=lambda info: info.path):
             name = base_name(info.path)
@@ -100,15 +101,16 @@ class Attempt:
         return list(by_task.values())
 
     def close(self) -> list[Manifest]:
-        """Take no more commits. All that were made come back.
+        """Stop accepting commits and return all manifests.
 
-        Raises BadOutput when another run has taken over the output."""
+        Raises BadOutput if another run has taken over the output."""
         self.check_lease()
         self.closed.write(b"")
         return self.manifests()
 
     def remove_all_but(self, pieces: Iterable[ManifestEntry]) -> None:
-        """Delete the data and error files of this work that no piece names."""
+        """Delete the data and error files of this work that none of these manifest entries
+        names."""
         named = {file.name for piece in pieces for file in piece.files}
         for place in (self.layout.data, self.layout.errors):
             remove_parts(place, self.layout.key, keep=named)
@@ -116,10 +118,10 @@ class Attempt:
     def commit(
         self, write: WriteTable, table: CommittedTable, end: Snapshot, report: Report
     ) -> None:
-        """Make the rows of a table visible, all of them at once. What they are is told before it,
-        so that of a driver that dies right after it nothing is missing.
+        """Make all rows of a table visible at once. The snapshot and the report are written first,
+        so that no information is missing if the driver dies right after the commit.
 
-        Raises BadOutput when another run has taken over the output."""
+        Raises BadOutput if another run has taken over the output."""
         self._tell(end, report)
         receipts = [self.layout.data / file.name for piece in end.pieces for file in piece.data]
         with table_errors_as_bad_output():
@@ -129,8 +131,8 @@ class Attempt:
             table.commit(receipts, fence)
 
     def check_lease(self) -> None:
-        """Raise BadOutput when another run has taken over the output: it removes what this one
-        writes, and this one must not touch what belongs to the other."""
+        """Raise BadOutput if another run has taken over the output. That run deletes the files of
+        this one, and this one must not touch the files of that run."""
         if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"another run has taken over write.path '{self.layout.output.uri}' while this one "
@@ -138,16 +140,17 @@ class Attempt:
             )
 
     def check_open(self) -> None:
-        """Raise BadOutput when this task comes late: another run has taken over the output, or this
-        one has finished it, with what the same task has committed when it ran elsewhere."""
+        """Raise BadOutput if this task is late: another run has taken over the output, or this
+        attempt is already closed, with the commit that another execution of the same task has
+        made."""
         self.check_lease()
         if self.closed.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
 
     def complete(self, end: Snapshot, report: Report) -> None:
-        """Mark the output complete, which nothing but this does.
+        """Mark the output as complete. Only this method does so.
 
-        Raises BadOutput when another run has taken over the output."""
+        Raises BadOutput if another run has taken over the output."""
         self._tell(end, report)
         self.lease.complete(self.layout)
         self.check_lease()
@@ -155,9 +158,10 @@ class Attempt:
             self.layout.data.delete_directory()
 
     def complete_committed(self) -> None:
-        """Mark a table complete whose driver died after the commit, when all was told.
+        """Mark a table as complete whose driver died after the commit. The snapshot and the report
+        were written before the commit.
 
-        Raises BadOutput when that is gone or damaged."""
+        Raises BadOutput if the snapshot is missing or damaged."""
         end = Snapshot.read(self.layout.end, self.layout.key)
         self.complete(end, finished_report(self.layout, end))
 
@@ -168,7 +172,7 @@ class Attempt:
 
 
 def start_of(layout: Layout, lease: Lease) -> Location:
-    """Where the snapshot lies with which an attempt began."""
+    """Return the location of the snapshot with which an attempt began."""
     return lease.place(layout) / "start.json"
 
 
@@ -180,13 +184,14 @@ def _parsed(place: Location) -> Manifest | None:
 
 
 def remove_parts(place: Location, key: str, keep: Set[str] = frozenset()) -> None:
-    """Delete the data or error files of some work but for those that belong to its output, and what
-    is left of such that were never put."""
+    """Delete the data or error files of the work with this key, except those in `keep`, and the
+    temporary files of its interrupted writes."""
     names = map(place.below, (info.path for info in place.data_files()))
     delete_all(place / name for name in names if is_part(name, key) and name not in keep)
 
 
 def is_part(path: str, key: str) -> bool:
-    """Whether a file is one of some work, or is left of such that was never put."""
+    """Return whether a file belongs to the work with this key, or is left over from an interrupted
+    write of such a file."""
     name = base_name(path)
     return (remnant_of(name) or name).startswith(part_prefix(key))

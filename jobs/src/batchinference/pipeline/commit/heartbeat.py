@@ -1,7 +1,7 @@
-"""Several runs that want one output: the later one is refused while the first one lives.
+"""Refuses a later run of an output while the run that holds its lease is alive.
 
 A run writes a heartbeat. Clocks are not compared: a run that finds the unfinished output of another
-one waits for a further heartbeat, and takes over if there is none.
+run waits for the next heartbeat, and takes over if there is none.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from batchinference.spec.job import BatchInference
 
 HEARTBEAT_SECONDS = 10.0
 LEASE_TIMEOUT_SECONDS = 25.0
-"""Enough for one beat that is late."""
+"""Long enough to tolerate one late heartbeat."""
 
 
 def identity_of(job: BatchInference) -> str:
-    """By what a job is told from others that write to the same place: all attempts at it have the
-    same, and so have all runs of a file on one machine."""
+    """Return the identity of a job, which distinguishes it from other jobs that write to the same
+    path. All attempts of a job have the same identity, and so do all runs of a job file on one
+    machine."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:
@@ -36,23 +37,24 @@ def identity_of(job: BatchInference) -> str:
 
 
 def name_of(identity: str) -> str:
-    """What stays the same of it when a resource is made anew."""
+    """Return the part of an identity that stays the same when the resource is created again."""
     return identity.partition(" (")[0]
 
 
 def is_resource(identity: str) -> bool:
-    """Whether it is of a resource on a cluster, which asks for its work once, however many attempts
-    that takes. A file on a machine may be run again and again."""
+    """Return whether the identity belongs to a resource on a cluster. A resource requests its work
+    once, however many attempts that takes. A job file on a machine may be run again and again."""
     return identity.endswith(")")
 
 
 @contextmanager
 def keep_heartbeat(place: Callable[[], Location]) -> Iterator[None]:
-    """Say that a run goes on for as long as the block does. `place` tells where."""
+    """Write the heartbeat of a run for as long as the block runs. `place` returns the heartbeat
+    file."""
     ended = threading.Event()
 
     def beat(number: int) -> None:
-        with suppress(OSError):  # who cannot say it may be taken for dead, and then notices
+        with suppress(OSError):  # the run may lose its lease, which it then detects
             place().write(str(number).encode())
 
     def go_on() -> None:
@@ -68,16 +70,17 @@ def keep_heartbeat(place: Callable[[], Location]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(HEARTBEAT_SECONDS)  # storage that is away is not waited for
+        thread.join(HEARTBEAT_SECONDS)  # do not wait longer for unavailable storage
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Where a run says that it goes on: in the directory of its attempt, once it has begun one."""
+    """Return the heartbeat file of a run. It is in the directory of the attempt once that has
+    begun."""
     return (lease.place(layout) if lease.begun else layout.state) / "heartbeat"
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> None:
-    """Raise BadOutput when another run is writing there, of this job or of another one."""
+    """Raise BadOutput if another run, of this job or another job, is writing to the output."""
     if lease is None or lease.is_complete(layout) or _is_over(lease, identity):
         return
     place, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
@@ -92,9 +95,9 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> No
 
 
 def _is_over(lease: Lease, identity: str) -> bool:
-    """Whether a run is known to have ended, so that nobody waits for its heartbeat.
+    """Return whether a run is known to have ended, so that its heartbeat need not be awaited.
 
-    The operator starts an attempt only when it has stopped the one before."""
+    The operator starts an attempt only after it has stopped the previous one."""
     own = lease.job == identity and (is_resource(identity) or lease.process == this_process())
     return own or is_dead(lease.process)
 

@@ -1,23 +1,23 @@
-"""Where everything lies under the output path.
+"""Locations of all files below the output path.
 
     part-KEY-*.parquet             the output, with write.partitionBy in directories
-    _SUCCESS                       put last: the output is complete
+    _SUCCESS                       written last: the output is complete
     _batchinference/
-      job.json                     whose output this is
-      spec.json                    what was asked for, without secrets
-      report.json                  how it went
-      errors/part-KEY-*.parquet    bad rows, unless errors.path says otherwise
-      input.parquet                the frozen list of input files
-      output.json                  what counts of the output, once that is complete
+      job.json                     the lease: which run holds the output
+      spec.json                    the spec of the job, without secrets
+      report.json                  the report of the job
+      errors/part-KEY-*.parquet    error records, unless errors.path is set
+      input.parquet                the input snapshot: the list of input files
+      output.json                  the snapshot of the output, once that is complete
       attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
-        start.json                 what counted of the output when it began
-        *.json                     its commits
-        closed                     it takes no more of them
+        start.json                 the snapshot of the output when the attempt began
+        *.json                     its manifests
+        closed                     the attempt accepts no more commits
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
-      staged/part-KEY-*            of a table: what its commit takes, until it is made
+      staged/part-KEY-*            for a table: the input of its commit, until that is made
 
-KEY is the beginning of the work's hash: two jobs that share a directory keep apart. Names that
-begin with an underscore are passed over by readers of data sets.
+KEY is the beginning of the work's hash, which separates the files of jobs that share a directory.
+Readers of data sets skip names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -33,44 +33,45 @@ from batchinference.spec.write import WriteTable
 STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
 _HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
-"""Fields of a step that change the speed of the work and not its result."""
+"""Fields of a step that change the speed of the work but not its result."""
 _NOT_WORK = {"cluster", *MUTABLE}
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
-    """A hash of all that defines the work: the same for two files that ask for the same output."""
-    # an option that comes with a later version changes the key of no job that leaves it out
+    """Return a hash of everything that defines the work. Two job files that request the same output
+    have the same key."""
+    # an option added in a later version must not change the key of jobs that do not set it
     work = spec.model_dump(mode="json", by_alias=True, exclude=_NOT_WORK, exclude_defaults=True)
     for step in work.get("steps", []):
         for field in _HOW_IT_RUNS:
             step.pop(field, None)
     work["write"].pop("mode", None)
-    # how many bad rows are too many says nothing of what a complete output holds
+    # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()
 
 
 def part_prefix(key: str) -> str:
-    """How the names of all data and error files of some work begin."""
+    """Return the prefix of the names of all data and error files of the work with this key."""
     return f"part-{key[:8]}-"
 
 
 def addition_key(key: str, number: int) -> str:
-    """The key of an addition to the output of the work with this key."""
+    """Return the key of an addition to the output of the work with this key."""
     return hashlib.sha256(f"{key}+{number}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The addresses of one output."""
+    """The locations of the files and directories of one output."""
 
     key: str
     output: Location
     state: Location
-    """The directory of all but the output."""
+    """The directory of everything except the output files."""
     errors: Location
     is_table: bool = False
-    """Whether the rows go to a table, in one commit at the end."""
+    """Whether the rows are written to a table, in one commit at the end."""
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
@@ -84,12 +85,12 @@ class Layout:
 
     @property
     def whole(self) -> Layout:
-        """The layout of the output that this one adds to; itself where it adds to none."""
+        """The layout of the output that this one adds to; itself if it does not add to another."""
         state = self.output / STATE_DIRECTORY
         return self if state == self.state else replace(self, state=state, errors=state / "errors")
 
     def appended(self) -> list[Layout]:
-        """The layouts of all that was added to this output."""
+        """Return the layouts of everything that was added to this output."""
         return [
             Layout(self.key, self.output, state, state / "errors", self.is_table)
             for state in self.state.directories()
@@ -97,7 +98,8 @@ class Layout:
         ]
 
     def addition(self, number: int) -> Layout:
-        """Of what comes to the work's input later, and is added in a run of its own."""
+        """Return the layout of addition `number`. An addition holds the rows of input files that
+        arrive later, and has a run of its own."""
         key = addition_key(self.key, number)
         state = self.whole.state / f"{_APPENDED}{self.key[:8]}-{number:04d}"
         inside = self.errors == self.state / "errors"
@@ -106,7 +108,7 @@ class Layout:
         )
 
     def additions(self) -> list[Layout]:
-        """Those that were begun."""
+        """Return the layouts of the additions that have begun."""
         begun = f"{_APPENDED}{self.key[:8]}-"
         names = (base_name(one.path) for one in self.whole.state.directories())
         count = sum(name.startswith(begun) for name in names)
@@ -114,7 +116,7 @@ class Layout:
 
     @property
     def data(self) -> Location:
-        """Where write tasks put their files."""
+        """The directory in which write tasks put their files."""
         return self.state / "staged" if self.is_table else self.output
 
     @property
@@ -147,5 +149,6 @@ class Layout:
         return self.state / "attempts"
 
     def part_name(self, attempt: int, task: int, unique: str) -> str:
-        """How the names of a task's files begin: never used twice, whatever is tried again."""
+        """Return the prefix of the names of a task's files. It is never used twice, even on a
+        retry."""
         return f"{part_prefix(self.key)}{attempt:04d}-{task:08d}-{unique}"

@@ -1,4 +1,4 @@
-"""Whose output a directory holds: `job.json` tells it to every later run, and to late tasks."""
+"""The lease of an output, stored in `job.json`. Later runs and late tasks read it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 
 @dataclass(frozen=True)
 class Lease:
-    """A run of a job: its work, and which attempt at it this is. `run` is random, because attempts
-    are counted from 1 again when somebody has removed the state of an output. `begun` is false
-    where a run has only claimed the output, and of earlier ones nothing counts any more. `job` is
-    its identity among others that want the output, and `errors` where its bad rows go. `series` is
-    what all attempts have that would put the same rows into a table, until one of them has.
-    `process` is the one that runs it."""
+    """The run that holds an output: the key of its work, and the number of its attempt. `run` is
+    random, because attempts are counted from 1 again after somebody has removed the state of an
+    output. `begun` is false if the run has only claimed the output; nothing of earlier runs counts
+    any more. `job` is its identity among other jobs that want the output, and `errors` the location
+    of its error records. `series` is shared by all attempts that would put the same rows into a
+    table, until one of them has done so. `process` is the process that runs it."""
 
     key: Digest
     attempt: _Attempt
@@ -51,41 +51,43 @@ class Lease:
 
     @property
     def mark(self) -> str:
-        """What the commit of a table carries, to be known by."""
+        """The mark that identifies this attempt in the commit of a table."""
         return f"{self.key}-{self.attempt}-{self.run}"
 
     @property
     def series_mark(self) -> str:
-        """What it carries as well: of one series, a table takes one commit."""
+        """The mark of the series in the commit of a table. A table accepts one commit per
+        series."""
         return f"{self.key}-{self.series}"
 
     def place(self, layout: Layout) -> Location:
-        """The directory of this attempt."""
+        """Return the directory of this attempt."""
         return layout.attempts / f"{self.attempt:04d}-{self.run[:8]}"
 
     def write(self, layout: Layout) -> None:
-        """Make the output this run's."""
+        """Write the lease, so that the output belongs to this run."""
         own = asdict(self)
         stored = {"work": own.pop("key"), **own, "version": __version__}
         layout.job.write((json.dumps(stored, indent=2) + "\n").encode())
 
     def complete(self, layout: Layout) -> None:
-        """Put the mark of completeness."""
+        """Write the completion marker."""
         layout.success.write(self.run.encode())
 
     def is_complete(self, layout: Layout) -> bool:
-        """Whether this run has put the mark. One may have been put by a run that was taken for dead
-        when this one began."""
+        """Return whether this run has written the completion marker. The marker may also come from
+        a run that was considered dead when this one began."""
         try:
             return layout.success.read() == self.run.encode()
         except FileNotFoundError:
             return False
 
     def errors_in(self, output: Location, own: Location) -> Location | None:
-        """Where its bad rows are, if a job may delete them whose own go to `own`.
+        """Return the location of its error records if a job may delete them there; None otherwise.
+        `own` is where that job writes its own error records.
 
-        Whoever can write to the output can write this field. So only that place counts, and what
-        is below the output."""
+        Anyone who can write to the output can write this field. So only `own` and locations inside
+        the output are allowed."""
         errors = Location(self.errors, output.storage)
         if errors.path == own.path and errors.in_store_of(own):
             return own
@@ -98,13 +100,13 @@ _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 
 def read_lease(layout: Layout) -> Lease | None:
-    """Raises BadOutput when that cannot be told."""
+    """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
     if not layout.job.exists():
         return None
     try:
         stored = load_json(layout.job.read())
         fields = {name: stored[name] for name in _STORED}
-        process = stored.get("process", "")  # which earlier versions do not write
+        process = stored.get("process", "")  # earlier versions do not write it
         return _OWNER.validate_python({"key": stored["work"], **fields, "process": process})
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
@@ -114,11 +116,12 @@ def read_lease(layout: Layout) -> Lease | None:
 
 
 def is_complete(layout: Layout) -> bool:
-    """Whether the work of this layout is done, and its output there."""
+    """Return whether the work of this layout is complete, with its output at this layout."""
     lease = read_lease(layout)
     return lease is not None and lease.key == layout.key and lease.is_complete(layout)
 
 
 def completed(layout: Layout) -> Layout | None:
-    """Where the work of this layout is done: there, or in the output that it adds to."""
+    """Return the layout at which this work is complete: this layout, or the output that it adds to;
+    None if there is none."""
     return next((one for one in (layout, layout.whole) if is_complete(one)), None)

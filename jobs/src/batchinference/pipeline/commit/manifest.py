@@ -1,7 +1,8 @@
 """Manifests: what one write task has committed.
 
-Files that no manifest names do not count. A manifest's name carries the task and the counts, so
-that progress is known from a listing alone, and ends in letters of its own: none is written over.
+Files that no manifest names do not count. The name of a manifest contains the task and the counts,
+so that a listing is enough to determine progress. It ends in a random suffix, so that no manifest
+overwrites another.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ class Manifest:
     task: Natural
     pieces: list[ManifestEntry]
     ends: list[End]
-    """File and rows in it, for each file whose end the task has seen."""
+    """File and its number of rows, for each file whose end the task has seen."""
     notes: list[tuple[str, Note]]
-    """Step and what there is to know of it, as JSON."""
+    """Step and a note on it, as JSON."""
 
     def is_of(self, key: str) -> bool:
-        """Whether the files that it names are those of this work."""
+        """Return whether the files that it names belong to the work with this key."""
         return all_of_work((file.name for piece in self.pieces for file in piece.files), key)
 
     def new_name(self) -> str:
-        """A name that no other has."""
+        """Return a unique name."""
         counts = counts_of(self.pieces)
         numbers = (counts.read, counts.written, counts.failed, counts.skipped)
         return f"{self.task:08d}.{'.'.join(map(str, numbers))}.{uuid.uuid4().hex[:8]}.json"
@@ -69,7 +70,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
-        """Raises ValueError for what is no manifest."""
+        """Return the manifest in `content`. Raises ValueError if it is not a manifest."""
         try:
             raw = load_json(content)
             verify_checksum(raw)
@@ -82,7 +83,7 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def parse_manifest_name(name: str) -> tuple[int, RowCounts] | None:
-    """The task and its counts from a manifest's name; None for a name that is none."""
+    """Return the task and its counts from the name of a manifest; None for any other name."""
     match = _NAME.match(name)
     if match is None:
         return None
@@ -91,7 +92,8 @@ def parse_manifest_name(name: str) -> tuple[int, RowCounts] | None:
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:
-    """Row ids (int64, any order, each once) as file, first row, row after the last."""
+    """Return row ids (int64, any order, no duplicates) as ranges: file, first row, row after the
+    last."""
     if len(ids) == 0:
         return []
     ordered = np.sort(ids)
@@ -104,6 +106,6 @@ def ranges_of(ids: np.ndarray) -> list[Range]:
 
 
 def ends_of(ids: np.ndarray) -> list[tuple[int, int]]:
-    """The ids of END rows as file and rows in it."""
+    """Return the ids of END rows as pairs of file and number of rows in it."""
     files, counts = row_ids.unpack(ids)
     return list(zip(files.tolist(), counts.tolist(), strict=True))

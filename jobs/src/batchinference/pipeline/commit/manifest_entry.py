@@ -1,8 +1,8 @@
-"""Pieces: rows of the input that count together or not at all, and the files that hold them.
+"""Manifest entries (pieces): input rows that count together or not at all, and their files.
 
-A write task commits most of its rows as one piece. Rows of which something goes another way are in
-pieces of their own, so that they can be done again without the others: those of which other tasks
-hold a part, and those of which a part has failed.
+A write task commits most of its rows as one entry. Two kinds of rows have entries of their own, so
+that they can be processed again without the others: rows of which other tasks hold a part, and rows
+of which a part has failed.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def _not_empty(found: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_not_empty)]
-"""File, first row, row after the last: of the input."""
+"""File, first row, row after the last, of the input."""
 Content: TypeAlias = bytes | memoryview
 Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=row_ids.FULL_SHARE)]]
-"""File, row, and which part of it (see `rows`)."""
+"""File, row, and the share of the row (see `row_ids`)."""
 End = tuple[_File, _Row]
-"""File and rows in it, of a file whose end was seen."""
+"""File and its number of rows, for a file whose end was seen."""
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows of the input, and what became of them: a row may have become several, or a part of
-    those may be elsewhere, in which case it is not counted yet."""
+    """The number of input rows (`read`), and of the rows with each outcome. An input row may have
+    become several rows. If other tasks hold a part of these, the input row is not counted yet."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     read: Natural = 0
@@ -65,8 +65,8 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that a task has put: its path below the output or the errors, its size in bytes, and
-    the checksum (CRC-32) of these."""
+    """A file that a task has written: its path relative to the output or the errors directory, its
+    size in bytes, and its checksum (CRC-32)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: FileName
@@ -83,21 +83,21 @@ class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     counts: RowCounts
     ranges: list[Range]
-    """Whole rows."""
+    """Ranges of whole rows."""
     shares: list[Share]
-    """Rows of which the piece holds a part. Then it has no ranges."""
+    """Rows of which the entry holds a part. An entry with shares has no ranges."""
     data: list[DataFile]
     columns: list[tuple[str, str]]
-    """The columns of the data, and their types."""
+    """Names and types of the columns of the data."""
     errors: DataFile | None
 
     @property
     def files(self) -> list[DataFile]:
-        """All that was put."""
+        """All data and error files."""
         return [*self.data, self.errors] if self.errors else self.data
 
     def as_json(self) -> dict[str, Any]:
-        # not asdict(self), which would copy every range
+        # asdict(self) would copy every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
         return {**vars(self), **files, "counts": asdict(self.counts)}
@@ -108,7 +108,8 @@ def total(counts: Iterable[RowCounts]) -> RowCounts:
 
 
 def counts_of(pieces: Iterable[ManifestEntry]) -> RowCounts:
-    """Of several pieces. Parts of rows count as so many rows as they are together."""
+    """Return the total counts of several entries. In `read`, shares of rows count as the number of
+    whole rows that they add up to."""
     pieces = list(pieces)
     parts = sum(share for piece in pieces for _, _, share in piece.shares) // row_ids.FULL_SHARE
     return total([*(piece.counts for piece in pieces), RowCounts(read=parts)])

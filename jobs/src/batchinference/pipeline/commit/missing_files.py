@@ -1,8 +1,8 @@
-"""What is there of what was committed: a file may be gone, or not be as it was written.
+"""Detects committed files that are missing, or differ from what was committed.
 
-When a job ends, its files are made to agree on their columns (see `one_schema`), one after the
-other, each in its place. A record of what a file becomes is put before it, so that a run that goes
-on with such an output does not take it for damaged.
+When a job ends, the schemas of its files are unified (see `schema_rewrite`). The files are
+rewritten in place, one after the other. A record of the new version of a file is written before the
+file itself, so that a run that resumes from this output does not consider the file damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from batchinference.pipeline.storage.location import Location, base_name
 
 @dataclass(frozen=True)
 class Retyped:
-    """A file as it is put anew, and the columns that it has then, with their types."""
+    """A rewritten file, and the names and types of its new columns."""
 
     file: DataFile
     columns: list[tuple[str, str]]
@@ -37,7 +37,7 @@ class Retyped:
 
     @classmethod
     def read(cls, place: Location) -> Retyped | None:
-        """None for a record that is damaged."""
+        """Return the record; None if it is missing or damaged."""
         try:
             return _RETYPED.validate_python(load_json(place.read()))
         except (ValueError, FileNotFoundError):
@@ -48,7 +48,7 @@ _RETYPED = TypeAdapter(Retyped)
 
 
 def retyped_by(attempt: Attempt) -> dict[str, Retyped]:
-    """What files have become, or were about to, by their names."""
+    """Return the records of files that were rewritten or were about to be, by file name."""
     places = [attempt.retyped / base_name(info.path) for info in attempt.retyped.files()]
     with ThreadPoolExecutor(FETCH_THREADS) as pool:
         found = list(pool.map(Retyped.read, places))
@@ -58,7 +58,8 @@ def retyped_by(attempt: Attempt) -> dict[str, Retyped]:
 def without_missing_files(
     layout: Layout, snapshot: Snapshot, retyped: Mapping[str, Retyped] = MappingProxyType({})
 ) -> Snapshot:
-    """Without the pieces of which a file is gone or damaged, the others as they are now."""
+    """Return the snapshot without manifest entries that have a missing or damaged file. The other
+    entries describe their files as they are now."""
     data, errors = _sizes(layout.data), _sizes(layout.errors)
     whole = (
         piece
@@ -76,7 +77,8 @@ def _sizes(place: Location) -> dict[str, int]:
 def _as_it_is(
     piece: ManifestEntry, sizes: Mapping[str, int], retyped: Mapping[str, Retyped]
 ) -> ManifestEntry | None:
-    """None where a file of it is neither as its task has put it nor as it was put anew."""
+    """Return the entry with the current version of its files. Return None if a file is neither the
+    version that its task has written nor the rewritten one."""
     new = [retyped.get(file.name) for file in piece.data]
     there = [_version(sizes, *both) for both in zip(piece.data, new, strict=True)]
     data = [file for file in there if file is not None]
@@ -88,7 +90,8 @@ def _as_it_is(
 
 
 def _version(sizes: Mapping[str, int], old: DataFile, new: Retyped | None) -> DataFile | None:
-    """What a file is; None where that is neither, or could be both."""
+    """Return the version of a file that has the stored size; None if neither or both versions have
+    it."""
     versions = {old, new.file} if new else {old}
     found = [version for version in versions if version.bytes == sizes.get(old.name)]
     return found[0] if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""Names of processes, by which a run on the same machine sees that another one has died."""
+"""Names of processes, by which a run detects that another run on the same machine has died."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PROC = Path("/proc")
 
 @cache
 def _name(pid: int) -> str:
-    """Return the machine, the process id and when the process started.
+    """Return the machine, the process id and the start time of a process.
 
-    Where there is no /proc, the name is random: then nobody can tell that the process has died."""
+    Without /proc, the name is random: then nobody can detect that the process has died."""
     machine = _machine()
     return f"{machine}-{pid}-{_started(pid)}" if machine else f"-{pid}-{uuid.uuid4().hex}"
 
@@ -26,7 +26,7 @@ def this_process() -> str:
 
 
 def is_dead(name: str) -> bool:
-    """Whether a process has certainly ended: it ran on this machine, and is not there any more."""
+    """Return whether a process has certainly ended: it ran on this machine and no longer exists."""
     machine, _, process = name.partition("-")
     pid, _, started = process.partition("-")
     if not pid.isdecimal() or machine != _machine() or not machine:
@@ -36,15 +36,15 @@ def is_dead(name: str) -> bool:
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        return False  # it is another user's, which /proc may hide: its heartbeat counts
+        return False  # another user's process, which /proc may hide: its heartbeat decides
     return _started(int(pid)) != started
 
 
 @cache
 def _machine() -> str:
-    """Return a hash of this boot and of the space of its process ids; empty if it is unknown.
+    """Return a hash of the boot id and the PID namespace; empty if they are unknown.
 
-    Containers with one host name have process ids of their own."""
+    Containers with the same host name have PID namespaces of their own."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]

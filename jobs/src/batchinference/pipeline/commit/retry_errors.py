@@ -1,4 +1,4 @@
-"""Rows that have failed, and are to be tried again."""
+"""Removes failed rows from a snapshot, so that they are processed again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from batchinference.pipeline.storage.location import Location
 
 
 def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
-    """Without the rows that stand in the errors, so that they are missing. Rows of which only a
-    part has failed are in pieces of their own, which go as a whole.
+    """Return the snapshot without the rows that have error records, so that these rows are missing.
+    A row of which only a part has failed is in a manifest entry of its own, which is removed
+    completely.
 
-    A file's last row that could not be read may stand for all of its rest, so where that file ends
-    is not known any more."""
+    If the last row of a file could not be read, it may represent the entire rest of the file. The
+    end of that file is then unknown and is removed from `ends`."""
     pieces, ends = [], dict(snapshot.ends)
     lasts = {row_ids.pack(file, after - 1): file for file, after in ends.items() if after}
     for piece in snapshot.pieces:
@@ -37,15 +38,15 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
 
 @dataclass(frozen=True)
 class Failed:
-    """The ids of the rows in a file of the errors, each once, and of those that could not be
-    read."""
+    """The ids of the rows in an error file, without duplicates, and the ids of the rows that could
+    not be read."""
 
     ids: np.ndarray
     unread: np.ndarray
 
     @classmethod
     def read(cls, file: Location) -> Failed:
-        """Raises BadOutput if it is damaged."""
+        """Return the ids in an error file. Raises BadOutput if the file is damaged."""
         try:
             table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
             pairs = pc.split_pattern(table.column("id"), ":")
@@ -57,7 +58,7 @@ class Failed:
 
 
 def _without(piece: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
-    """None where nothing of it is left."""
+    """Return the manifest entry without its failed rows; None if no row is left."""
     if piece.shares:
         return None
     ranges = _cut(piece.ranges, failed)
@@ -69,7 +70,7 @@ def _without(piece: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
 
 
 def _cut(ranges: list[Range], ids: np.ndarray) -> list[Range]:
-    """Ranges without some rows."""
+    """Return the ranges without the rows that have these ids."""
     left = []
     for file, first, after in ranges:
         inside = np.arange(row_ids.pack(file, first), row_ids.pack(file, after), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Which rows of the input are done: what counts of all that was committed, and what is missing.
+"""Determines which committed rows count, and which rows of the input are missing.
 
-A row is named by its id (see `rows`), so that the rows of a file are whole numbers that follow each
-other, and nothing here takes memory by the row.
+A row is identified by its id (see `row_ids`). The ids of the rows of a file are consecutive
+integers. So row sets are stored as ranges, and memory use does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ SHOWN = 3
 
 
 def resolve_overlaps(pieces: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-    """The pieces that count: of two that hold the same row, the first; of a row in parts, all of
-    them or none. What is left out is done again."""
+    """Return the manifest entries that count. If two entries hold the same row, the first one
+    counts. If several entries hold parts of a row, all of them count or none. The rows of all other
+    entries are processed again."""
     chosen = _drop_overlapping([piece for piece in pieces if not piece.shares])
     held = RowSet.of(chosen)
     return [*chosen, *_keep_complete_rows([piece for piece in pieces if piece.shares], held)]
 
 
 def _drop_overlapping(pieces: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Without those that hold a row of an earlier one."""
+    """Return the entries without those that hold a row of an earlier entry."""
     while True:
         starts, stops, owners = _edges(pieces)
         order = np.argsort(starts, kind="stable")
@@ -38,14 +39,15 @@ def _drop_overlapping(pieces: list[ManifestEntry]) -> list[ManifestEntry]:
         clashes = np.flatnonzero(starts[1:] < reach[:-1])
         if not len(clashes):
             return pieces
-        # whose range reaches farthest is the other one of the two
+        # the other entry of each overlapping pair is the one whose range reaches farthest
         farthest = np.maximum.accumulate(np.where(stops == reach, np.arange(len(stops)), 0))
         losers = set(np.maximum(owners[clashes + 1], owners[farthest[clashes]]).tolist())
         pieces = [piece for number, piece in enumerate(pieces) if number not in losers]
 
 
 def _edges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The ranges of pieces: first ids, ids after the last, and numbers of the pieces."""
+    """Return the row ranges of all entries: first ids, ids after the last, and indexes of the
+    entries."""
     counts = [len(piece.ranges) for piece in pieces]
     flat = np.array(
         [edge for piece in pieces for edges in piece.ranges for edge in edges], dtype=np.int64
@@ -55,7 +57,8 @@ def _edges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _keep_complete_rows(pieces: list[ManifestEntry], held: RowSet) -> list[ManifestEntry]:
-    """Those whose rows are whole, all parts together, and not held otherwise."""
+    """Return the entries whose rows are complete when all shares are added up, and are not in
+    `held`."""
     while True:
         sums: dict[int, int] = defaultdict(int)
         for piece in pieces:
@@ -74,14 +77,14 @@ def _parted(piece: ManifestEntry) -> list[int]:
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows that pieces hold, as ranges of ids in order, none of which touch."""
+    """The rows that manifest entries hold, as sorted ranges of ids. No two ranges touch."""
 
     starts: np.ndarray
     stops: np.ndarray
 
     @classmethod
     def of(cls, pieces: Sequence[ManifestEntry]) -> RowSet:
-        """The rows of pieces that count."""
+        """Return the rows of entries that count (see `resolve_overlaps`)."""
         starts, stops, _ = _edges(pieces)
         parts = np.unique(np.array([id_ for p in pieces for id_ in _parted(p)], dtype=np.int64))
         starts, stops = np.concatenate([starts, parts]), np.concatenate([stops, parts + 1])
@@ -94,7 +97,7 @@ class RowSet:
 
     @property
     def rows(self) -> int:
-        """How many these are."""
+        """The number of rows."""
         return int((self.stops - self.starts).sum())
 
     def has(self, row: int) -> bool:
@@ -102,7 +105,8 @@ class RowSet:
         return place >= 0 and row < int(self.stops[place])
 
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
-        """Raise Incomplete for rows behind the end of their file; arguments as those of `gaps`."""
+        """Raise Incomplete if there are rows beyond the end of their file. Takes arguments like
+        `gaps`."""
         of_files = self.starts >> row_ids.ROW_BITS
         last = np.flatnonzero(np.diff(of_files, append=-1))
         files, reach = of_files[last].tolist(), (self.stops[last] & row_ids.ROW_MASK).tolist()
@@ -114,8 +118,9 @@ class RowSet:
     def gaps(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None
     ) -> MissingRows:
-        """What is missing of so many files. `ends` tells the rows of files whose end was seen, and
-        `rows_each` how many each has, where that is known of all beforehand."""
+        """Return the missing rows of an input of `files` files. `ends` maps each file whose end was
+        seen to its number of rows. `rows_each` is the number of rows of every file, if that is
+        known in advance."""
         of_files = self.starts >> row_ids.ROW_BITS
         edges = np.searchsorted(of_files, np.arange(files + 1))
         found: MissingRows = {}
@@ -131,7 +136,7 @@ class RowSet:
     def _unfinished(
         self, edges: np.ndarray, ends: Mapping[int, int], rows_each: int | None
     ) -> np.ndarray:
-        """The files that are not a single range from their beginning to their end."""
+        """Return the files that are not covered by a single range from beginning to end."""
         files = len(edges) - 1
         sizes = np.full(files, -1 if rows_each is None else rows_each, dtype=np.int64)
         if ends:
@@ -146,7 +151,7 @@ class RowSet:
 
 
 def _between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
-    """What lies between ranges of rows, and behind them."""
+    """Return the row ranges between the held ranges and after the last one."""
     gaps: list[RowRange] = []
     expected = 0
     for first, after in held:
@@ -168,7 +173,7 @@ def _behind(file: int, end: int, after: int) -> str:
 
 
 def format_missing_rows(gaps: MissingRows) -> str:
-    """The first rows that are missing."""
+    """Return a description of the first missing row ranges."""
     shown = [_shown(file, gap) for file, found in gaps.items() for gap in found]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return "; ".join(shown[:SHOWN]) + more

@@ -1,7 +1,8 @@
-"""Snapshots: what counts of an output at a moment, in one file.
+"""Snapshots: what counts of an output at one moment, in one file.
 
-An attempt begins with one, which is its fence: commits that are not in it, and not the attempt's
-own, do not count, however late they come. A finished output ends with one, which names its files.
+An attempt begins with a snapshot, which acts as its fence: commits that are neither in it nor made
+by the attempt do not count, however late they arrive. A complete output ends with a snapshot, which
+names its files.
 """
 
 from __future__ import annotations
@@ -44,38 +45,39 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The pieces that count, and the rows of files whose end was seen."""
+    """The manifest entries that count, and the number of rows of files whose end was seen."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     work: Work
     """The key of the work whose rows these are."""
     input: Digest
-    """The digest of the list of files that the rows' numbers stand for."""
+    """The digest of the input snapshot to which the file numbers in row ids refer."""
     pieces: list[ManifestEntry] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     attempt: Natural = 0
-    """The attempt that began or ended with it."""
+    """The attempt that began or ended with this snapshot."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """With what counts of further commits."""
+        """Return the snapshot with what counts of further commits."""
         manifests = list(manifests)
         ends = self.ends | {file: rows for m in manifests for file, rows in m.ends}
         pieces = [*self.pieces, *(piece for m in manifests for piece in m.pieces)]
         return replace(self, ends=ends).only(pieces)
 
     def only(self, pieces: list[ManifestEntry]) -> Snapshot:
-        """With what counts of these pieces."""
+        """Return the snapshot with what counts of these manifest entries, in place of its own."""
         return replace(self, pieces=resolve_overlaps(pieces))
 
     def gaps(self, files: int, rows_each: int | None) -> MissingRows:
-        """What is missing of the input: so many files, of so many rows each where that is known
-        of all beforehand. Raises Incomplete for rows behind the end of their file."""
+        """Return the missing rows of an input of `files` files. `rows_each` is the number of rows
+        of every file, if that is known in advance. Raises Incomplete if there are rows beyond the
+        end of their file."""
         held = RowSet.of(self.pieces)
         held.check_ends(self.ends, rows_each)
         return held.gaps(files, self.ends, rows_each)
 
     def rows(self, files: int, rows_each: int | None) -> int:
-        """Rows of the input, once nothing of it is missing."""
+        """Return the number of input rows, provided that no rows are missing."""
         return files * rows_each if rows_each is not None else sum(self.ends.values())
 
     @property
@@ -96,7 +98,8 @@ class Snapshot:
 
     @classmethod
     def read(cls, place: Location, work: str) -> Snapshot:
-        """Raises BadOutput when it is damaged, another work's, or a later version's."""
+        """Return the stored snapshot. Raises BadOutput if it is missing or damaged, belongs to
+        other work, or was written in the format of a later version."""
         try:
             raw = load_json(place.read())
             if raw["format"] > FORMAT:

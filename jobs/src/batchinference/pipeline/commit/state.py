@@ -1,4 +1,4 @@
-"""The state of an output: what is there, and whether and how an attempt at it begins."""
+"""The state of an output: what it holds, and whether and how an attempt at it begins."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from batchinference.spec.write import Write, WriteTable
 
 @dataclass(frozen=True)
 class OutputState:
-    """An output to which something is to be written. `lease` has written to it, if anybody has;
-    `resumes` if what that run has committed counts, and `retries` if that is without the rows that
-    have failed. `series` is that of the next attempt."""
+    """An output that is to be written. `lease` is the lease of the last run that wrote to it, if
+    any. `resumes` is true if the commits of that run count. `retries` is true if its failed rows do
+    not count, so that they are processed again. `series` is the series of the next attempt."""
 
     write: Write
     layout: Layout
@@ -44,20 +44,20 @@ class OutputState:
 
     @property
     def attempts(self) -> int:
-        """How many there were."""
+        """The number of attempts so far."""
         return self.lease.attempt if self.lease else 0
 
     @property
     def replaces(self) -> bool:
-        """Whether `clear` removes the files of a complete output. A table is replaced in one
-        commit at the end."""
+        """Whether `claim_and_clear` deletes the files of a complete output. A table is replaced in
+        one commit at the end."""
         lease = self.lease
         return not self.layout.is_table and lease is not None and lease.is_complete(self.layout)
 
     def load_committed(self) -> Snapshot | None:
-        """What counts of the output; None when it is begun anew.
+        """Return the snapshot of what counts of the output; None if the job starts over.
 
-        Raises BadOutput when that cannot be told."""
+        Raises BadOutput if that cannot be determined."""
         if not self.resumes or self.lease is None:
             return None
         found = without_missing_files(
@@ -70,17 +70,17 @@ class OutputState:
     def _committed(self, lease: Lease) -> Snapshot:
         if self.layout.end.exists():
             end = Snapshot.read(self.layout.end, self.layout.key)
-            if end.attempt == lease.attempt:  # files that were written anew at the end differ
+            if end.attempt == lease.attempt:  # it lists rewritten files as they are now
                 return end
         start = Snapshot.read(start_of(self.layout, lease), self.layout.key)
         return start.with_commits(Attempt(self.layout, lease).manifests())
 
     def claim_and_clear(self, job: str = "") -> OutputState:
-        """Claim an output that is begun anew, and remove what is there of it. The work that it was
-        of stands there until nothing is left of its rows, so that clearing can be taken up again,
-        and that it counts no more.
+        """Claim an output that starts over, delete its contents, and return its new state. The
+        lease keeps the key of the previous work until all of its rows are deleted. So an
+        interrupted deletion can be repeated, and the previous rows no longer count.
 
-        Raises BadOutput when another run has begun there."""
+        Raises BadOutput if another run has begun in the output."""
         self._check_unchanged()
         claim = Lease.new(self.layout, self.attempts, begun=False, job=job, series=self.series)
         self._as_before(claim).write(self.layout)
@@ -95,15 +95,16 @@ class OutputState:
         return replace(self, lease=claim)
 
     def _as_before(self, claim: Lease) -> Lease:
-        """The claim while there are rows of another work. Of which, nothing tells where rows were
-        added to no output."""
+        """Return the claim to store while rows of the previous work exist: with the key of that
+        work. The key is empty if an overwritten output has no lease. Then jobs may have appended
+        rows to it, but no job has created it."""
         if self.lease is not None:
             return replace(claim, key=self.lease.key, errors=self.lease.errors)
         return replace(claim, key="") if self.write.mode == "overwrite" else claim
 
     def _remove(self) -> None:
-        """The rows that are there, and what was added to them."""
-        # the mark of completeness goes first, so that half an output never looks whole
+        """Delete the rows of the output, and in overwrite mode everything that was added to it."""
+        # delete the completion marker first, so that a partial output never looks complete
         self.layout.success.delete()
         for added in self.layout.appended() if self.write.mode == "overwrite" else ():
             if (other := read_lease(added)) is not None:
@@ -113,16 +114,17 @@ class OutputState:
             self._remove_files(self.layout, self.lease)
 
     def _remove_files(self, layout: Layout, lease: Lease) -> None:
-        """Remove the data and error files of a work, as far as they are the output's."""
+        """Delete the data files of the work of a lease, and its error files if this output may
+        delete them (see `Lease.errors_in`)."""
         errors = lease.errors_in(layout.output, self.layout.errors)
         for place in (errors, layout.data) if lease.key else ():
             if place is not None:
                 remove_parts(place, lease.key)
 
     def begin_attempt(self, start: Snapshot, job: str = "") -> Attempt:
-        """The next attempt. What `start` does not name does not count.
+        """Begin the next attempt and return it. Rows that `start` does not name do not count.
 
-        Raises BadOutput when another run has begun there."""
+        Raises BadOutput if another run has begun in the output."""
         self._check_unchanged()
         self.layout.success.delete()
         return Attempt.open(self.layout, self.attempts + 1, start, job, self.series)
@@ -144,12 +146,12 @@ def inspect_output(
     retry: bool = False,
     job: str = "",
 ) -> OutputState | None:
-    """What is to be done about an output; None when there is nothing to do: it is complete already,
-    or something is there and the mode is ignore. Nothing is removed. Without `resume`, what an
-    earlier run has left unfinished is not gone on with; with `retry`, rows that have failed are
-    tried again. `job` is by what this one is told from others that want the output.
+    """Return the state of an output that is to be written. Return None if there is nothing to do:
+    the output is already complete, or the path is in use and the mode is ignore. Nothing is
+    deleted. Without `resume`, the commits of an unfinished run are not used. With `retry`, failed
+    rows are processed again. `job` identifies this job among others that want the output.
 
-    Raises BadOutput when the path holds something that this job must not touch, or cannot be used.
+    Raises BadOutput if the path holds something that this job must not touch, or cannot be used.
     """
     with storage_errors_as_bad_output(write):
         if layout.whole != layout and _is_same_work(layout):
@@ -160,7 +162,7 @@ def inspect_output(
 
 @contextmanager
 def storage_errors_as_bad_output(write: Write) -> Iterator[None]:
-    """Turn trouble of its storage into a BadOutput that names the path."""
+    """Convert storage errors into a BadOutput that names the path."""
     try:
         yield
     except OSError as error:
@@ -200,12 +202,12 @@ def _look(
 
 
 def has_failed(layout: Layout) -> bool:
-    """Whether a complete output has bad rows."""
+    """Return whether a complete output has failed rows."""
     return Snapshot.read(layout.end, layout.key).counts.failed > 0
 
 
 def _leave(write: Write, layout: Layout) -> None:
-    """Raises BadOutput unless the mode is to leave what is there."""
+    """Raise BadOutput unless the mode is to ignore existing data."""
     if write.mode != "ignore":
         raise BadOutput(
             f"write.path '{layout.output.uri}' holds the output of another job: choose another "
@@ -220,9 +222,9 @@ def _is_done(layout: Layout, table: CommittedTable | None, lease: Lease) -> bool
 
 
 def _is_late(layout: Layout, table: CommittedTable | None, lease: Lease, *, replaces: bool) -> bool:
-    """Whether an attempt that was taken for dead has put its rows into the table when the one of
-    `lease` had begun. Raises BadOutput unless they are to be replaced: which of its rows had failed
-    is not known any more."""
+    """Return whether an attempt that was considered dead put its rows into the table after the
+    attempt of `lease` had begun. Raises BadOutput unless these rows are to be replaced, because it
+    is no longer known which rows of that attempt failed."""
     if table is None or not table.commits(lease.series_mark):
         return False
     if not replaces:
@@ -235,8 +237,8 @@ def _is_late(layout: Layout, table: CommittedTable | None, lease: Lease, *, repl
 
 
 def _check_errors(layout: Layout) -> None:
-    """Raise BadOutput when readers of the output would take bad rows for it. They pass over names
-    that begin with an underscore or a dot."""
+    """Raise BadOutput if readers of the output would read error records as output. Readers skip
+    names that begin with an underscore or a dot."""
     output, errors = layout.output, layout.errors
     place, within = output.path.rstrip("/") + "/", f"{errors.path}/"
     if not (within.startswith(place) and errors.in_store_of(output)):
@@ -249,9 +251,10 @@ def _check_errors(layout: Layout) -> None:
 
 
 def _is_same_work(layout: Layout) -> bool:
-    """Whether the output to add to is of the very same work, whose rows would be there twice.
+    """Return whether the output to append to belongs to the same work, whose rows would then exist
+    twice.
 
-    Raises BadOutput when it is not complete yet.
+    Raises BadOutput if that output is not complete yet.
     """
     lease = read_lease(layout.whole)
     if lease is None or lease.key != layout.key:
@@ -265,26 +268,26 @@ def _is_same_work(layout: Layout) -> bool:
 
 
 def _is_taken(write: Write, layout: Layout, table: CommittedTable | None) -> bool:
-    """Whether something is there that the mode does not allow to add to or to replace."""
+    """Return whether there is something that the mode does not allow to append to or to replace."""
     if table is not None:
         return write.mode in ("error", "ignore") and table.holds_rows()
-    # a run that dies as it claims the output leaves this alone
     if write.mode == "append":
         return False
     infos = layout.output.files(recursive=True)
     if write.mode == "overwrite" and (added := list(map(read_lease, layout.appended()))):
         return any(_is_strange(layout, info.path, added) for info in infos)
+    # a run that died while it claimed the output leaves only a temporary file of the lease
     return any(remnant_of(base_name(info.path)) != base_name(layout.job.path) for info in infos)
 
 
 def _is_strange(layout: Layout, path: str, owners: Sequence[Lease | None]) -> bool:
-    """Whether a file is none of those that these have put."""
+    """Return whether a file is neither state nor written by any of these runs."""
     ours = any(lease is not None and is_part(path, lease.key) for lease in owners)
     return not ours and not layout.state.holds(layout.output.at(path))
 
 
 def _refuse(write: Write, layout: Layout) -> None:
-    """Raises BadOutput unless the mode is to leave what is there."""
+    """Raise BadOutput unless the mode is to ignore existing data."""
     if write.mode != "ignore":
         raise _foreign(write, layout)
 

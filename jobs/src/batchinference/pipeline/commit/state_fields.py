@@ -1,7 +1,7 @@
-"""Types of the fields of state files: the lease, snapshots, manifests and records of files.
+"""Types of the fields of state files: the lease, snapshots, manifests and file records.
 
-Whoever can write to an output can write its state. So a field that names a file or a directory must
-not lead out of the output: the job deletes and replaces files by these names.
+Anyone who can write to an output can write its state. So a field that names a file or a directory
+must not point outside the output: the job deletes and replaces files by these names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Checksum = Annotated[int, Field(strict=True, ge=0, lt=1 << 32)]
 Work = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-"""Empty if there is none."""
+"""Empty if there is no digest."""
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -30,9 +30,9 @@ def _checked_name(name: str) -> str:
 
 
 FileName = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_checked_name)]
-"""A path below the output or the errors."""
+"""A path relative to the output or the errors directory."""
 
 
 def all_of_work(names: Iterable[str], key: str) -> bool:
-    """Whether all of these are names that this work gives its files."""
+    """Return whether all names have the prefix that the work with this key gives its files."""
     return all(base_name(name).startswith(part_prefix(key)) for name in names)

@@ -1,4 +1,4 @@
-"""The report that lies beside a complete output."""
+"""The report that is stored with a complete output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from batchinference.spec.status import Counts
 
 
 def load_report(done: Layout) -> Report:
-    """As the job has left it; where it is gone, damaged or another output's, made anew from what
-    this output holds. Raises BadOutput when that cannot be told either."""
+    """Return the report that the job has stored. If it is missing, damaged or belongs to another
+    output, create one from the snapshot of this output. Raises BadOutput if that cannot be read
+    either."""
     try:
         report = Report.parse(done.report.read())
         if report.output == done.output.uri:
@@ -26,8 +27,9 @@ def load_report(done: Layout) -> Report:
 
 
 def finished_report(done: Layout, end: Snapshot) -> Report:
-    """The report that a driver had not come to, of an output that holds this: what it has left,
-    with the end that it did not see. Raises BadOutput as above."""
+    """Return the final report of an output that holds `end`, if the driver died before it wrote
+    one: the stored report, with the state and counts of a succeeded job. Raises BadOutput like
+    `load_report`."""
     ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
     return load_report(done).model_copy(update={**ended, "counts": _counts(end)})
 
@@ -47,5 +49,6 @@ def _made_anew(done: Layout, end: Snapshot) -> Report:
 
 
 def _counts(end: Snapshot) -> Counts:
-    """Rows that became several may lie in several pieces, none of which can count them."""
+    """Return the counts of a snapshot. If a row became several rows, these may be in several
+    manifest entries, none of which can count it. So `read` is counted from the row ids."""
     return Counts(**asdict(end.counts) | {"read": RowSet.of(end.pieces).rows})

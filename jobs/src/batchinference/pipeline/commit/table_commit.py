@@ -1,7 +1,8 @@
-"""How the rows of a table become visible: in one commit, at most once.
+"""Makes the rows of a table visible in one commit, at most once.
 
-The commit carries a mark, by which a driver that died right after it is known to have made it, and
-the mark of a series, which keeps drivers apart that were held up."""
+The commit carries two marks. The first identifies the attempt: it shows that a driver that died
+right after the commit has made it. The second identifies the series of attempts: it prevents
+delayed drivers from committing the same rows again."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ MARK, SERIES = "batchinference.commit", "batchinference.series"
 
 
 CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds, more or less."""
+"""Backoff in seconds. Each wait is multiplied by a random factor from 0.5 to 1."""
 
 
 @dataclass(frozen=True)
 class Fence:
-    """What keeps rows from being in a table twice, when a driver is held up right at its commit and
-    others do the work: a table takes one commit with the mark of a series. `check` raises BadOutput
-    when another attempt has begun."""
+    """Prevents duplicate rows in a table when a driver is delayed right at its commit and others do
+    the work. A table accepts one commit with the mark of a series. `check` raises BadOutput if
+    another attempt has begun."""
 
     mark: str
     series: str
@@ -35,12 +36,13 @@ class Fence:
 
     @property
     def marks(self) -> dict[str, str]:
-        """As properties of a commit."""
+        """The marks as properties of a commit."""
         return {MARK: self.mark, SERIES: self.series}
 
     def is_passed(self, commits: Callable[[str], int]) -> bool:
-        """Whether this very commit was made, and only the answer was lost. `commits` counts in what
-        the table was when the commit was based on it. Raises BadOutput when another was made."""
+        """Return whether this commit was made and only the response was lost. `commits` counts the
+        commits with a mark in the version of the table that the commit is based on. Raises
+        BadOutput if another attempt has committed."""
         if commits(self.mark):
             return True
         if commits(self.series):
@@ -48,8 +50,8 @@ class Fence:
         return False
 
     def put(self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]) -> None:
-        """Make a commit that begins with a look at the table, again after each conflict with a
-        commit of somebody else."""
+        """Call `commit`, which must begin by reading the table. Retry it after each conflict with a
+        commit of another writer."""
         for wait in (*CONFLICT_WAITS, None):
             try:
                 commit()
@@ -62,7 +64,7 @@ class Fence:
 
 @contextmanager
 def table_errors_as_bad_output() -> Iterator[None]:
-    """Tell what a format's library raises as a fault of the output."""
+    """Convert the exceptions of a table format's library into BadOutput."""
     try:
         yield
     except (JobFailure, OSError):
@@ -75,7 +77,8 @@ def table_errors_as_bad_output() -> Iterator[None]:
 
 
 def table_has_rows(write: WriteTable) -> BadOutput:
-    """What to raise of a table whose rows the mode does not allow to add to or to replace."""
+    """Return the error for a table with rows that the write mode does not allow to append to or to
+    replace."""
     return BadOutput(
         f"the table that write names ({write.format}, '{getattr(write, 'table', write.path)}') "
         "has rows already: set write.mode to append, or to overwrite, or choose another one"
@@ -83,15 +86,15 @@ def table_has_rows(write: WriteTable) -> BadOutput:
 
 
 class CommittedTable(Protocol):
-    """What the commit protocol needs of a table."""
+    """The operations of a table that the commit protocol uses."""
 
     def holds_rows(self) -> bool:
-        """Whether the table is there and has rows."""
+        """Return whether the table exists and has rows."""
 
     def commits(self, mark: str) -> int:
-        """How many commits with this mark, or of the series with this mark, were made: where the
-        table takes but one, that or none."""
+        """Return the number of commits with this mark of an attempt or a series. The number is 0 or
+        1 for tables that accept a mark only once."""
 
     def commit(self, receipts: list[Location], fence: Fence) -> None:
-        """Make the rows of all receipts visible, and with overwrite no others. Raises BadOutput
-        when another attempt has done that, or may be about to."""
+        """Make the rows of all receipts visible. In overwrite mode, remove all other rows. Raises
+        BadOutput if another attempt has committed the rows, or may be about to."""

@@ -1,4 +1,4 @@
-"""The rows that a write task has: which of them count together."""
+"""The rows of a write task, and which of them count together."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from batchinference.pipeline.commit.manifest import ranges_of
 from batchinference.pipeline.commit.manifest_entry import Range, RowCounts, Share
 
 MAX_PARTIAL_ROWS = 16
-"""Rows in parts that are pieces of their own in one task. More of them are one piece, which saves
-files, and costs that all of them are done again where the other part of one is missing."""
+"""Maximum number of partial rows of a task that get a manifest entry each. If there are more, they
+share one entry. This saves files, but all of these rows are processed again if the other part of
+one is missing."""
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """Rows with ids, by what became of them."""
+    """Rows with ids, grouped by outcome."""
 
     good: pa.Table
     failed: pa.Table
@@ -28,7 +29,7 @@ class TaskOutcome:
 
     @classmethod
     def of(cls, good: pa.Table, rest: pa.Table | None) -> TaskOutcome:
-        """`rest` holds all rows of a task but good ones."""
+        """Return the outcome of a task. `rest` holds all of its rows that are not good."""
         others = pa.table({row_ids.ID: pa.array([], pa.int64())})
         if rest is None:
             return cls(good, others, others)
@@ -40,7 +41,7 @@ class TaskOutcome:
 
     @property
     def counts(self) -> RowCounts:
-        """Whole rows of the input, and what became of all."""
+        """The number of whole input rows, and of all rows with each outcome."""
         tables = (self.good, self.failed, self.skipped)
         return RowCounts(len(self._whole_ids), *(table.num_rows for table in tables))
 
@@ -50,15 +51,15 @@ class TaskOutcome:
 
     @property
     def shares(self) -> list[Share]:
-        """The rows that are here in part."""
+        """The rows of which this task holds only a part."""
         unique, sums = self._sums()
         files, numbers = row_ids.unpack(unique[sums != row_ids.FULL_SHARE])
         parts = sums[sums != row_ids.FULL_SHARE]
         return list(zip(files.tolist(), numbers.tolist(), parts.tolist(), strict=True))
 
     def groups(self) -> Iterator[TaskOutcome]:
-        """Rows that count together: most of them; those of which a part has failed; and those that
-        are here in part."""
+        """Yield groups of rows that count together: most of the rows; rows of which a part has
+        failed; and rows of which this task holds only a part."""
         unique, sums = self._sums()
         if not len(unique):
             return
@@ -69,7 +70,8 @@ class TaskOutcome:
         yield from [self] if len(lots) == 1 else map(self._only, lots)
 
     def _mixed(self, ids: np.ndarray) -> np.ndarray:
-        """Which of them have failed in part, and not in all of what has come of them."""
+        """Return which ids (bool) have failed in part: some of the rows that an input row became
+        have failed, and others have not."""
         if not self.failed.num_rows:
             return np.zeros(len(ids), bool)
         others = np.concatenate([row_ids.ids_of(self.good), row_ids.ids_of(self.skipped)])
@@ -83,7 +85,7 @@ class TaskOutcome:
         return whole
 
     def _sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """The ids, each once, and the shares of them that are here."""
+        """Return the ids without duplicates, and the sum of the shares of each id in this task."""
         tables = (self.good, self.failed, self.skipped)
         ids = np.concatenate([row_ids.ids_of(table) for table in tables])
         if not any(row_ids.SHARE in table.column_names for table in tables):

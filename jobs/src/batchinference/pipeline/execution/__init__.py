@@ -1,1 +1,1 @@
-"""How a job runs on Ray: read tasks, steps and commits."""
+"""Execution of a job on Ray: read tasks, steps and commits."""

@@ -1,4 +1,4 @@
-"""One attempt at a job: its input, what of it is missing, and how it ends."""
+"""One attempt of a job: its input, the missing rows, and its final snapshot."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from batchinference.pipeline.row_ids import MissingRows
 
 @dataclass(frozen=True)
 class AttemptRun:
-    """A job that can begin, or go on. `gaps` are the rows of the input that its output lacks; None
-    stands for all."""
+    """An attempt that is ready to run. `gaps` are the input rows that are missing from the output;
+    None means all rows."""
 
     input: JobInput
     count: RowCount | None
@@ -28,20 +28,20 @@ class AttemptRun:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether what is missing can be read and written again by itself."""
+        """Whether missing rows can be read and written again without the other rows."""
         return self.input.repeatable and not self.attempt.layout.is_table
 
     def counts(self) -> RowCounts:
-        """Rows that are done."""
+        """Return the counts of the committed rows."""
         return self.start.counts + self.attempt.counts()
 
     def bad_row(self) -> str:
-        """One of the bad rows in words."""
+        """Return a description of one failed row."""
         made = (piece for manifest in self.attempt.manifests() for piece in manifest.pieces)
         return bad_row(self.attempt.layout, [*self.start.pieces, *made])
 
     def close_and_snapshot(self) -> Snapshot:
-        """What counts of the output once the attempt has come to its end."""
+        """Close the attempt for commits and return the snapshot of the output."""
         made = self.start.with_commits(self.attempt.close())
         return without_missing_files(self.attempt.layout, made)
 
@@ -49,7 +49,7 @@ class AttemptRun:
         return snapshot.gaps(len(self.input), self.input.rows_each)
 
     def next_attempt(self, start: Snapshot) -> AttemptRun:
-        """The next attempt, at what is missing still."""
+        """Open the next attempt, for the rows that are still missing, and return it."""
         lease = self.attempt.lease
         attempt = Attempt.open(self.attempt.layout, lease.attempt + 1, start, lease.job)
         return replace(self, attempt=attempt, start=start, gaps=self.missing(start))

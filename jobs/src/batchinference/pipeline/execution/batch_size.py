@@ -1,5 +1,6 @@
-"""How many rows a batch has: as many as were asked for, fewer once memory runs out, and with `auto`
-as many as turn out to be fastest."""
+"""Determines the batch size of a step.
+
+It is the configured size, less after memory ran out, and with `auto` the size that is fastest."""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ from batchinference.pipeline.errors import JobFailure
 
 FIRST_SIZE = 8
 RUNS = 2
-"""Batches of a size that are timed. The first of them may still be warming up."""
+"""Number of timed batches per size. The first one may include warm-up."""
 GAIN = 1.05
-"""How much faster twice the size must be for the search to go on."""
+"""Minimum speedup from doubling the size for the search to continue."""
 
 
 @dataclass
 class BatchSize:
-    """The rows of a batch of one step, in one replica."""
+    """The batch size of one step in one replica."""
 
     step: str
     size: int
-    """Rows of the next batch, at most."""
+    """Maximum rows of the next batch."""
     most: int | None = None
-    """How far a search may go; None where there is none."""
+    """Upper limit of the search for a size; None if there is no search."""
     notes: list[str] = field(default_factory=list)
-    """What has happened and was not told yet, as JSON."""
+    """Events that were not reported yet, as JSON."""
     _rates: dict[int, list[float]] = field(default_factory=dict)
 
     def ran(self, rows: int, seconds: float) -> None:
-        """Learn from a batch that went well."""
+        """Record the duration of a successful batch and update the size."""
         if self.most is None or rows < self.size:
             return
         rates = self._rates.setdefault(self.size, [])
@@ -43,7 +44,7 @@ class BatchSize:
             self._settle(best)
 
     def ran_out_of_memory(self, rows: int, error: BaseException) -> None:
-        """Go on with half as many rows. Raises JobFailure when there was only one."""
+        """Halve the batch size. Raises JobFailure if the batch had only one row."""
         if rows <= 1:
             raise JobFailure(
                 f"step '{self.step}': memory runs out with one row a batch: the model needs a "

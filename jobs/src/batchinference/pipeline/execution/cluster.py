@@ -1,4 +1,4 @@
-"""Ray: a cluster that is there, or one of its own for as long as a job runs."""
+"""Connects to an existing Ray cluster, or starts Ray on this machine while a job runs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from batchinference.plan.writing import with_writers
 Resources = dict[str, float]
 CONNECT_SECONDS = 10.0
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-"""Variables by which a user gives Ray a token."""
+"""Environment variables with which a user gives Ray a token."""
 _BASE = 28
-"""Characters that the path before Ray's directory may have: paths of sockets have 104 at most."""
+"""Maximum length of the path before Ray's directory: a socket path has at most 104 characters."""
 
 
 @dataclass
 class RayFiles:
-    """The directory of a Ray of this program: its sockets, its logs, and what it spills."""
+    """The directory of a Ray that this program starts: sockets, logs and spilled objects."""
 
     path: str
     kept: bool = False
-    """Whether the directory stays when Ray has ended, because a message names it."""
+    """Whether the directory is kept after Ray has stopped, because an error message names it."""
 
     @property
     def logs(self) -> str:
@@ -51,13 +51,13 @@ class RayFiles:
 
     @property
     def of_ray(self) -> str:
-        """Within the private directory, because Ray opens its own to all users."""
+        """Ray's directory. It is in the private one, because Ray makes its own readable for all users."""
         return f"{self.path}/r"
 
 
 @contextmanager
 def ray_files() -> Iterator[RayFiles]:
-    """A directory that only this user can read. Ray's own place is open to all users."""
+    """Yield a directory that only this user can read. Ray's default is readable for all users."""
     base = tempfile.gettempdir()
     files = RayFiles(tempfile.mkdtemp(prefix="ray-", dir=base if len(base) < _BASE else "/tmp"))  # noqa: S108
     try:
@@ -72,7 +72,7 @@ def ray_files() -> Iterator[RayFiles]:
 
 @contextmanager
 def own_token() -> Iterator[None]:
-    """A random token for the Ray of this program, in place of one in a file open to all users."""
+    """Set a random token for the Ray of this program, instead of one in a file open to all users."""
     before = os.environ.get("RAY_AUTH_TOKEN")
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     AuthenticationTokenLoader.instance().reset_cache()
@@ -87,13 +87,12 @@ def own_token() -> Iterator[None]:
 
 @contextmanager
 def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
-    """Ray on this machine, with at least so many logical CPUs, and at least all that there are with
-    those of write tasks beside them. Yields the resources that it found, by Ray's names of them:
-    CPU, GPU, NPU, memory in bytes.
+    """Start Ray on this machine and yield its resources by Ray's names: CPU, GPU, NPU, memory in bytes.
 
-    Modules in `directory` can be imported by its workers. `files` is where Ray puts its own.
-    `quiet` keeps what Ray prints in a file.
-    Raises JobFailure when Ray does not start.
+    Ray gets at least `cpus` logical CPUs, and at least the CPUs of this machine plus those of the
+    write tasks. Its workers can import modules in `directory`. `files` is the directory for Ray's
+    own files. `quiet` redirects the output of Ray to a file.
+    Raises JobFailure if Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
@@ -111,7 +110,7 @@ def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> It
 
 
 def _cpus() -> int:
-    """CPUs that this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
@@ -119,8 +118,10 @@ def _cpus() -> int:
 
 @contextmanager
 def _output_to_file() -> Iterator[None]:
-    """Send the process's stdout and stderr, those of its C++ parts included, to a file that goes
-    with it: `--verbose` is for who wants to read it. Ray prints deaths of workers to stdout."""
+    """Redirect stdout and stderr of the process, including its C++ parts, to a temporary file.
+
+    The file is deleted afterwards; `--verbose` shows the output. Ray prints worker deaths to
+    stdout."""
     _flush_stdout()
     saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2) if _is_open(descriptor)}
     with tempfile.TemporaryFile() as file:
@@ -136,7 +137,7 @@ def _output_to_file() -> Iterator[None]:
 
 
 def _flush_stdout() -> None:
-    if sys.stdout is not None:  # as it is where a shell has closed it with >&-
+    if sys.stdout is not None:  # it is None if a shell has closed it with >&-
         sys.stdout.flush()
 
 
@@ -149,13 +150,15 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _init(**arguments: Any) -> None:
-    """Initialize Ray, which takes SIGTERM for itself: it is given back to whoever had it."""
-    # a job that failed leaves a thread behind, which must not start another Ray after this one
+    """Initialize Ray, and restore the SIGTERM handler, which Ray replaces.
+
+    Raises JobFailure, or Interrupted after a SIGTERM."""
+    # a failed job leaves a thread behind, which must not start another Ray after this one
     auto_init_hook.enable_auto_connect = False
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**arguments)
-    except SystemExit:  # what Ray makes of a SIGTERM
+    except SystemExit:  # Ray turns a SIGTERM into this
         raise Interrupted("stopped by SIGTERM") from None
     except Exception as error:
         logs = f" Its logs: {arguments['_temp_dir']}" if "_temp_dir" in arguments else ""
@@ -168,15 +171,15 @@ def _init(**arguments: Any) -> None:
 def connected(
     address: str, directory: str | None, *, quiet: bool
 ) -> Iterator[list[dict[str, Any]]]:
-    """An existing Ray cluster. Yields its nodes.
+    """Connect to an existing Ray cluster and yield its nodes.
 
-    The modules in `directory`, if any, can be imported here and by its workers. `quiet` keeps what
-    Ray prints in a file. Raises JobFailure when there is no such cluster.
+    This process and the workers can import the modules in `directory`, if any. `quiet` redirects
+    the output of Ray to a file. Raises JobFailure if there is no such cluster.
     """
     here = _reach(address)
     with _output_to_file() if quiet else nullcontext():
         if here or os.environ.keys() & _TOKENS:
-            # as Ray does for 'auto'; a token in a file is not sent to other machines unasked
+            # as Ray does for 'auto'; a token in a file is only sent to other machines on request
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         with copied_modules(directory) if directory else nullcontext() as modules:
             if directory and modules:
@@ -189,8 +192,9 @@ def connected(
 
 
 def _reach(address: str) -> bool:
-    """Whether HOST:PORT is on this machine. Raises JobFailure when nothing answers there, for which
-    Ray would wait for minutes."""
+    """Return whether HOST:PORT is on this machine.
+
+    Raises JobFailure if nothing answers there: Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return False
@@ -218,17 +222,17 @@ def _connect(address: str, environment: dict[str, str] | None, quiet: bool) -> N
 
 
 def spilled_bytes() -> int | None:
-    """Bytes that the object stores of all nodes have spilled to disk; None where Ray tells none."""
+    """Return the bytes that the object stores of all nodes have spilled to disk; None if unknown."""
     try:
         address = ray.get_runtime_context().gcs_address
         stats = get_memory_info_reply(get_state_from_address(address)).store_stats
-    except Exception:  # noqa: BLE001 - of no consequence for the job
+    except Exception:  # noqa: BLE001 - the job does not depend on it
         return None
     return int(stats.spilled_bytes_total)
 
 
 def importable(directory: str) -> None:
-    """Put a directory first on the path of this process and of those it starts."""
+    """Put a directory first on the Python path of this process and its child processes."""
     if directory not in sys.path:
         sys.path.insert(0, directory)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)

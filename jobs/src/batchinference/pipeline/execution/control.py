@@ -1,6 +1,6 @@
-"""What this process does at each step of Ray Data's execution: see where it is, and end it.
+"""Observes a Ray Data execution at each scheduling step, and drains or aborts it.
 
-Pinned to the Ray version in pyproject.toml, as `blocks` is.
+Pinned to the Ray version in pyproject.toml, like `pipeline.arrow`.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from batchinference.pipeline.ray_compat.execution import (
 )
 
 INTO = "-into"
-"""How the name ends of an operator that makes a step's rows into those of Ray's own classes."""
+"""Name suffix of an operator that converts a step's rows for Ray's own operators."""
 _OF_RAY = "UDF"
 _STEP = re.compile(r"MapBatches\((.*)\)")
 _ENDS = {"Read": "read", "Write": "write"}
 
 
 class ExecutionControl:
-    """Of one execution, which another thread may end, or ask where it is."""
+    """Controls one execution. Another thread may drain or abort it, or read its current stage."""
 
     def __init__(self) -> None:
         self._given_up = threading.Event()
         self._draining = threading.Event()
         self.stage: str | None = None
-        """The last of the stages that had work at the last step: where rows do not come out, it is
-        the one that they are in. Those before it may only wait for it."""
+        """The last stage that had work at the last step. If no rows come out, they are in this
+        stage; earlier stages may only be waiting for it."""
 
     def give_up(self) -> None:
-        """End it from within: Ray must not be shut down under it, for then Ray ends the whole
+        """Abort the execution from within. Shutting down Ray while it runs would end the whole
         process."""
         self._given_up.set()
 
     def drain(self) -> None:
-        """Begin nothing more: what runs is ended, and what has come of it is written."""
+        """Drop waiting work. Running tasks finish, and their results are written."""
         self._draining.set()
 
     def look(self, states: Sequence[OpState]) -> None:
-        """Raises JobFailure once the execution is given up."""
+        """Update the stage and drain if requested. Raises JobFailure if the execution is aborted."""
         if self._given_up.is_set():
             raise JobFailure("given up")
         if self._draining.is_set():
@@ -57,7 +57,7 @@ class ExecutionControl:
 
 
 class ControlCallback(ExecutionCallback):
-    """Has the execution that was made last overseen. A class: workers get it by its name."""
+    """Connects Ray's execution to the newest control. Workers import this class by its name."""
 
     oversight = ExecutionControl()
 
@@ -69,7 +69,7 @@ class ControlCallback(ExecutionCallback):
 
 
 def _drain(states: Sequence[OpState]) -> None:
-    """Drop what waits before any operator but the last, which writes."""
+    """Clear the input queues of all operators except the last one, which writes."""
     for state in states[:-1]:
         for queue in state.input_queues:
             queue.clear()
@@ -78,13 +78,13 @@ def _drain(states: Sequence[OpState]) -> None:
 
 
 def _has_work(state: OpState) -> bool:
-    """Rows that only wait for more to fill a batch are not among them."""
+    """Return whether an operator has work, not counting rows that wait for a batch to fill."""
     return bool(state.op.num_active_tasks() or state.has_pending_bundles())
 
 
 def _names(operators: Sequence[str]) -> list[str]:
-    """What a job calls the operators. Those of Ray's own classes are parts of the step whose rows
-    the operator before them has made into theirs."""
+    """Return the job's names of the operators. Ray's own operators get the name of the step whose rows
+    an earlier operator converted for them."""
     names: list[str] = []
     step = ""
     for name in map(_name, operators):
@@ -94,8 +94,8 @@ def _names(operators: Sequence[str]) -> list[str]:
 
 
 def _name(operator: str) -> str:
-    """What a job calls an operator of Ray Data, which may be several that run as one; empty for one
-    that it does not know."""
+    """Return the job's name of an operator of Ray Data, which may be several fused operators. The
+    name is empty if the operator is unknown."""
     parts = [_of_part(part) for part in operator.split("->")]
     return ", ".join(filter(None, parts))
 

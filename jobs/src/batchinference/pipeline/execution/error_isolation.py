@@ -1,4 +1,4 @@
-"""Finds the failing row: a batch that raises is halved until the row that raises is alone."""
+"""Finds failing rows: halves a batch that raises until each failing row is alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Apply = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring rows of a batch, and what came of them: a table, or an error for one row."""
+    """Consecutive rows of a batch and their result: a table, or the error of one row."""
 
     start: int
     rows: int
@@ -22,10 +22,10 @@ class Part:
 
 
 def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
-    """The results of `apply` over a batch, in order, with each row that raises set aside alone.
+    """Yield the results of `apply` over a batch, in order. Each row that raises is a part of its own.
 
-    Costs up to 2 x log2(rows) further calls a bad row. What says nothing about a row is raised:
-    see `is_about_the_row`.
+    Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
+    row: see `is_about_the_row`.
     """
     result = _try(apply, batch)
     if isinstance(result, pa.Table) or batch.num_rows == 1:
@@ -37,7 +37,7 @@ def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
 
 
 def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
-    # not halved in here, where the error of the whole would become the context of each row's own
+    # halve outside of this function, or the error of the batch becomes the context of each row's
     try:
         return apply(batch)
     except Exception as error:

@@ -1,1 +1,1 @@
-"""What a job reads: files and tables, split into tasks."""
+"""The input of a job: files and tables, split into read tasks."""

@@ -1,4 +1,4 @@
-"""What a job reads, whatever that is made of."""
+"""The interface of a job's input, which is the same for files and tables."""
 
 from __future__ import annotations
 
@@ -17,56 +17,58 @@ from batchinference.plan.columns import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[pa.Table]]
-"""Yields tables of rows with ids, and an END row after the last of each part, unless it is known
-how many rows each has."""
+"""Yields tables of rows with ids. An END row follows the last row of each part, unless the number
+of rows per part is known (`JobInput.rows_each`)."""
 
 
 class JobInput(Protocol):
-    """An input that is frozen: numbered parts of rows. The number of a part is half of the identity
-    of its rows, and the place of a row in it the other."""
+    """An input that does not change while the job runs: numbered parts that contain rows.
+
+    The id of a row consists of the number of its part and its position in the part."""
 
     def __len__(self) -> int:
-        """How many parts there are."""
+        """Return the number of parts."""
 
     @property
     def size(self) -> int:
-        """About how many bytes are read; 0 where nothing tells."""
+        """The approximate number of bytes to read; 0 if unknown."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether a part yields the same rows in the same order whenever it is read."""
+        """Whether a part yields the same rows in the same order each time it is read."""
 
     @property
     def rows_each(self) -> int | None:
-        """How many rows every part has, where that is known of all beforehand: these have no END
-        rows."""
+        """The number of rows of every part, if it is known before reading; else None. Such an input
+        has no END rows."""
 
     def columns(self) -> list[str] | None:
-        """The columns of the rows; None when only reading tells."""
+        """Return the columns of the rows; None if they are unknown until the rows are read."""
 
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
-        """The number of rows, counted or estimated; None where nothing tells. `ends` are the rows
-        of parts where that is known."""
+        """Return the number of rows, counted or estimated; None if unknown. `ends` maps the number
+        of a part to its number of rows, for the parts where this is known."""
 
     def share(self, gaps: MissingRows | None) -> float:
-        """How much there is to read for these rows, compared to all."""
+        """Return the fraction of the input (0 to 1) that must be read to get the rows in `gaps`;
+        None stands for all rows."""
 
     def serialized(self) -> bytes:
-        """A parquet file whose column `path` says what each part is."""
+        """Return a Parquet file whose column `path` identifies each part."""
 
     def below(self, place: Location) -> str | None:
-        """Something that is read and lies below this place."""
+        """Return an input path that is inside the directory `place`; None if there is none."""
 
     def continues(self, before: str) -> bool:
-        """Whether rows have the numbers that they had in the input of this digest."""
+        """Return whether the rows have the same ids as in the input with the digest `before`."""
 
     def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
-        """The work of reading, cut into about so many tasks where it can be cut. `gaps` are the
-        rows to read of an input that is repeatable; None for all."""
+        """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
+        are the rows to read, for a repeatable input only; None stands for all rows."""
 
 
 def check_names(names: list[str], place: str) -> None:
-    """Raise BadInput where columns cannot be told apart, or are named as the product's own."""
+    """Raise BadInput for duplicate column names and for names with the reserved prefix."""
     for name, times in Counter(names).items():
         if name.startswith(OWN_PREFIX):
             raise BadInput(

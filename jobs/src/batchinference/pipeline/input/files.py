@@ -33,7 +33,7 @@ from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.read import FileOptions, ReadFiles
 
 FILE_COST = 1 << 16
-"""Opening a file takes as long as reading about so many bytes of it."""
+"""The cost of opening a file, as the number of bytes that could be read in the same time."""
 
 
 def open_files(
@@ -41,8 +41,10 @@ def open_files(
     sampled: int = SAMPLED_FILES,
     earlier: ResumedInput | ProcessedFiles | None = None,
 ) -> FileInput:
-    """List the files, and look at so many of them. Raises BadInput that says what is missing, or
-    has changed since it was read, and NothingNew when all that is there was read before."""
+    """Return the input for a read configuration: list the files and inspect `sampled` of them.
+
+    Raises BadInput if a path is missing or a file has changed since it was read. Raises NoNewFiles
+    if all files were processed before."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     reader = reader_for(read)  # type: ignore[arg-type]
     extensions = options.file_extensions or list(reader.extensions)
@@ -68,7 +70,7 @@ def open_files(
 
 @dataclass(frozen=True)
 class FileInput:
-    """A frozen list of files, each of which is a part."""
+    """An input of files, as listed in the input snapshot. Each file is a part."""
 
     frozen: InputSnapshot
     rows: FileRows
@@ -105,7 +107,7 @@ class FileInput:
         return self.frozen.serialized()
 
     def continues(self, before: str) -> bool:
-        return True  # it is that list
+        return True  # a resumed job reads the stored input snapshot, so the ids are the same
 
     def below(self, place: Location) -> str | None:
         if not place.in_store_of(self.frozen.root):
@@ -115,10 +117,10 @@ class FileInput:
         return str(inside[0]) if len(inside) else None
 
     def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
-        """Each task reads files that are neighbours in the order of reading."""
+        """Return the read tasks. Each reads files that are adjacent in the reading order."""
         files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]
         if self.options.shuffle == "files":
-            random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - no secret
+            random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - not for security
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader) and len(files) < tasks:
             files = parts_of(files, reader, self.rows.root, tasks)
@@ -132,18 +134,18 @@ def _rows_each(reader: Reader) -> int | None:
 
 
 def _missing(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
-    """What is to be read of a file, or of a part of one, so that these rows are there."""
+    """Return the parts of a file, or of a part of a file, that contain the rows in `gaps`."""
     inside = [gap for gap in (_within(file, *gap) for gap in gaps) if gap is not None]
     if isinstance(reader, DivisibleReader):
         return [replace(file, start=first, stop=after) for first, after in inside]
     if not inside:
         return []
-    # which is read from its beginning, once for all of them
+    # this reader starts at the beginning of the file: one pass serves all row ranges
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
 
 
 def _within(file: InputFile, first: int, after: int | None) -> RowRange | None:
-    """The part of a gap that lies in a part of a file."""
+    """Return the row range `first` to `after`, cut to a part of a file; None if it is empty."""
     first = max(first, file.start)
     ends = [end for end in (after, file.stop) if end is not None]
     after = min(ends, default=None)
@@ -151,7 +153,9 @@ def _within(file: InputFile, first: int, after: int | None) -> RowRange | None:
 
 
 def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
-    """The input cut off after so many rows. Files are read to be counted unless they tell."""
+    """Return the input snapshot limited to the first `most` rows.
+
+    Files are read to count their rows, unless the reader counts rows exactly without that."""
     left, counts, size = most, [], 0
     for file in frozen.files():
         there = _rows_up_to(left, file, rows)
@@ -164,7 +168,7 @@ def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
 
 
 def _rows_up_to(most: int, file: InputFile, rows: FileRows) -> int:
-    """Rows of a file, which may be more than `most` only where the file tells them."""
+    """Return the rows of a file. The result exceeds `most` only if the reader counts exactly."""
     if rows.reader.rows_exact:
         return _counted(rows.reader, file, rows.root)
     return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
@@ -178,7 +182,7 @@ def _counted(reader: Reader, file: InputFile, root: Location) -> int:
 def parts_of(
     files: list[InputFile], reader: DivisibleReader, root: Location, parts: int
 ) -> list[InputFile]:
-    """Files cut into about so many parts with about the same number of rows."""
+    """Return files split into about `parts` parts with about the same number of rows."""
     counts = [_counted(reader, file, root) if file.rows is None else file.rows for file in files]
     most = max(1, math.ceil(sum(counts) / parts))
     return [
@@ -189,7 +193,9 @@ def parts_of(
 
 
 def _starts(reader: DivisibleReader, file: Location, count: int, most: int) -> list[int]:
-    """Where parts of a file begin: every so many rows, or before that where it costs no more."""
+    """Return the first row of each part of a file: every `most` rows.
+
+    Each is moved back to the nearest row at which the reader can start without extra reading."""
     wanted = range(0, max(1, count), most)
     allowed = with_retries(lambda: reader.starts(file)) if len(wanted) > 1 else None
     if allowed is None:
@@ -211,13 +217,13 @@ def _cut(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
 
 
 def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
-    """Files as at most so many lists of neighbours with about the same number of bytes."""
+    """Return at most `tasks` lists of adjacent files with about the same number of bytes."""
     costs = [file.size + FILE_COST for file in files]
     total = sum(costs)
     lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
     done = 0
     for file, cost in zip(files, costs, strict=True):
-        # where its middle lies
+        # a file belongs to the list in whose byte range its middle is
         lists[(2 * done + cost) * len(lists) // (2 * total)].append(file)
         done += cost
     return [chosen for chosen in lists if chosen]

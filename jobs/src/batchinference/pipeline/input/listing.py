@@ -1,7 +1,7 @@
-"""The input of a job, frozen: the sorted list of its files.
+"""The input snapshot of a job: the sorted list of its files.
 
-The position of a file in this list is half of the identity of its rows, so the list is made once,
-kept beside the output and never made again for the same job.
+The position of a file in this list is part of the id of each of its rows. The list is therefore
+created once per job, stored next to the output, and reused when the job resumes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from batchinference.spec.uris import scheme_of
 
 _GLOB = frozenset("*?[")
 _HIDDEN = frozenset("._")
-"""How the names begin of hidden files, and of those that tools leave (_SUCCESS)."""
+"""First characters in the names of hidden files and of marker files such as _SUCCESS."""
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file: its number in the list, its path in the file system, how many bytes of it are read,
-    and how many rows, where None is all. Where several tasks share it, a part of it: rows `start`
-    up to `stop`, where None is its end; and of these only those in `gaps`, if there are any."""
+    """One file of the input, or a part of it that one read task reads.
+
+    `number` is its position in the list, `path` its path in the file system, `size` the number of
+    bytes to read, and `rows` the number of rows to read (None for all). A part has the rows `start`
+    up to, not including, `stop` (None for the end of the file). If `gaps` is not empty, only the
+    rows in these ranges are read."""
 
     number: int
     path: str
@@ -45,8 +48,10 @@ class InputFile:
 
 @dataclass(frozen=True)
 class InputSnapshot:
-    """All files of the input. `root` names the file system; `table` has path, size and modified
-    (nanoseconds, or null), and where the input is limited, the rows and bytes that are read."""
+    """All files of the input. `root` identifies the file system.
+
+    `table` has the columns path, size (bytes) and modified (nanoseconds, or null). If the input is
+    limited, it also has the columns rows and bytes: how much of each file is read."""
 
     root: Location
     table: pa.Table
@@ -56,7 +61,7 @@ class InputSnapshot:
 
     @property
     def size(self) -> int:
-        """Bytes that are read of all files."""
+        """The number of bytes to read from all files."""
         return sum(self._read_bytes())
 
     def files(self) -> list[InputFile]:
@@ -71,12 +76,15 @@ class InputSnapshot:
 
     @property
     def rows(self) -> int | None:
-        """Rows to read, where these are limited."""
+        """The number of rows to read, if the input is limited; else None."""
         limited = "rows" in self.table.column_names
         return sum(self.table.column("rows").to_pylist()) if limited else None
 
     def limited(self, rows: list[int], size: int) -> InputSnapshot:
-        """The first files, with how many rows are read of each, and how many bytes of the last."""
+        """Return a snapshot of the first `len(rows)` files.
+
+        `rows` is the number of rows to read from each file, `size` the number of bytes to read from
+        the last one."""
         table = self.table.slice(0, len(rows))
         read = [*table.column("size").to_pylist()[:-1], size]
         table = table.append_column("rows", pa.array(rows, pa.int64()))
@@ -87,16 +95,16 @@ class InputSnapshot:
 
     @property
     def uris(self) -> list[str]:
-        """The paths of the files as a user writes them."""
+        """The paths of the files in the form that users write."""
         return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
 
     def serialized(self) -> bytes:
-        """The list as a parquet file, with each path as a user writes it."""
+        """Return the list as a Parquet file, with each path in the form that users write."""
         return as_parquet(self.table.set_column(0, "path", pa.array(self.uris, pa.string())))
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
-        """From a list that was stored. Raises ArrowInvalid for what is none."""
+        """Return a snapshot from its stored form. Raises ArrowInvalid if that is not readable."""
         table = read_table(pa.BufferReader(content))
         places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
@@ -110,11 +118,11 @@ def snapshot_input(
     *,
     ignore_missing: bool = False,
 ) -> InputSnapshot:
-    """List the files behind these paths, without duplicates, in the order of their paths.
+    """Return the files at these paths, without duplicates and sorted by path.
 
-    `extensions` choose among the files of directories; a path of its own is taken as it is.
-    Raises BadInput that names the path which does not exist or holds nothing to read; where that
-    is to be ignored, only when all do.
+    `extensions` filter the files in directories. A path of a single file is always included.
+    Raises BadInput with the path if a path does not exist or contains no files to read. With
+    `ignore_missing`, raises BadInput only if this is true for all paths.
     """
     _check_one_store(paths)
     endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
@@ -160,12 +168,14 @@ def _check_one_store(paths: list[str]) -> None:
 
 @lru_cache(maxsize=4)
 def paths_of(frozen: Location) -> pa.ChunkedArray:
-    """The paths of a frozen input by file number. Fetched once a process, and only for errors."""
+    """Return the paths of an input snapshot, by file number.
+
+    They are needed only to report errors. The cache makes each process fetch them once."""
     return read_table(pa.BufferReader(frozen.read()), columns=["path"]).column("path")
 
 
 def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:
-    """The files behind an address; None when it does not exist."""
+    """Return the files at an address; None if it does not exist. Raises BadInput on OSError."""
     try:
         info = address.info()
         if info.type == pafs.FileType.NotFound:
@@ -191,7 +201,9 @@ def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
 
 
 def _is_hidden(path: str, pattern: str) -> bool:
-    """Whether a path has hidden parts that its pattern does not ask for, as `.*` or `_part*` do."""
+    """Return whether a matched path has a hidden part that its pattern does not match explicitly.
+
+    Patterns such as `.*` or `_part*` match hidden parts explicitly."""
     parts = pattern.split("/")
     fixed = next(number for number, part in enumerate(parts) if _GLOB.intersection(part))
     named = {part[:1] for part in parts[fixed:]}
@@ -199,7 +211,7 @@ def _is_hidden(path: str, pattern: str) -> bool:
 
 
 def _below(directory: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    """The files of a directory tree, but for hidden ones."""
+    """Return the files of a directory tree, except hidden ones."""
     root = directory.path.rstrip("/") + "/"
     return [
         info

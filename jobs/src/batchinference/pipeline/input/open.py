@@ -1,4 +1,4 @@
-"""Opens what a job reads: files or a table source."""
+"""Opens the input of a job: files or a table source."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from batchinference.spec.read import Read, ReadFiles
 
 
 def open_input(read: Read, earlier: ResumedInput | ProcessedFiles | None = None) -> JobInput:
-    """Find and freeze what a job reads; `earlier` is what was frozen of it when the job began, or
-    what is not to be read any more.
+    """Find the input of a job and return it as an input that does not change.
 
-    Raises BadInput that says what is missing, or has changed since, and NothingNew."""
+    `earlier` is the input snapshot of the job to resume, or the files that were processed already.
+    Raises BadInput if a file is missing or has changed since then, and NoNewFiles if all files were
+    processed before."""
     if isinstance(read, ReadFiles):
         return open_files(read, earlier=earlier)
     return open_table(read)

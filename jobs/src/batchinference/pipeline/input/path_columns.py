@@ -1,4 +1,4 @@
-"""Columns that the path of a file gives its rows."""
+"""Columns whose values come from the path of a file."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.spec.read import FileOptions
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-"""How Hive writes that a row has no value."""
+"""The value that Hive writes in a path for null."""
 
 
 @dataclass(frozen=True)
 class PathColumns:
-    """Which columns those are: `path` itself, and one for each part `key=value` of it."""
+    """The columns to add: `path` itself, and one for each `key=value` part of the path."""
 
     include_path: bool = False
     keys: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, options: FileOptions, paths: list[str]) -> PathColumns:
-        """The columns for files at these paths. Raises BadInput when their parts differ."""
+        """Return the columns for files at these paths.
+
+        Raises BadInput if the `key=value` parts are missing or differ between the paths, or if a
+        key is named `path` and `path` is added too."""
         keys: tuple[str, ...] = ()
         if options.partitioning and paths:
             keys = tuple(_parts(paths[0]))
@@ -47,14 +50,14 @@ class PathColumns:
         return [*self.keys, *(["path"] if self.include_path else [])]
 
     def check(self, names: list[str], uri: str) -> None:
-        """Raise BadInput when a file has a column of its own by the name of one of these."""
+        """Raise BadInput if a file has a column with the name of one of these columns."""
         for name in self.names:
             if name in names:
                 option = "partitioning" if name in self.keys else "include_paths"
                 raise BadInput(_clash(name, uri, option))
 
     def added_to(self, table: pa.Table, uri: str) -> pa.Table:
-        """The rows of a file with these columns as well. Raises BadInput as `check` does."""
+        """Return the rows of a file with these columns added. Raises BadInput as `check` does."""
         self.check(table.column_names, uri)
         values = {**_parts(uri), "path": uri}
         for name in self.names:
@@ -63,7 +66,7 @@ class PathColumns:
         return table
 
     def added_to_each(self, table: pa.Table, uris: list[str]) -> pa.Table:
-        """The rows of files with one row each, with these columns as well."""
+        """Return the table with these columns added, for files that are one row each."""
         values = [{**_parts(uri), "path": uri} for uri in uris]
         for name in self.names:
             column = pa.array([one[name] for one in values], pa.string())
@@ -72,7 +75,7 @@ class PathColumns:
 
 
 def _parts(path: str) -> dict[str, str | None]:
-    """The parts `key=value` of the directories of a path."""
+    """Return the `key=value` parts of the directories in a path; None for a null value."""
     pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
     return {unquote(key): None if value == _NULL else unquote(value) for key, value in pairs}
 

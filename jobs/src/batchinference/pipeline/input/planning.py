@@ -1,4 +1,4 @@
-"""How a job is cut: read tasks, blocks, and rows of an output file."""
+"""Plans the number of read tasks and blocks, and the rows per output file."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
 MIN_COMMITS = 32
-"""Commits that even a small job makes, so that its progress can be seen."""
+"""Minimum number of commits, so that even a small job shows progress."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
-"""Rows and bytes of an output file that are enough."""
+"""An output file with this many rows or bytes is large enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
 FETCHED_ROWS, GROUP_ROWS = 256, 1000
-"""Rows of a manifest, and of parquet files, that make a read task: their files can be cut."""
+"""Rows per read task for the formats `manifest` and `parquet`, whose files can be split."""
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
-"""What is taken for granted where nothing tells the size: height and width, bytes."""
+"""Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
 INFLATION = {"audio": 10, "webdataset": 10}
-"""How much larger rows are in memory than in files that are compressed well."""
+"""How many times larger rows are in memory than in files, for formats that compress well."""
 COUNT_THREADS = 16
 
 
 @dataclass(frozen=True)
 class RowCount:
-    """Rows of the input, and whether that is an estimate."""
+    """The number of rows of the input, and whether it is an estimate."""
 
     rows: int
     estimated: bool
@@ -42,20 +42,22 @@ class RowCount:
 
 @dataclass(frozen=True)
 class Sizing:
-    """`blocks` counts what reading is asked to yield; `rows_per_file` is a lower bound."""
+    """The planned sizes of a job. `blocks` is the number of blocks requested from the read tasks.
+
+    `rows_per_file` is a lower bound."""
 
     read_tasks: int
     blocks: int
     rows_per_file: int
 
     def of_part(self, share: float) -> Sizing:
-        """The cut of a part of the input, so large compared to all of it."""
+        """Return the sizing for a part of the input that is the fraction `share` of it."""
         tasks, blocks = (max(1, math.ceil(share * n)) for n in (self.read_tasks, self.blocks))
         return Sizing(tasks, blocks, self.rows_per_file)
 
 
 class Measured(Protocol):
-    """An input of some parts and bytes."""
+    """An input with a number of parts and a size in bytes."""
 
     def __len__(self) -> int: ...
 
@@ -64,7 +66,7 @@ class Measured(Protocol):
 
 
 def sizing_of(given: Measured, read: Read, count: RowCount | None) -> Sizing:
-    """The cut of an input; `count` is None when nothing is known of its rows."""
+    """Return the sizing for an input. `count` is None if the number of rows is unknown."""
     files, size = len(given), given.size
     rows = count.rows if count else size // 100
     tasks = _tasks(files, size, rows, read)
@@ -77,7 +79,9 @@ def sizing_of(given: Measured, read: Read, count: RowCount | None) -> Sizing:
 
 
 def _tasks(files: int, size: int, rows: int, read: Read) -> int:
-    """Read tasks. Rows of a manifest cost much more than their bytes."""
+    """Return the number of read tasks.
+
+    Rows of the format `manifest` cost much more than their bytes, so they are counted in rows."""
     cheap = {"manifest": FETCHED_ROWS, "parquet": GROUP_ROWS}.get(read.format)
     least = files if cheap is None else max(files, math.ceil(rows / cheap))
     most = files if cheap is None else MAX_TASKS
@@ -85,7 +89,7 @@ def _tasks(files: int, size: int, rows: int, read: Read) -> int:
 
 
 def row_bytes(size: int, rows: int, read: Read) -> int:
-    """About how many bytes a row takes in memory."""
+    """Return the approximate number of bytes of a row in memory."""
     if isinstance(read, ReadImages):
         return _picture_bytes(read.options)
     if isinstance(read, ReadManifest):
@@ -100,8 +104,10 @@ def _picture_bytes(options: PictureOptions) -> int:
 
 
 def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
-    """Rows of the input: counted where that is cheap, else estimated from a few files. `ends` are
-    the rows of files where that is known."""
+    """Return the number of rows, counted if that is cheap, else estimated from a few files.
+
+    `ends` maps file numbers to numbers of rows, for the files where this is known. The result is
+    None if the reader cannot count or estimate the rows of a file."""
     if isinstance(reader, WholeFileReader):
         return RowCount(len(frozen), estimated=False)
     files = [file for file in frozen.files() if file.number not in ends]
@@ -119,15 +125,15 @@ def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -
 
 
 def rows_in(reader: Reader, file: Location, size: int) -> int | None:
-    """Rows of a file, as far as that is known; one of a file that is damaged."""
+    """Return the number of rows of a file, or None if unknown. A damaged file counts as 1 row."""
     try:
         return reader.rows_in(file, size)
     except Exception as error:  # noqa: BLE001 - see blamed
         blamed(error)
-        return 1  # it becomes a bad row when it is read
+        return 1  # it becomes a failed row when it is read
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:
-    """A few files, spread evenly over the list."""
+    """Return at most `most` files, evenly spread over the list."""
     step = max(1, math.ceil(len(files) / most))
     return files[::step]

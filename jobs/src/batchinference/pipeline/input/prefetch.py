@@ -1,4 +1,4 @@
-"""Work that begins before its turn."""
+"""Starts work before its result is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ Begun = TypeVar("Begun")
 
 
 def prefetch_one(pieces: Iterable[Begun]) -> Iterator[Begun]:
-    """Pieces, each given out when the next one has begun. Making a piece is what begins it."""
+    """Yield each piece after the next one has started.
+
+    The work on a piece starts when the iterable creates it."""
     before: list[Begun] = []
     for piece in pieces:
         yield from before

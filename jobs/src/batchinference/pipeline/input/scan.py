@@ -1,4 +1,4 @@
-"""Files as rows with ids."""
+"""Reads files as tables of rows with ids."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
 
 @dataclass(frozen=True)
 class FileRows:
-    """Turns files into tables of rows with ids. It travels into the read tasks."""
+    """Reads files into tables of rows with ids. It is pickled and sent to the read tasks."""
 
     root: Location
     reader: Reader
     path_columns: PathColumns
 
     def read(self, files: list[InputFile]) -> Iterator[pa.Table]:
-        """All rows of these files, with an END row after each file's last where files may have
-        several rows."""
+        """Yield all rows of these files.
+
+        If files can have several rows, an END row follows the last row of each file."""
         if isinstance(self.reader, WholeFileReader):
             yield from whole_files(self.root, self.reader, self.path_columns, files)
             return
@@ -61,8 +62,10 @@ class FileRows:
             yield row_ids.end_of_file(file.number, row)
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
-        """What the reader yields; where the file is damaged, its rest is one bad row. After
-        trouble of storage that passes, the file is read again from where that came."""
+        """Yield the chunks of a file. If the file is damaged, its remaining rows are one BadRow.
+
+        After a transient storage error, reading continues at the row where the error occurred.
+        Raises JobFailure if the storage error is not transient or occurs too often."""
         done = file.start
         patience = RetryBudget(ATTEMPTS)
         while True:

@@ -1,4 +1,4 @@
-"""The input that was frozen when a job began, and what has become of it since."""
+"""Compares the current files with the input snapshots of this job and of earlier ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ WAY_OUT = "begin anew with resume: false"
 
 @dataclass(frozen=True)
 class ResumedInput:
-    """A frozen input. `unfinished` returns the files of which the output lacks rows; it takes the
-    rows of each file, where these are known beforehand."""
+    """The input snapshot of a job that resumes.
+
+    `unfinished` returns the numbers of the files with rows missing in the output. Its argument is
+    the number of rows of each file, if that is known before reading."""
 
     frozen: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
 
     def check(self, now: InputSnapshot, rows_each: int | None) -> set[int]:
-        """Raise BadInput that names a file which has changed, or is gone before it was read. Files
-        that have come since are none of this job's. `rows_each` is how many rows a file has, where
-        that is known of all beforehand. The numbers of files come back that are gone and were read
-        to their end."""
+        """Return the numbers of the files that were deleted after all their rows were read.
+
+        `now` are the current files. `rows_each` is the number of rows of every file, if it is known
+        before reading. Files that were added since the job started are ignored. Raises BadInput
+        with the path if a file has changed, or was deleted before all its rows were read."""
         gone = set()
         unfinished = self.unfinished(rows_each)
         found = dict(zip(now.uris, _versions(now), strict=True))
@@ -45,18 +48,20 @@ class ResumedInput:
 
 
 class NoNewFiles(Exception):
-    """All files of the input are known."""
+    """All files of the input were processed before."""
 
 
 @dataclass(frozen=True)
 class ProcessedFiles:
-    """Files whose rows are in the output already."""
+    """Files whose rows are already in the output."""
 
     lists: list[InputSnapshot]
 
     def without(self, now: InputSnapshot) -> InputSnapshot:
-        """The files that are new. Raises BadInput that names one which has changed, and NothingNew
-        when there are none."""
+        """Return the files that are new.
+
+        Raises BadInput with the path if a processed file has changed, and NoNewFiles if no file is
+        new."""
         known: dict[str, tuple[int, int | None]] = {}
         for frozen in self.lists:
             known.update(zip(frozen.uris, _versions(frozen), strict=True))
@@ -79,7 +84,7 @@ def _changed(
 
 
 def _versions(frozen: InputSnapshot) -> list[tuple[int, int | None]]:
-    """Size and time of change of each file."""
+    """Return the size and the modification time of each file."""
     columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
     return list(zip(*columns, strict=True))
 
@@ -89,7 +94,7 @@ def digest(content: bytes) -> str:
 
 
 def read_snapshot(place: Location, storage: Storage) -> InputSnapshot:
-    """The input of a complete output. Raises BadOutput when it is damaged."""
+    """Return the stored input snapshot. Raises BadOutput if it is missing or damaged."""
     try:
         return InputSnapshot.parse(place.read(), storage)
     except (FileNotFoundError, KeyError, pa.ArrowInvalid):
@@ -97,7 +102,10 @@ def read_snapshot(place: Location, storage: Storage) -> InputSnapshot:
 
 
 def read_snapshot_with_digest(place: Location, wanted: str, storage: Storage) -> InputSnapshot:
-    """The input that has this digest. Raises BadOutput when it is damaged or another's."""
+    """Return the stored input snapshot.
+
+    Raises BadOutput if it is missing or damaged, or does not have the digest `wanted`, for example
+    because it belongs to another output."""
     try:
         if digest(place.read()) != wanted:
             raise damaged_state(place)

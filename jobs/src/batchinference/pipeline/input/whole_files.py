@@ -1,4 +1,4 @@
-"""Files of one row each as rows with ids."""
+"""Reads files that are one row each as tables of rows with ids."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.location import Location, is_storage_error
 
 FETCH_THREADS = 8
-"""Files that one task fetches at a time, while it decodes those before: on the one CPU it has."""
+"""Files that a task fetches concurrently while it decodes earlier files on its one CPU."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
-"""Files that make one table, and the bytes of them that are enough, stored or decoded."""
+"""Maximum number of files per table, and the stored or decoded bytes that complete a table."""
 Content: TypeAlias = bytes | BadRow
 
 
 def whole_files(
     root: Location, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
 ) -> Iterator[pa.Table]:
-    """The rows of these files. No END rows: where a file ends is known without.
+    """Yield the rows of these files. There are no END rows, because each file is one row.
 
-    Raises JobFailure where a file cannot be fetched for a reason that says nothing about it.
+    Raises JobFailure if a file cannot be fetched because of a storage error, which is not an error
+    of the file itself.
     """
     with ThreadPoolExecutor(FETCH_THREADS) as pool:
         begun = (
@@ -57,7 +58,7 @@ def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
 
 
 def _parts(decoded: Iterable[tuple[InputFile, Any]]) -> Iterator[list[tuple[InputFile, Any]]]:
-    """The files of a group, fewer at a time where they are much larger than in storage."""
+    """Yield the files of a group in smaller groups if they are much larger when decoded."""
     part, size = [], 0
     for file, one in decoded:
         part.append((file, one))

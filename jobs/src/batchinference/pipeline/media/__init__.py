@@ -1,1 +1,1 @@
-"""Images, audio and video, decoded and encoded. Each module needs a library of its own."""
+"""Decodes and encodes images, audio and video. Each module needs its own library."""

@@ -1,4 +1,4 @@
-"""Pictures as columns, by Pillow: decoded, converted and resized in one go."""
+"""Decodes, converts and resizes images with Pillow, and builds columns of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ORIENTATION = Base.Orientation.value
 
 
 def decode(content: bytes, options: PictureOptions) -> np.ndarray:
-    """Height x width x channels, uint8; without channels in mode L.
+    """Return the pixels of an image: height x width x channels, uint8; height x width in mode L.
 
-    The way up is that of a camera which tells it. Raises ValueError for too many pixels, and
-    for more than 16 bits a channel, of which nothing says what is black and what is white.
+    The image is rotated by its EXIF orientation, if it has one. Raises ValueError if it has too
+    many pixels, or more than 16 bits per channel: the values of black and white are unknown then.
     """
     mode, size = options.mode, options.size
     with open_image(content, options.max_pixels) as image:
         if size is not None:
-            # lets the JPEG decoder skip detail that the resize would throw away
+            # lets the JPEG decoder skip detail that the resize would discard
             image.draft(mode, (2 * max(size), 2 * max(size)))
         upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else exif_transpose(image)
         picture = _in_mode(upright, mode)
@@ -36,7 +36,7 @@ def decode(content: bytes, options: PictureOptions) -> np.ndarray:
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode == mode:
-        return image  # a conversion would copy it
+        return image  # a conversion would copy the image
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
@@ -46,7 +46,7 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
-    """Pictures as one column, of one shape where they were resized to a size."""
+    """Return images as one column, with a fixed shape if they were resized to `size`."""
     if size is not None:
         return ArrowTensorArray.from_numpy(np.stack(pictures))
     return ArrowVariableShapedTensorArray.from_numpy(pictures)

@@ -1,4 +1,4 @@
-"""Pixels and encoded images as the bytes of image files, by Pillow."""
+"""Encodes pixels and already encoded images as image files with Pillow."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CHANNELS = (1, 3, 4)
 
 
 def is_pixels(value: Any) -> bool:
-    """Whether a value is an array that an image can be made of: uint8, height x width, or height x
-    width x 1, 3 or 4 channels."""
+    """Return whether a value is an array that can be encoded as an image: uint8, height x width, or
+    height x width x 1, 3 or 4 channels."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not value.size:
         return False
     return value.ndim == 2 or (value.ndim == 3 and value.shape[2] in CHANNELS)
 
 
 def encode(value: Any, file_format: str) -> bytes:
-    """The file of an image. Raises ValueError for a value that is none."""
+    """Return an image as the bytes of a file. Raises ValueError if the value is not an image."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):

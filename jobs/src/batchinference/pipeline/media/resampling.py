@@ -1,4 +1,4 @@
-"""Sound at another rate, by FFmpeg, through PyAV."""
+"""Resamples audio with FFmpeg, through PyAV."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
-    """One channel (float32) at another number of samples a second."""
+    """Return one channel (float32) resampled from `rate` to `wanted` samples per second."""
     samples = np.ascontiguousarray(channel).reshape(1, -1)
     frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
     frame.sample_rate = rate

@@ -1,8 +1,8 @@
-"""Opens films that others may have made.
+"""Opens videos from untrusted sources.
 
-FFmpeg tells formats apart by content and not by name. Some describe streams: to read one, FFmpeg
-would open sockets or other files. Only formats that hold pictures themselves are opened. A test
-finds other calls of `av.open`.
+FFmpeg detects formats by content, not by file name. Some formats only refer to streams: to read
+them, FFmpeg would open sockets or other files. Therefore only formats that contain the frames are
+opened. A test fails if other code calls `av.open`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _NOTHING_ELSE = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""
 
 
 def open_video(source: Any, **options: Any) -> InputContainer:
-    """Return an open film. FFmpeg opens no other file and no socket for it. Raises FFmpegError."""
+    """Return an open video. FFmpeg opens no other file and no socket for it. Raises FFmpegError if
+    the video cannot be opened."""
     film: InputContainer = av.open(source, "r", options=_NOTHING_ELSE, **options)
     return film

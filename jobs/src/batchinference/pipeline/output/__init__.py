@@ -1,1 +1,1 @@
-"""What rows become: files and tables."""
+"""Writes rows to files and tables."""

@@ -1,4 +1,4 @@
-"""The files of failed rows."""
+"""Reads the error records of failed rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 
 
 def bad_row(layout: Layout, pieces: Iterable[ManifestEntry]) -> str:
-    """One bad row in words."""
+    """Return a message that describes one failed row, or "(unknown)" if there is none."""
     for piece in pieces:
         if piece.errors is not None:
             place = layout.errors / piece.errors.name

@@ -1,4 +1,4 @@
-"""Which rows and columns of a task go into which file."""
+"""Splits the rows and columns of a task into output files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchinference.spec.write import Write, WritePartitioned, WriteSized, Write
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 MAX_VALUE = 200
-"""Bytes of a value that stays as it is."""
+"""Maximum bytes of a partition value that is not shortened in a directory name."""
 MAX_SEGMENT = 255 - len("=~")
 SHORTENED, HASH_DIGITS = "~", 32
 _CUT_ESCAPE = re.compile("%.?$")
@@ -28,7 +28,7 @@ _SCALARS = (
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The columns to write, those that become directories, and the most rows of a file."""
+    """The columns to write, the partition columns, and the maximum number of rows per file."""
 
     columns: tuple[str, ...] | None = None
     partition_by: tuple[str, ...] = ()
@@ -39,17 +39,19 @@ class FileLayout:
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
         most = write.rows_per_file if isinstance(write, WriteSized) else None
-        if isinstance(write, WriteTable):  # which makes its partitions itself
+        if isinstance(write, WriteTable):  # a table partitions its rows itself
             needed, by = [*needed, *by] if needed else None, []
         return cls(tuple(needed) if needed else None, tuple(by), most)
 
     def written(self, columns: list[str]) -> list[str]:
-        """Which of a table's columns come into the files."""
+        """Return the columns of a table that are written to the files."""
         chosen = self.columns or columns
         return [name for name in chosen if name in columns and name not in self.partition_by]
 
     def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """The directory below the output (empty for the output itself), and the rows of a file."""
+        """Yield the directory and the rows of each file.
+
+        The directory is relative to the output. It is empty for the output itself."""
         for directory, rows in self._partitions(self.chosen(table)):
             size = self.rows_per_file or rows.num_rows
             for start in range(0, rows.num_rows, size):
@@ -69,7 +71,7 @@ class FileLayout:
 
 
 def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
-    """The rows that have the same values in some columns, and the directory that names those."""
+    """Yield the partition directory and the rows for each combination of values in `columns`."""
     if not columns:
         yield "", table
         return
@@ -79,7 +81,7 @@ def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
-    """The directory of each row, as Hive names it."""
+    """Return the Hive-style partition directory of each row."""
     parts = []
     for name in columns:
         column = table.column(name)
@@ -91,8 +93,8 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
 
 
 def _segment(name: str, value: object) -> str:
-    """One directory. Of a long value it has the beginning and a hash, which no other value has:
-    file systems take 255 bytes."""
+    """Return one directory name. A long value is replaced by its beginning and a hash that is
+    unique to the value, because file systems limit names to 255 bytes."""
     column, text = quote(name, safe=""), _value(value)
     room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
     if room < 1:

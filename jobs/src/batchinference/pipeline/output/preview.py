@@ -1,4 +1,4 @@
-"""A look into a written output."""
+"""Reads the first rows of a written output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Row = dict[str, Any]
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """The first rows of an output, file by file in the order of their names; of a table any."""
+    """Return the first rows of an output. Files are read in the order of their names. A table
+    returns any of its rows."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output = Location(write.path, write.storage)
@@ -73,7 +74,7 @@ def _rows_of_arrays(content: bytes) -> Iterator[Row]:
 
 
 def _rows_of_members(content: bytes) -> Iterator[Row]:
-    """The names and sizes of the members of each row, without decoding them."""
+    """Yield the key of each row with the names and sizes of its members, which are not decoded."""
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
             sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}

@@ -1,9 +1,10 @@
-"""One schema for all Parquet files of an output.
+"""Unifies the schemas of all Parquet files of an output.
 
-A task knows the types of its own rows alone: a column in which none of them has a value has the
-type null there, one that none of them has is not there at all, and where all are whole numbers it
-does not know of the fractions elsewhere. Readers that go by their first file then fail, or leave
-the column out. So such files are written anew, before the output counts as complete.
+A task knows only the types of its own rows. A column that has no value in any of these rows gets
+the type null. A column that none of these rows has is missing. A column of whole numbers becomes an
+integer column, even if other tasks have fractions in it. Readers that use the schema of the first
+file then fail or drop the column. Such files are therefore rewritten before the output counts as
+complete.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from batchinference.pipeline.storage.location import Location
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """The files of a piece, which get columns of these types."""
+    """Rewrites the files of a manifest entry so that their columns have these types."""
 
     attempt: Attempt
     piece: ManifestEntry
@@ -31,9 +32,9 @@ class RewriteTask:
     compression: str
 
     def __call__(self) -> ManifestEntry:
-        """Returns the piece as it is then.
+        """Rewrite the files and return the updated manifest entry.
 
-        Raises BadOutput when another run has taken over the output."""
+        Raises BadOutput if another run has taken over the output."""
         new = {field.name: str(field.type) for field in self.types}
         columns = list((dict(self.piece.columns) | new).items())
         data = [self._written(file.name, columns) for file in self.piece.data]
@@ -53,8 +54,8 @@ class RewriteTask:
 def rewrites(
     attempt: Attempt, pieces: list[ManifestEntry], compression: str
 ) -> dict[int, RewriteTask]:
-    """What is to be written anew, by the number of the piece. Columns whose types have nothing in
-    common stay as they are."""
+    """Return the required rewrites, by the index of the manifest entry. Columns without a common
+    type are not changed."""
     written = [piece for piece in pieces if piece.data]
     uneven = _uneven([dict(piece.columns) for piece in written])
     types = _types(attempt.layout.data, written, uneven)
@@ -68,13 +69,14 @@ def rewrites(
 
 
 def _uneven(files: list[dict[str, str]]) -> set[str]:
-    """Columns that are not in all files, or of another type in some."""
+    """Return the columns that some files lack, or that have different types in different files."""
     names = {name for file in files for name in file}
     return {name for name in names if len({file.get(name) for file in files}) > 1}
 
 
 def _types(place: Location, pieces: list[ManifestEntry], uneven: set[str]) -> pa.Schema:
-    """The type that holds all values of each of these columns, from one file of each kind."""
+    """Return a type for each uneven column that can hold all of its values. Reads one file for
+    each type of a column. Columns without a common type are omitted."""
     kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
     for piece in pieces:
         new = [name for name, kind in piece.columns if kind not in kinds.get(name, {kind})]
@@ -88,7 +90,7 @@ def _types(place: Location, pieces: list[ManifestEntry], uneven: set[str]) -> pa
 
 
 def _common(fields: list[pa.Field]) -> pa.Field | None:
-    """None where there is no such type."""
+    """Return the field with the common type, or None if there is no such type."""
     try:
         (field,) = pa.unify_schemas(
             [pa.schema([field]) for field in fields], promote_options="permissive"
@@ -104,7 +106,7 @@ def _typed(table: pa.Table, types: pa.Schema) -> pa.Table:
     for field in types:
         if field.name in table.column_names:
             index = table.column_names.index(field.name)
-            with suppress(pa.ArrowInvalid):  # a whole number that has more digits than a float
+            with suppress(pa.ArrowInvalid):  # an integer has more digits than a float can hold
                 table = table.set_column(index, field.name, table.column(index).cast(field.type))
         else:
             table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))

@@ -1,6 +1,6 @@
-"""A text or an image as the query, embedded as the job embedded its rows.
+"""Embeds a text or an image as the query in the way that the job embedded its rows.
 
-It goes through the reader's options and the model of the job, and through no other of its steps.
+The query uses the job's reader options and model. It skips all other steps of the job.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _LOADED = {
     *("runtime", "source", "revision", "storage", "trust_source", "arch", "weights"),
     *("factory", "factory_args", "url", "name", "api_key_env", "headers_from", "lora_path"),
 }
-"""Fields of models that say what is loaded, from where, and where requests and keys go."""
+"""Model fields that state what is loaded, from where, and where requests and keys are sent."""
 QUERY = "query"
-"""The column that takes the query's text or image."""
+"""The column that contains the query's text or image."""
 
 
 def named_model(index: Index) -> str:
-    """Return what is loaded and from where to embed a query, as JSON in ASCII."""
+    """Return what is loaded to embed a query, and from where, as JSON in ASCII."""
     model = _step_of(index).model
     how: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_defaults": True}
     return json.dumps(model.model_dump(**how, include=_LOADED) if model else {})
 
 
 def of_text(index: Index, text: str) -> np.ndarray:
-    """The text's embedding, 1 x width."""
+    """Return the embedding of a text, 1 x width."""
     return _embed(step_for(index, "text"), pa.table({QUERY: [text]}))
 
 
 def of_image(index: Index, file: Location) -> np.ndarray:
-    """The embedding of the image in a file, 1 x width."""
+    """Return the embedding of the image in a file, 1 x width."""
     return _embed(step_for(index, "image"), _image(index.spec, file))
 
 
 def step_for(index: Index, kind: str) -> Step:
-    """The job's step that made the embeddings, set to embed a `text` or an `image`.
+    """Return the job's embedding step, configured to embed a `text` or an `image`.
 
-    Raises BadInput when there is no such step, or none that a query can go through alone.
+    Raises BadInput if there is no such step, or if it cannot embed a query without other steps.
     """
     step = _step_of(index)
     made_of = _kind(index.spec, step.model) if step.model else None
@@ -70,7 +70,7 @@ def step_for(index: Index, kind: str) -> Step:
 
 
 def _kind(spec: BatchInferenceSpec, model: Model) -> str | None:
-    """Whether a model embeds texts or images; None for neither, or more."""
+    """Return whether a model embeds a `text` or an `image`; None for neither or several inputs."""
     ((name, column), *others) = model.inputs.items()
     if others:
         return None
@@ -82,9 +82,9 @@ def _kind(spec: BatchInferenceSpec, model: Model) -> str | None:
 
 
 def _other_side(model: Model, made_of: str, kind: str) -> Model:
-    """The same model for the other kind of input, without what was meant for the job's own kind.
+    """Return the same model for the other kind of input, without the options for the job's kind.
 
-    Raises BadInput when it has no other side.
+    Raises BadInput if the model does not take the other kind.
     """
     other = {"inputs": {kind: QUERY}, "output": model.output}
     kept = model.model_dump(include=_KEPT, by_alias=True, exclude_unset=True)
@@ -113,7 +113,7 @@ def _has_two_towers(model: TransformersModel) -> bool:
 
 
 def _step_of(index: Index) -> Step:
-    """The last step that made the column, which may have been renamed since."""
+    """Return the last step whose model wrote the column. A later step may have renamed it."""
     column = index.column
     for step in reversed(index.spec.steps):
         if step.model is not None and step.model.output == column:
@@ -127,7 +127,7 @@ def _step_of(index: Index) -> Step:
 
 
 def _refuse_prepared(index: Index, embed: Step) -> None:
-    """Raise BadInput when what the model takes may itself come of a step: the query does not."""
+    """Raise BadInput if a step may have computed the model's input: the query skips that step."""
     given = set(embed.model.inputs.values()) if embed.model else set()
     for step in index.spec.steps[: index.spec.steps.index(embed)]:
         if step.python is not None or (step.model is not None and step.model.output in given):

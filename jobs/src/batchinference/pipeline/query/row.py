@@ -1,4 +1,4 @@
-"""A row of the output as the query, named by its number or by a value that it alone has."""
+"""Uses a row of the output as the query, selected by its number or by a unique value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 5
 
 
 def of_row(index: Index, row: str) -> np.ndarray:
-    """The embedding, 1 x width, of a row that is named by its number or as COLUMN=VALUE."""
+    """Return the embedding, 1 x width, of a row that is given by its number or as COLUMN=VALUE."""
     number = int(row) if row.isdecimal() else _row_where(index, row)
     if number >= index.starts[-1]:
         raise BadInput(f"there is no row {number}: '{index.output.uri}' has {index.starts[-1]} "
@@ -25,7 +25,9 @@ def of_row(index: Index, row: str) -> np.ndarray:
 
 
 def _row_where(index: Index, row: str) -> int:
-    """The number of the one row whose column has a value, given as COLUMN=VALUE."""
+    """Return the number of the only row that matches COLUMN=VALUE.
+
+    Raises BadInput if no row or several rows match."""
     name, equals, value = row.partition("=")
     if not equals or name not in index.schema.names:
         raise BadInput(

@@ -1,5 +1,5 @@
-"""The private parts of Ray that this product uses, of the version that pyproject.toml pins.
+"""Private parts of Ray that this project uses, for the Ray version pinned in pyproject.toml.
 
-import-linter keeps all other modules from importing them. One module for each part of Ray, so that
-a worker imports only what it needs.
+import-linter forbids other modules to import them from Ray. There is one module for each part of
+Ray, so that a worker imports only what it needs.
 """

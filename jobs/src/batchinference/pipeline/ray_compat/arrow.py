@@ -1,4 +1,4 @@
-"""Ray Data's handling of Arrow tables."""
+"""Ray Data's functions and types for Arrow tables."""
 
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType

@@ -1,4 +1,4 @@
-"""A Ray cluster: tokens, memory and automatic connection."""
+"""Ray cluster functions: authentication tokens, memory and automatic connection."""
 
 from ray._private import auto_init_hook
 from ray._private.authentication.authentication_token_setup import (

@@ -1,4 +1,4 @@
-"""The streaming executor of Ray Data, and what it tells while it runs."""
+"""The streaming executor of Ray Data, its state and its callbacks."""
 
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.operators.base_physical_operator import (

@@ -1,4 +1,4 @@
-"""The stages of Ray's processors for language models."""
+"""The base class for stages of Ray's processors for language models."""
 
 from ray.llm._internal.batch.stages.base import StatefulStageUDF
 

@@ -1,1 +1,1 @@
-"""The job's report: notes of tasks, and the reports of several runs in one."""
+"""The report of a job: notes of tasks, and the merged reports of several outputs."""

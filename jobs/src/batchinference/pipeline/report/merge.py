@@ -1,4 +1,4 @@
-"""The report of a run that goes over several outputs of the same work."""
+"""Merges the reports of a run that writes several outputs of the same work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from batchinference.spec.status import Counts, Progress
 
 
 def merge_reports(before: Sequence[Report], report: Report) -> Report:
-    """The last one, with the rows of those before, what is in them added up: as far as the run has
-    come. All the rest is of the last one."""
+    """Return the last report, with the counts and the progress of all reports added up as far as
+    the run has come. Notes are combined, and `errors` is the first one that is set. All other
+    fields are those of the last report."""
     if not before:
         return report
     reports = [*before, report]

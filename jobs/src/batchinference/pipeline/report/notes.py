@@ -1,4 +1,4 @@
-"""What the notes of the steps come to, for the report."""
+"""Summarizes the notes of the steps for the report."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SHOWN = 20
 @dataclass(frozen=True)
 class RunNotes:
     batch_sizes: dict[str, int]
-    """The smallest size that a replica of each step has come to."""
+    """The smallest batch size that any replica of each step has reached."""
     peak_bytes: int
-    """The most memory of a process."""
+    """The highest memory use of any single process."""
     notes: list[str]
-    """In words, for people."""
+    """Notes as text for people."""
 
 
 def collect_notes(manifests: Iterable[Manifest]) -> RunNotes:
-    """What all notes of an attempt say."""
+    """Return a summary of all notes of an attempt."""
     sizes: dict[str, list[int]] = defaultdict(list)
     words: dict[str, None] = {}
     peak = 0

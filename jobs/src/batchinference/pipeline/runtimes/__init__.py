@@ -1,4 +1,4 @@
-"""One module a model runtime: a class that loads a model and runs it over batches."""
+"""Model runtimes. Each module has a class that loads a model and runs it on batches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from batchinference.spec.models import Model
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a runtime is: a class of a module in this package, or a function that gives an object
-    of one. `library` is what it imports, and `package` what pip installs for it. A module that
-    `checks` has a function of that name, which finds what is wrong with a model without loading
-    it."""
+    """The location of a runtime: a module of this package, and the name of a class or factory
+    function in it. `library` is the library that the runtime imports, and `package` is the pip
+    package that provides it. If `checks` is true, the module has a function `checks`, which
+    validates a model without loading it."""
 
     module: str
     name: str
@@ -43,14 +43,14 @@ RUNTIMES = {
         "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, checks=True
     ),
     "transformers": Entry("transformers", "load_transformers", "transformers", PIPELINE_EXTRA),
-    # no class of one actor but several operators of Ray Data: see runtimes/vllm
+    # not one class in one actor, but several Ray Data operators: see runtimes/vllm
     "vllm": Entry("", "", "vllm", "ray[llm]"),
 }
-"""The runtimes by their names in the specification. A module is imported when a model needs it."""
+"""Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
 
 
 def check_runtime(model: Model) -> None:
-    """Raise ModelLoad when the runtime's library is missing, or does not know such a model."""
+    """Raise ModelLoad if the runtime's library is missing or does not support the model."""
     _check_library(model)
     if RUNTIMES[model.runtime].checks:
         _module_of(model).checks(model)
@@ -62,7 +62,7 @@ def _check_library(model: Model) -> None:
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:
-    """A model, loaded and ready on a device."""
+    """Return a model, loaded and ready on a device. Raises ModelLoad if its library is missing."""
     _check_library(model)
     runtime = getattr(_module_of(model), RUNTIMES[model.runtime].name)
     return cast(Runtime, runtime(model, device))

@@ -1,4 +1,4 @@
-"""What runtimes ask of the columns that they are given, and of what their libraries return."""
+"""Validates and converts the input columns of runtimes and the outputs of their libraries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Batch = dict[str, np.ndarray]
 
 
 def numbers(name: str, values: np.ndarray) -> np.ndarray:
-    """The values of an input as one array of rows x any shape.
+    """Return the values of an input as one numeric array of shape rows x any shape.
 
-    Raises TypeError when the rows have different shapes or are no numbers.
+    Raises TypeError if the rows have different shapes or are not numbers.
     """
     values = _stacked(values)
     if values.dtype.kind not in "biufc":
@@ -27,7 +27,7 @@ def numbers(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _stacked(values: np.ndarray) -> np.ndarray:
-    """Lists of one length, of any depth, as an array; others as they are."""
+    """Return rows of equal shape, nested to any depth, as one array; other values unchanged."""
     if values.dtype != object:
         return values
     rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
@@ -35,9 +35,10 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None) -> np.ndarray:
-    """The results for all rows, of a model that takes a fixed number of `rows` at once, or any.
+    """Run a model on a batch in parts of `rows` rows and return the results for all rows.
 
-    The last row stands in for those that the last part lacks.
+    `rows` is the fixed batch size of the model; None if it accepts any batch size. The last part
+    is padded to `rows` with copies of the last row.
     """
     if rows is None:
         return run(inputs)
@@ -50,7 +51,7 @@ def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None
 
 
 def check_image(image: Any) -> None:
-    """Raise TypeError for what is no image of height x width x 3, uint8."""
+    """Raise TypeError unless the value is an image of height x width x 3, uint8."""
     if not isinstance(image, np.ndarray):
         raise TypeError(f"expected an image, got {type(image).__name__}")
     if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8:
@@ -61,9 +62,10 @@ def check_image(image: Any) -> None:
 
 
 def chosen(output: Any, name: str | None) -> Any:
-    """The one of a model's outputs that is wanted: by key of a dict, by position in a list.
+    """Return one output of a model: `name` is a key of a dict or a position in a list or tuple.
 
-    What is neither is the only output. Raises ModelLoad when it is not told which.
+    Any other value is the only output and is returned as is. Raises ModelLoad if the model has no
+    output `name`, or if it has several outputs and `name` is None.
     """
     if isinstance(output, Mapping):
         outputs = {str(key): value for key, value in output.items()}

@@ -1,4 +1,4 @@
-"""What a model runtime is, and how it takes its device."""
+"""The interface of a model runtime, and the choice of its PyTorch device."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Runtime(Protocol):
     """A loaded model."""
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
-        """The results for a batch: an array (or Arrow array) whose first axis is the row.
+        """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
 
-        `inputs` maps the model's input names to arrays of rows x the column's own shape.
-        A runtime that learns of each row's error by itself returns a list in which an exception
-        stands in the place of the row's result. What it raises is blamed on a row of the batch,
-        which is then run in halves.
+        `inputs` maps the model's input names to arrays of shape rows x the column's own shape.
+        A runtime that detects errors per row returns a list instead. In this list, an exception
+        replaces the result of a failed row. If the call itself raises, the batch is split in
+        halves and run again to find the row that causes the error.
         """
 
 
 def torch_device(device: Device) -> torch.device:
-    """The device as torch has it. A replica on the CPU gets the threads of its CPUs.
+    """Return the torch device. On the CPU, also set torch's threads to the replica's threads.
 
-    Raises ModelLoad where torch has no such device, or finds none of them.
+    Raises ModelLoad if torch does not support the kind of device or does not find a device.
     """
-    import torch  # which runtimes that compute elsewhere do without
+    import torch  # imported here because not every runtime needs torch
 
     if device.kind == "cuda" and not torch.cuda.is_available():
         _check_simulated()
@@ -51,7 +51,8 @@ def torch_device(device: Device) -> torch.device:
 
 
 def _check_simulated() -> None:
-    """A replica that holds a GPU and computes on the CPU would cost without a word."""
+    """Raise ModelLoad unless GPUs are simulated. Otherwise a replica would silently compute on
+    the CPU while its GPU costs money."""
     import torch
 
     if not os.environ.get(SIMULATED):

@@ -1,4 +1,4 @@
-"""Which device a replica computes on: one rule for every runtime."""
+"""Selects the device that a replica computes on, with the same rule for every runtime."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.spec.profiles import GPU
 
 SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
-"""The variable to set where GPUs are only counted: their replicas compute on the CPU."""
+"""Environment variable for clusters with simulated GPUs: GPU replicas compute on the CPU."""
 _BACKENDS = {"npu": "torch_npu"}
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a replica was given. `kind` is torch's name of it: cpu, cuda, npu..."""
+    """The devices assigned to a replica. `kind` is the torch device type: cpu, cuda, npu..."""
 
     kind: str = "cpu"
     count: int = 1
-    """Devices of that kind; a model is spread over them where there are several."""
+    """Number of devices of this kind. If there are several, a model is distributed over them."""
     threads: int = 1
-    """Threads to compute with on the CPU."""
+    """Number of compute threads on the CPU."""
 
     @property
     def name(self) -> str:
-        """The first device as torch names it: `cpu`, or `cuda:0`. Ray shows a replica its own
-        devices alone, so that they are always counted from 0."""
+        """The torch name of the first device: `cpu` or `cuda:0`. Ray makes only the replica's own
+        devices visible to it, so the first index is always 0."""
         return self.kind if self.kind == "cpu" else f"{self.kind}:0"
 
 
@@ -41,11 +41,11 @@ def device_of(
     custom: Mapping[str, int] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> Device:
-    """The device of a replica: its GPUs where it was given some, else a custom resource that is a
-    device, else the CPU with as many threads as it has CPUs.
+    """Return the device of a replica: its GPUs if it has any, else a custom resource that is a
+    device, else the CPU with one thread per CPU.
 
-    `kinds` names the kind of the resources that are devices; GPUs are of the kind cuda unless it
-    says otherwise.
+    `kinds` maps the resources that are devices to the kind of device. The kind of GPUs is cuda
+    unless `kinds` overrides it.
     """
     threads = max(1, math.floor(cpus))
     granted = {GPU: gpus, **(custom or {})}
@@ -56,8 +56,8 @@ def device_of(
 
 
 def load_backend(kind: str) -> None:
-    """Import what PyTorch needs for a kind of device that is not its own. Raises ModelLoad where
-    that is missing."""
+    """Import the PyTorch plugin for a kind of device that PyTorch does not support natively. Raises
+    ModelLoad if the plugin cannot be imported."""
     module = _BACKENDS.get(kind)
     if module is None:
         return
@@ -71,12 +71,12 @@ def load_backend(kind: str) -> None:
 
 
 def empty_caches() -> None:
-    """Have PyTorch, where it is loaded, give back what it keeps of devices' memory for later.
+    """Release the device memory that PyTorch caches, if PyTorch is loaded.
 
-    What it keeps is in pieces as large as the batches before were: a smaller batch may find none
-    that fits, and other processes on the device cannot have them.
+    The cached blocks have the sizes of previous batches. A smaller batch may find no block that
+    fits, and other processes on the device cannot use them.
     """
-    gc.collect()  # tensors that only a cycle of references holds
+    gc.collect()  # frees tensors that are only reachable through reference cycles
     torch = sys.modules.get("torch")
     for kind in ("cuda", "xpu", *_BACKENDS):
         if (backend := getattr(torch, kind, None)) is not None:

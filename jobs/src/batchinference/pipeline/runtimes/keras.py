@@ -1,4 +1,4 @@
-"""Keras models, on any of its backends."""
+"""Runs Keras models on any Keras backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchinference.spec.models import KerasModel
 class KerasRuntime:
     def __init__(self, model: KerasModel, device: Device) -> None:
         backend = _backend(model)
-        # Keras reads it when it is imported, which a factory's module does as well
+        # Keras reads the variable at import, and the factory's module may import Keras too
         os.environ["KERAS_BACKEND"] = backend
         import keras
 
@@ -45,12 +45,12 @@ class KerasRuntime:
         if isinstance(output, list | tuple) and hasattr(self._model, "output_names"):
             output = dict(zip(self._model.output_names, output, strict=True))
         result: np.ndarray = chosen(output, self._output_name)
-        # NumPy itself has no bfloat16
+        # NumPy has no native bfloat16
         return result.astype(np.float32) if result.dtype.name == "bfloat16" else result
 
 
 def checks(model: KerasModel) -> None:
-    """Raise ModelLoad when what Keras is to compute with is not installed."""
+    """Raise ModelLoad if the Keras backend of the model is not installed."""
     backend = _backend(model)
     need(f"the backend '{backend}' of keras", backend, backend, ModelLoad)
 
@@ -60,7 +60,7 @@ def _backend(model: KerasModel) -> str:
 
 
 def _place(device: Device, backend: str) -> str:
-    """The device as Keras has it."""
+    """Return the Keras name of the device. Raises ModelLoad if the backend does not support it."""
     if backend == "torch":
         return str(torch_device(device))
     if device.kind not in ("cpu", "cuda"):
@@ -70,7 +70,7 @@ def _place(device: Device, backend: str) -> str:
         tensorflow.config.threading.set_intra_op_parallelism_threads(device.threads)
     import keras
 
-    # accelerators where there are some, else the CPU
+    # Keras lists accelerators if there are any, otherwise the CPU
     first: str = keras.distribution.list_devices()[0]
     return "cpu:0" if device.kind == "cpu" else first.lower()
 
@@ -90,7 +90,7 @@ def _load(model: KerasModel) -> Any:
 
 
 def _check_inputs(model: Any, given: set[str]) -> None:
-    """Raise ModelLoad when a model that knows its inputs has others than those given."""
+    """Raise ModelLoad if the model declares its inputs and their names differ from those given."""
     tensors = getattr(model, "inputs", None) or []
     if len(tensors) == 1 and len(given) == 1:
         return

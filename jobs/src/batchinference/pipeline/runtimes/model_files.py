@@ -1,4 +1,4 @@
-"""Where a model's files are: a path, an s3:// prefix, or an id of the Hugging Face Hub."""
+"""Locates model files: a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from batchinference.spec.uris import is_local, local_path
 
 
 def cache_directory() -> Path:
-    """Where fetched models are kept: BATCHINFERENCE_CACHE, or below ~/.cache."""
+    """Return the folder for downloaded models: BATCHINFERENCE_CACHE or ~/.cache/batchinference."""
     chosen = os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference")
     return Path(chosen).expanduser()
 
 
 def is_path(source: str) -> bool:
-    """Whether a source is meant as a local path and not as an id of the Hub."""
+    """Return whether a source is a local path rather than a model id of the Hub."""
     marked = source.startswith(("/", "./", "../", "~", "file://"))
     return marked or (is_local(source) and Path(source).exists())
 
 
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
-    """A local path for a path or s3:// source; an id of the Hub as it is.
+    """Return a local path for a path or s3:// source. Return a model id of the Hub unchanged.
 
-    Raises ModelLoad for a `revision` of what is none of the Hub's.
+    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub.
     """
     if is_local(source) and not is_path(source):
         return source
@@ -48,10 +48,10 @@ def resolve(source: str, revision: str | None = None, storage: Storage = FROM_EN
 def resolve_place(
     source: str, storage: Storage = FROM_ENVIRONMENT, without: Sequence[str] = ()
 ) -> str:
-    """A local path for a path or s3:// source. Raises ModelLoad when nothing is there.
+    """Return a local path for a path or s3:// source. Raises ModelLoad if nothing exists there.
 
-    What lies on S3 is fetched once a machine and shared by its replicas, but for files whose names
-    match a pattern of `without`.
+    Files on S3 are downloaded once per machine and shared by its replicas. Files whose names match
+    a pattern in `without` are not downloaded.
     """
     if not is_local(source):
         return str(_fetch(Location(source, storage), without))
@@ -67,9 +67,10 @@ def check(
     revision: str | None = None,
     storage: Storage = FROM_ENVIRONMENT,
 ) -> None:
-    """Raise ModelLoad when a model is plainly not there, without fetching or loading it.
+    """Raise ModelLoad if a model obviously does not exist, without fetching its weights.
 
-    A source may be the id of a model of the Hub where there are files that such a model has.
+    If `hub_files` is given, the source may be a model id of the Hub. Such a model must have at
+    least one of these files, which is downloaded.
     """
     if not is_local(source):
         if not Location(source, storage).exists():
@@ -81,7 +82,7 @@ def check(
 
 
 def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
-    """Raise ModelLoad when the Hub has none of the files, in the words about the last one."""
+    """Raise ModelLoad if the Hub has none of the files. The message quotes the last error."""
     problem: Exception | None = None
     for file in files:
         try:
@@ -127,7 +128,7 @@ def _path(info: object) -> str:
 
 
 def _download(source: Location, paths: list[str], target: Path) -> None:
-    """Into a folder of its own first, so that a broken-off download is never taken for a model."""
+    """Download to a temporary folder first, so that a partial download is never used as a model."""
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     for path in paths:

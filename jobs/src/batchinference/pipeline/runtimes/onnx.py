@@ -1,4 +1,4 @@
-"""ONNX models, by ONNX Runtime."""
+"""Runs ONNX models with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchinference.spec.models import OnnxModel
 _CPU = "CPUExecutionProvider"
 _PROVIDERS = {"cpu": _CPU, "cuda": "CUDAExecutionProvider", "npu": "CANNExecutionProvider"}
 _TYPES = {"float": "float32", "double": "float64", "string": "object"}
-"""NumPy's names of types where ONNX has other ones."""
+"""NumPy names of the types that ONNX names differently."""
 
 
 class OnnxRuntime:
@@ -30,7 +30,7 @@ class OnnxRuntime:
             takes, given = ", ".join(self._inputs), ", ".join(model.inputs)
             raise ModelLoad(f"the model takes {takes}, not {given}")
         for each in self._inputs.values():
-            _dtype(each)  # raises for one that NumPy does not have
+            _dtype(each)  # raises TypeError if NumPy does not have the type
         self._output = _output(self._session, model.output_name)
         self._rows = _fixed_rows(self._session)
 
@@ -45,7 +45,7 @@ class OnnxRuntime:
 
 
 def _file(path: str) -> str:
-    """The model itself, where its folder is given."""
+    """Return the path of the model file; for a folder, the one .onnx file in it."""
     if not Path(path).is_dir():
         return path
     files = sorted(Path(path).glob("*.onnx"))
@@ -67,7 +67,8 @@ def _session(file: str, device: Device) -> Any:
 
 
 def _provider(device: Device) -> str:
-    """What computes on the device. Raises ModelLoad when a device is there and would stay idle."""
+    """Return the execution provider for the device. Raises ModelLoad if this build has none,
+    because the device would stay idle."""
     kind = torch_device(device).type if device.kind == "cuda" else device.kind
     provider = _PROVIDERS.get(kind, "provider")
     if provider not in onnxruntime.get_available_providers():
@@ -76,12 +77,12 @@ def _provider(device: Device) -> str:
             "install one that has, such as onnxruntime-gpu, or ask for no device"
         )
     if kind == "cuda":
-        onnxruntime.preload_dlls()  # the libraries of CUDA that come with torch
+        onnxruntime.preload_dlls()  # loads the CUDA libraries that torch ships
     return provider
 
 
 def _output(session: Any, wanted: str | None) -> str:
-    """The name of the output to take."""
+    """Return the output's name. Raises ModelLoad if it is ambiguous, missing or not a tensor."""
     outputs = {each.name: each.type for each in session.get_outputs()}
     if wanted is None and len(outputs) > 1:
         raise ModelLoad(f"the model has the outputs {', '.join(outputs)}: name one as 'outputName'")
@@ -94,26 +95,29 @@ def _output(session: Any, wanted: str | None) -> str:
 
 
 def _fixed_rows(session: Any) -> int | None:
-    """How many rows the model takes at once, when it was exported for one number of them."""
+    """Return the batch size that the model was exported for; None if it accepts any batch size."""
     sizes = {each.shape[0] for each in session.get_inputs() if each.shape}
     fixed = {size for size in sizes if isinstance(size, int)}
     return fixed.pop() if len(fixed) == 1 == len(sizes) else None
 
 
 def _dtype(wanted: Any) -> np.dtype[Any]:
-    """NumPy's type of an input, which ONNX Runtime writes as tensor(TYPE)."""
+    """Return the NumPy type of an input. ONNX Runtime writes it as tensor(TYPE)."""
     name = wanted.type.removeprefix("tensor(").removesuffix(")")
     dtype: np.dtype[Any] = np.dtype(_TYPES.get(name, name))
     return dtype
 
 
 def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
-    """The values as an input takes them. Raises TypeError when they would have to be bent."""
+    """Return the values in an input's type and shape.
+
+    Raises TypeError if they do not fit or would need a cast between kinds, such as int to float.
+    """
     dtype = _dtype(wanted)
     if dtype.kind == "O":
         return _texts(wanted.name, values)
     values = _cast(wanted.name, numbers(wanted.name, values), dtype)
-    # a column of single numbers for an input of batch x 1
+    # a column of scalars has shape (batch,), but the input expects (batch, 1)
     single = values.ndim == 1 and len(wanted.shape) == 2
     return values[:, np.newaxis] if single else values
 

@@ -1,4 +1,4 @@
-"""A device without memory, in the words of libraries that have no error of their own for it."""
+"""Detects out-of-memory errors of libraries that have no exception type for them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _WORDS = (
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise torch's OutOfMemoryError, after which a batch is halved, for those of other libraries.
+    """Convert out-of-memory errors of other libraries to torch's OutOfMemoryError.
 
-    ONNX Runtime, TensorFlow and JAX tell of it in the message alone.
+    The caller then splits the batch in halves. ONNX Runtime, TensorFlow and JAX report the
+    condition only in the error message.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Texts and messages for a language model, from templates and the values of a row."""
+"""Builds the prompts and chat messages of a language model from templates and row values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from batchinference.spec.models.prompts import Message as Example
 from batchinference.spec.models.prompts import places
 
 Message = dict[str, Any]
-"""A turn of a chat: `role` and `content`."""
+"""A chat message: `role` and `content`."""
 Part = dict[str, Any]
-"""A part of a message's content: a text or an image."""
+"""A part of a message's content: text or an image."""
 
 
 class Prompt(Protocol):
-    """The fields of a model that say what it is told."""
+    """The fields of a model's specification that define its prompt."""
 
     @property
     def inputs(self) -> dict[str, str]: ...
@@ -34,12 +34,12 @@ class Prompt(Protocol):
 
 
 def rows_of(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    """The rows of a batch, each input's name with its value."""
+    """Return the rows of a batch as dicts that map each input's name to its value."""
     return (dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True))
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """The template with a row's values in their places. Raises ValueError where one is null."""
+    """Return the template with its placeholders filled from a row. Raises ValueError for nulls."""
     values = {name: plain(row[name]) for name in places(template)}
     for name, value in values.items():
         if value is None:
@@ -48,7 +48,7 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of a batch as JSON knows it: bytes become base64."""
+    """Return a value of a batch as JSON-compatible types. Bytes become base64."""
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, bytes):
@@ -61,7 +61,8 @@ def plain(value: Any) -> Any:
 
 
 def content_of(model: Prompt, row: Mapping[str, Any]) -> Any:
-    """What the row asks: the filled prompt, or the value of the one input that is left."""
+    """Return what a row asks: the filled prompt template, or the value of the one input that no
+    template and no image uses. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
@@ -74,7 +75,7 @@ def content_of(model: Prompt, row: Mapping[str, Any]) -> Any:
 
 
 def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
-    """What the row asks, where that can only be a text."""
+    """Return `content_of` a row as text. Raises TypeError if it is not text."""
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")
@@ -82,7 +83,7 @@ def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
 
 
 def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
-    """What the chat of a row begins with: the system message and the examples."""
+    """Return the first messages of a row's chat: the system message and the examples."""
     system = [model.system] if model.system else []
     opening: list[Message] = [{"role": "system", "content": fill(text, row)} for text in system]
     return opening + [
@@ -91,15 +92,17 @@ def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
 
 
 def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
-    """The chat of a row, in OpenAI's form."""
+    """Return the chat of a row in the OpenAI format."""
     return chat_of(model, row, [_image_part(row[name]) for name in model.images])
 
 
 def chat_of(model: Prompt, row: Mapping[str, Any], images: Sequence[Part]) -> list[Message]:
-    """The chat of a row: what it begins with, then what the row asks.
+    """Return the chat of a row: the opening messages, then the content of the row.
 
-    Images stand before the text of the message that the prompt makes, or of the first message of
-    the user in a conversation.
+    Images are inserted before the text of the prompt's message. If the row holds a conversation,
+    they are inserted before the text of the first message with the role `user`.
+    Raises TypeError if the content is neither text nor a list of messages, and ValueError if
+    images are given and no message has the role `user`.
     """
     asked = content_of(model, row)
     if isinstance(asked, str):
@@ -112,7 +115,7 @@ def chat_of(model: Prompt, row: Mapping[str, Any], images: Sequence[Part]) -> li
 
 
 def _message(value: Any) -> Message:
-    """A message of a conversation, without the fields that other messages of its column have."""
+    """Return a message without its null fields, which only other messages of the column have."""
     if not isinstance(value, dict) or not value.get("role"):
         raise TypeError("a message of a conversation has 'role' and 'content'")
     message: Message = _without_gaps(value)
@@ -136,7 +139,7 @@ def _shown(turns: list[Message], images: Sequence[Part]) -> list[Message]:
 
 
 def parts_of(content: Any) -> list[Part]:
-    """A message's content in parts."""
+    """Return a message's content as a list of parts."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return list(content or [])
@@ -147,8 +150,12 @@ def _image_part(value: Any) -> Part:
 
 
 def data_uri(value: Any) -> str:
-    """An image as a data URI: pixels (height x width x channels, uint8) as PNG, the bytes of an
-    image file as they are. An address stays what it is."""
+    """Return an image as a data URI.
+
+    Pixels (height x width x channels, uint8) are encoded as PNG. The bytes of an image file are
+    not changed. A string that is an http, https or data URI is returned unchanged.
+    Raises ValueError for other strings and TypeError for other values.
+    """
     from PIL import Image
 
     from batchinference.pipeline.media.image_file import open_image

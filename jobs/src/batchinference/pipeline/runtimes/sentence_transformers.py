@@ -1,4 +1,4 @@
-"""Embeddings of texts and images by the sentence-transformers library."""
+"""Embeds texts and images with the sentence-transformers library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SentenceTransformersRuntime:
             )
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """rows x width, float32."""
+        """Return embeddings of shape rows x width, float32."""
         (values,) = inputs.values()
         prepare = self._text if self._kind == "text" else _image
         embeddings = self._model.encode(
@@ -56,7 +56,7 @@ class SentenceTransformersRuntime:
     def _text(self, value: Any) -> str | dict[str, str]:
         if not isinstance(value, str):
             raise TypeError(f"expected text, got {type(value).__name__}")
-        # a model that takes images too would fetch a text that looks like the address of one
+        # a multimodal model would download a text that looks like an image URL; a dict prevents it
         return value if self._model.modalities == ["text"] else {"text": value}
 
 

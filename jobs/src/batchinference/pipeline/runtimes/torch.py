@@ -1,4 +1,4 @@
-"""PyTorch modules: from a factory, a state dict, a TorchScript file or an exported program."""
+"""Runs PyTorch modules from a factory, a state dict, a TorchScript file or an exported program."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class TorchRuntime:
         if not isinstance(output, torch.Tensor):
             raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
         rows = len(next(iter(inputs.values())))
-        # a module that squeezes takes the axis of the rows away, too, where there is one row
+        # if the batch has one row, a module that calls squeeze() also removes the row axis
         squeezed = rows == 1 and (output.ndim == 0 or len(output) != 1)
         return to_numpy(output.unsqueeze(0) if squeezed else output)
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
-        # a copy, because blocks are shared memory that must not be written to
+        # copy the values: Ray blocks are shared memory, which must not be modified
         tensor = torch.tensor(numbers(name, values), device=self._device)
         return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor's own numbers, but float32 for bfloat16, which NumPy does not have."""
+    """Return the tensor as a NumPy array. Converts bfloat16, which NumPy lacks, to float32."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return tensor.cpu().numpy()
 
 
 def _float_type(module: torch.nn.Module) -> torch.dtype | None:
-    """The floating numbers that a module computes with; None when no parameter tells."""
+    """Return the floating-point type of a module's parameters; None if none has such a type."""
     return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
 
 
@@ -72,7 +72,7 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
 
 
 def load_state(path: str) -> dict[str, torch.Tensor]:
-    """A state dict that torch.save or safetensors wrote, on the CPU."""
+    """Return a state dict, written by torch.save or safetensors, loaded on the CPU."""
     if path.endswith(".safetensors"):
         return load_file(path)
     state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
@@ -89,7 +89,7 @@ def _load_program(
 
 
 class _Program(torch.nn.Module):
-    """A program that is called with its inputs by name, however it was called when exported."""
+    """An exported program that takes its inputs by name, regardless of its exported signature."""
 
     def __init__(self, program: torch.export.ExportedProgram, inputs: list[str]) -> None:
         super().__init__()
@@ -107,10 +107,10 @@ class _Program(torch.nn.Module):
 
 
 def _fixed_rows(program: torch.export.ExportedProgram) -> int | None:
-    """How many rows a program takes at once, when it was exported for one number of them."""
+    """Return the batch size that a program was exported for; None if it accepts any batch size."""
     taken = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.name in taken]
     sizes = [value.shape[0] for value in values if getattr(value, "ndim", 0)]
     if not sizes or not all(isinstance(size, int) for size in sizes):
-        return None  # a size of any number is a symbol
+        return None  # a dynamic size is a symbol, not an int
     return sizes[0] if len(set(sizes)) == 1 else None

@@ -1,4 +1,4 @@
-"""Classification models of torchvision, with the transforms and labels of their weights."""
+"""Runs torchvision classification models with the transforms and labels of their weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITH_WEIGHTS = {
     "googlenet": {"transform_input": True, "init_weights": False},
     "inception_v3": {"transform_input": True, "init_weights": False},
 }
-"""Arguments that these builders set by themselves when they load weights of torchvision."""
+"""Arguments that these builders set implicitly when they load torchvision weights."""
 
 
 class TorchvisionRuntime:
@@ -38,7 +38,7 @@ class TorchvisionRuntime:
             module = _without_head(module)
         self._dtype = getattr(torch, model.dtype or "float32")
         module = module.to(device=self._device, dtype=self._dtype).eval()
-        # images come with their channels last, and convolutions are faster that way
+        # the images are channels-last, and convolutions are faster in this format
         self._module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
@@ -50,21 +50,21 @@ class TorchvisionRuntime:
         return self._classes(torch.softmax(output, dim=-1))
 
     def _prepared(self, images: np.ndarray) -> torch.Tensor:
-        """Images of height x width x 3 as the module wants them: rows x 3 x height x width."""
+        """Return images (height x width x 3) as a tensor of rows x 3 x height x width."""
         for image in images:
             check_image(image)
-        if images.dtype == object:  # of several sizes
+        if images.dtype == object:  # the images differ in size
             tensors = torch.stack([self._transforms(self._pixels(image)) for image in images])
         else:
             tensors = self._transforms(self._pixels(images))
         return tensors.to(self._dtype)
 
     def _pixels(self, values: np.ndarray) -> torch.Tensor:
-        # a copy, because blocks are shared memory that must not be written to
+        # copy the values: Ray blocks are shared memory, which must not be modified
         return torch.tensor(values, device=self._device).movedim(-1, -3)
 
     def _classes(self, scores: torch.Tensor) -> pa.Array:
-        """The most likely class of each row, or with `topK` a list of them."""
+        """Return the most likely class of each row, or a list of them if `topK` is set."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"the model has {scores.shape[-1]} classes and there are {len(self._labels)} "
@@ -82,9 +82,9 @@ class TorchvisionRuntime:
 
 
 def checks(model: TorchvisionModel) -> Any:
-    """The entry of torchvision's weights that a model names, of which nothing is loaded.
+    """Return torchvision's weights entry for a model, without loading the weights.
 
-    Raises ModelLoad when torchvision has no such model or weights.
+    Raises ModelLoad if torchvision has no such model or weights.
     """
     known = models.list_models(module=models)
     if model.arch not in known:
@@ -105,7 +105,7 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
     if model.source is None:
         directory = cache_directory()
         directory.mkdir(parents=True, exist_ok=True)
-        # replicas that start together download once
+        # the lock makes replicas that start at the same time download the weights only once
         with FileLock(directory / "torchvision.lock"):
             downloaded: torch.nn.Module = models.get_model(
                 model.arch, weights=weights, progress=False, **model.options
@@ -119,7 +119,10 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
 
 
 def _without_head(module: torch.nn.Module) -> torch.nn.Module:
-    """The module without its last linear layer, so that it gives what that layer takes in."""
+    """Replace the module's last linear layer with Identity, so that it returns that layer's input.
+
+    Raises ModelLoad if the module has no linear layer.
+    """
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
         raise ModelLoad(

@@ -1,1 +1,1 @@
-"""Similarity search: the rows of a finished output whose embeddings are nearest to a query."""
+"""Similarity search: finds the rows of a finished output with embeddings nearest to a query."""

@@ -1,4 +1,4 @@
-"""Which columns of an output hold embeddings."""
+"""Finds the columns of an output that hold embeddings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from batchinference.pipeline.storage.location import Location
 
 
 def is_embedding(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds lists of floating-point numbers."""
+    """Return whether a column of this type holds lists of floating-point numbers."""
     return _is_list(kind) and pa.types.is_floating(kind.value_type)
 
 
 def is_for_machines(kind: pa.DataType) -> bool:
-    """Whether a column holds embeddings or tensors, which tell a person nothing."""
+    """Return whether a column holds embeddings or tensors, which are not readable for people."""
     return is_embedding(kind) or (_is_list(kind) and _is_list(kind.value_type))
 
 
@@ -24,9 +24,9 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def embedding_column(output: Location, schema: pa.Schema, column: str | None) -> str:
-    """The column of embeddings that is meant: this one, or else the only one.
+    """Return the embedding column to search: `column` if given, otherwise the only one.
 
-    Raises BadInput that names those that there are.
+    Raises BadInput, which lists the available columns, if there is no such column or no single one.
     """
     there = [field.name for field in schema if is_embedding(field.type)]
     named = ", ".join(there)

@@ -1,6 +1,7 @@
-"""A finished output as something to search: which column holds embeddings, and its rows in order.
+"""Opens a finished output for search: its embedding column, and its rows in order.
 
-A row is known by its number in the output: from 0, file by file in the order of their names.
+A row is identified by its number in the output. Numbers start at 0 and follow the files in the
+order of their names.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from batchinference.spec.job import BatchInferenceSpec
 
 FORMATS = ("parquet", "json")
 INSPECTED_FILES = 16
-"""Files whose types are looked at first; where these leave columns without a type, all are."""
+"""Number of files whose types are read first. If a column still has no type, all files are read."""
 FOOTER_THREADS = 16
 TAKEN_ROWS = 1024
-"""Rows of a batch where whole rows are read, which may be large."""
+"""Rows per batch when whole rows are read, which may be large."""
 Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
 class Index:
-    """The rows of an output, of which `column` holds the embeddings."""
+    """The rows of an output. `column` holds the embeddings."""
 
     output: Location
     spec: BatchInferenceSpec
@@ -50,24 +51,24 @@ class Index:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """The number of each file's first row, and of all rows at the end."""
+        """Return the number of each file's first row, followed by the total number of rows."""
         with self._reading(), ThreadPoolExecutor(FOOTER_THREADS) as pool:
             counts = list(pool.map(pads.FileFragment.count_rows, self._files()))
         return np.cumsum([0, *counts])
 
     @cached_property
     def width(self) -> int | None:
-        """How many numbers the first embedding has; None where there is none."""
+        """Return the number of values in the first embedding, or None if there is no embedding."""
         for _, batch in self.batches([self.column], TAKEN_ROWS):
             if there := batch.column(0).drop_null():
                 return len(there[0])
         return None
 
     def batches(self, columns: list[str], rows: int) -> Iterator[tuple[int, pa.Table]]:
-        """All rows in their order, at most so many at a time, with the number of the first.
+        """Yield all rows in order, as the number of the first row and a table of at most `rows`.
 
-        One row group is in memory and the next one on its way. Arrow's own scan of a whole data
-        set reads ahead without end when its batches are taken more slowly than they come.
+        One row group is in memory while the next one is prefetched. Arrow's own scan of a whole
+        data set reads ahead without limit if its batches are consumed more slowly than they arrive.
         """
         first = 0
         for table in _one_ahead(partial(self._read, columns), self._pieces()):
@@ -76,7 +77,8 @@ class Index:
             first += table.num_rows
 
     def take(self, rows: np.ndarray, columns: list[str]) -> pa.Table:
-        """The rows of these numbers (int64), in this order. Only files that hold one are read."""
+        """Return the rows with these numbers (int64), in this order. Reads only files that contain
+        one of them."""
         wanted, places = np.unique(rows, return_inverse=True)
         files = np.searchsorted(self.starts, wanted, side="right") - 1
         parts = [self.schema.empty_table().select(columns)]
@@ -89,13 +91,14 @@ class Index:
         return pa.concat_tables(parts).take(pa.array(places))
 
     def _files(self) -> Iterator[pads.FileFragment]:
-        """Made anew each time, because a fragment keeps the footer that it has read."""
+        """Yield new fragments on each call, because a fragment keeps the footer that it has
+        read."""
         data = self.dataset
         for file in data.get_fragments():
             yield data.format.make_fragment(file.path, data.filesystem, file.partition_expression)
 
     def _pieces(self) -> Iterator[pads.FileFragment]:
-        """Files, or where they have them row groups."""
+        """Yield the row groups of Parquet files, and files of other formats as a whole."""
         for file in self._files():
             with self._reading():
                 whole = not isinstance(file, pads.ParquetFileFragment)
@@ -107,7 +110,7 @@ class Index:
             return self._alone(piece).to_table(columns=columns)
 
     def _alone(self, piece: pads.FileFragment) -> pads.FileSystemDataset:
-        """A piece with the columns and types that all have in common."""
+        """Return a dataset of one fragment, with the unified schema of all files."""
         data = self.dataset
         return pads.FileSystemDataset([piece], data.schema, data.format, data.filesystem)
 
@@ -120,7 +123,7 @@ class Index:
 
 
 def _one_ahead(read: Callable[[Piece], pa.Table], pieces: Iterator[Piece]) -> Iterator[pa.Table]:
-    """What is read of each piece, while the one behind it is being read."""
+    """Yield the table that `read` returns for each piece, while the next piece is prefetched."""
     with ThreadPoolExecutor(1) as pool:
         coming = [pool.submit(read, piece) for piece in itertools.islice(pieces, 1)]
         while coming:
@@ -130,10 +133,10 @@ def _one_ahead(read: Callable[[Piece], pa.Table], pieces: Iterator[Piece]) -> It
 
 
 def open_index(output: Location, column: str | None = None) -> Index:
-    """The output of a finished job, to be searched by `column`, or by its only column of
-    embeddings.
+    """Return the index of a finished job's output. `column` is the column to search; the default is
+    the only column of embeddings.
 
-    Raises BadInput when there is no such output or no such column.
+    Raises BadInput if there is no such output or no such column.
     """
     try:
         spec = _spec_of(output)
@@ -146,11 +149,11 @@ def open_index(output: Location, column: str | None = None) -> Index:
 
 
 def _spec_of(output: Location) -> BatchInferenceSpec:
-    """The specification of the finished job whose output this is; where several have added to it,
-    of the first."""
+    """Return the specification of the finished job that wrote the output. If several jobs have
+    appended to it, return that of the first."""
     if not output.exists():
         raise BadInput(f"'{output.uri}' does not exist")
-    whole = Layout("", output, output / STATE_DIRECTORY, output)  # no more of it is asked
+    whole = Layout("", output, output / STATE_DIRECTORY, output)  # other fields are unused
     layouts = [layout for layout in (whole, *whole.appended()) if layout.spec.exists()]
     if not layouts:
         raise BadInput(f"'{output.uri}' is no output of a BatchInference: it holds no "
@@ -160,7 +163,7 @@ def _spec_of(output: Location) -> BatchInferenceSpec:
             raise BadInput(f"'{output.uri}' is not finished: there is no '{layout.success.uri}'")
     try:
         return BatchInferenceSpec.model_validate(load_json(layouts[0].spec.read()))
-    except ValueError:  # pydantic's error is one as well
+    except ValueError:  # pydantic's error is a ValueError as well
         raise BadInput(
             f"'{layouts[0].spec.uri}' is damaged, or was written by another version of the program"
         ) from None

@@ -1,4 +1,4 @@
-"""The nearest rows of an index: one pass over its embeddings, block by block."""
+"""Finds the nearest rows of an index in one pass over its embeddings, block by block."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from batchinference.pipeline.search.topk import (
 )
 
 BLOCK_BYTES = 16 << 20
-"""Numbers of a block, and of its products with all queries, as float32."""
+"""Maximum bytes of a block's values, and of its products with all queries, as float32."""
 MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 256, 16384
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which rows may be found at all: `mask` is true for them, computed of `columns`."""
+    """Restricts which rows can be found. `mask` is true for them and is computed from `columns`."""
 
     columns: list[str]
     mask: Callable[[pa.Table], pa.ChunkedArray]
@@ -33,23 +33,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class Found:
-    """The k best rows for each of m queries: m x k, best first, as in TopK."""
+    """The k best rows for each of m queries, as arrays of m x k, best first, as in TopK."""
 
     similarities: np.ndarray
     rows: np.ndarray
     passed_over: int
-    """Rows that have no embedding, or one of zeros or of what is no number."""
+    """Number of rows that were skipped: they have no embedding, or it is zero or not finite."""
 
     def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
-        """Similarities and row numbers of one query, without places that are empty."""
+        """Return the similarities and row numbers of one query, without empty places."""
         there = self.rows[query] != NOBODY
         return self.similarities[query][there], self.rows[query][there]
 
 
 def search(index: Index, queries: np.ndarray, k: int, choice: Choice | None = None) -> Found:
-    """The rows most similar to each query (m x width).
+    """Return the rows most similar to each query (m x width).
 
-    Raises BadInput when the index has embeddings of another width.
+    Raises BadInput if the index has embeddings of another width.
     """
     best = TopK(queries, k)
     count, width = queries.shape
@@ -67,7 +67,7 @@ def search(index: Index, queries: np.ndarray, k: int, choice: Choice | None = No
 
 
 def _chosen(first: int, batch: pa.Table, choice: Choice | None) -> np.ndarray:
-    """The numbers of the rows of a batch that may be found."""
+    """Return the numbers of the rows of a batch that can be found."""
     if choice is None:
         return np.arange(first, first + batch.num_rows)
     chosen: np.ndarray = pc.fill_null(choice.mask(batch), False).to_numpy()
@@ -85,7 +85,7 @@ def _matrix(index: Index, column: pa.ChunkedArray, rows: np.ndarray, width: int)
 
 
 class WrongWidth(ValueError):
-    """A list that is not as long as it must be, and its place among those that are not null."""
+    """A list has the wrong length. `place` is its index among the lists that are not null."""
 
     def __init__(self, place: int, width: int, wanted: int) -> None:
         super().__init__(f"{width} numbers where there must be {wanted}")
@@ -94,9 +94,9 @@ class WrongWidth(ValueError):
 
 
 def matrix_of(column: pa.ChunkedArray, width: int) -> np.ndarray:
-    """The lists that are not null as rows x width. A number that is null becomes NaN.
+    """Return the lists that are not null as rows x width. A number that is null becomes NaN.
 
-    Raises WrongWidth.
+    Raises WrongWidth if a list has another length.
     """
     lists = column.drop_null().combine_chunks()
     lengths = pc.list_value_length(lists).to_numpy()
@@ -108,7 +108,9 @@ def matrix_of(column: pa.ChunkedArray, width: int) -> np.ndarray:
 
 
 def one_embedding(column: pa.ChunkedArray, what: str) -> np.ndarray:
-    """The one embedding of a column, 1 x width. Raises BadInput when nothing can be like it."""
+    """Return the only embedding of a column, 1 x width.
+
+    Raises BadInput if it is null, zero or not finite, because nothing is similar to it then."""
     if column.null_count == 0:
         matrix = matrix_of(column, len(column[0]))
         if is_usable(lengths_of(matrix)).all():

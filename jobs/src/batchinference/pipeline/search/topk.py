@@ -1,7 +1,7 @@
-"""The k rows of highest cosine similarity to each query, of rows that stream by in blocks.
+"""Finds the k rows with the highest cosine similarity to each query in a stream of blocks.
 
-What is kept is k rows a query, whatever the number of rows. Of equal rows the earlier one wins, so
-that the result does not depend on how the rows are cut into blocks.
+Only k rows per query are kept, whatever the number of rows. If rows are equally similar, the
+earlier one wins. The result therefore does not depend on how the rows are split into blocks.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 NOBODY = -1
-"""Stands for a row where fewer than k were found."""
+"""Placeholder for a row number where fewer than k rows were found."""
 
 
 class TopK:
     """The best rows so far for each of m queries.
 
-    `similarities` (float32) and `rows` (int64) are m x k, best first. Where fewer than k rows were
-    seen, they end with -inf and NOBODY. `passed_over` counts rows that have no direction.
+    `similarities` (float32) and `rows` (int64) are m x k, best first. If fewer than k rows were
+    seen, they end with -inf and NOBODY. `passed_over` counts the skipped rows: those that are zero
+    or not finite, and therefore have no direction.
     """
 
     def __init__(self, queries: np.ndarray, k: int) -> None:
-        """`queries` is m x width, and none of them is unusable."""
+        """`queries` is m x width. Raises ValueError if one of them is unusable."""
         lengths = lengths_of(queries)
         if not is_usable(lengths).all():
             raise ValueError("a query that is zero or not finite has no direction")
@@ -30,8 +31,10 @@ class TopK:
         self.passed_over = 0
 
     def add(self, embeddings: np.ndarray, rows: np.ndarray) -> None:
-        """Take a block into account: n x width numbers, and the numbers of their rows, which are
-        higher than those of the blocks before. Rows that are zero or not finite are passed over.
+        """Add a block of n x width embeddings and their row numbers.
+
+        The row numbers must be higher than those of earlier blocks. Rows that are zero or not
+        finite are skipped.
         """
         similarities = self._similarities(embeddings)
         enough = np.maximum(self.similarities[:, -1], self._kth_best(similarities))
@@ -40,10 +43,10 @@ class TopK:
             self._merge(query, similarities[query, column], rows[column])
 
     def _similarities(self, embeddings: np.ndarray) -> np.ndarray:
-        """m x n; -inf for rows without a direction."""
+        """Return similarities of m x n, with -inf for rows without a direction."""
         lengths = lengths_of(embeddings)
         usable = is_usable(lengths)
-        with np.errstate(all="ignore"):  # of what is not usable
+        with np.errstate(all="ignore"):  # caused by unusable rows
             products: np.ndarray = self._queries @ embeddings.astype(np.float32, copy=False).T
             products /= lengths.astype(np.float32)
         np.clip(products, -1, 1, out=products)
@@ -52,7 +55,7 @@ class TopK:
         return products
 
     def _kth_best(self, similarities: np.ndarray) -> np.ndarray | float:
-        """For each query what a row of this block needs to be among its k best."""
+        """Return for each query the similarity that a row needs to be among this block's k best."""
         k = self.rows.shape[1]
         if similarities.shape[1] <= k:
             return -np.inf
@@ -71,7 +74,7 @@ class TopK:
 
 
 def lengths_of(vectors: np.ndarray) -> np.ndarray:
-    """The Euclidean length of each row, float64, in which no float32 overflows."""
+    """Return the Euclidean length of each row as float64, in which no float32 overflows."""
     with np.errstate(all="ignore"):
         squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
         lengths: np.ndarray = np.sqrt(squares)
@@ -79,7 +82,7 @@ def lengths_of(vectors: np.ndarray) -> np.ndarray:
 
 
 def is_usable(lengths: np.ndarray) -> np.ndarray:
-    """Whether vectors of these lengths have a direction, as float32 can tell it."""
+    """Return whether vectors of these lengths have a direction, within the range of float32."""
     limits = np.finfo(np.float32)
     usable: np.ndarray = (lengths >= limits.tiny) & (lengths <= limits.max)
     return usable

@@ -1,4 +1,4 @@
-"""One module a kind of step."""
+"""The kinds of steps, one module per kind."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LOADERS: dict[str, Callable[[str, Any], Transform]] = {
     "explode": ExplodeList,
     "nearest": NearestRows,
 }
-"""From a step's name, and what it holds of its kind."""
+"""The loader for each kind of step. Arguments: the step's name and its settings for that kind."""
 
 
 def load_step(step: Step, device: Device) -> Transform:
-    """A step ready to run. Raises ModelLoad when its model or code cannot be loaded."""
+    """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
     if step.model is not None:
-        from batchinference.pipeline.steps.model import ModelTransform  # brings in torch
+        from batchinference.pipeline.steps.model import ModelTransform  # imports torch
 
         return ModelTransform(step, device)
     return _LOADERS[step.kind](step.name, getattr(step, step.kind))

@@ -1,4 +1,4 @@
-"""What a step is to the pipeline."""
+"""The interface of a step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class TransformResult:
-    """What came of a batch whose rows did not each become exactly one.
+    """The result of a batch if not every row became exactly one row.
 
-    `parents` holds for each row of `table` the number of the batch's row that it came of, in
-    ascending order (int64). Rows that are nobody's parent were left out, but for those in
-    `failed`: the error of each by its number in the batch.
+    `parents` holds, for each row of `table`, the index of the batch row that it was made from, in
+    ascending order (int64). `failed` maps the index of each failed batch row to its error. All
+    other batch rows that are not in `parents` are filtered rows.
     """
 
     table: pa.Table
@@ -25,7 +25,7 @@ class TransformResult:
 
 
 class Transform(Protocol):
-    """A step over the user's columns. It gives a table where each row of the batch became one, in
-    their order, and else tells which became which."""
+    """A step that transforms the user's columns. It returns a table if each row of the batch became
+    one row, in the same order; otherwise a TransformResult."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult: ...

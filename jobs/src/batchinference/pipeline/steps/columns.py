@@ -1,4 +1,4 @@
-"""Steps that only touch columns."""
+"""Steps that select, drop, rename or add columns and keep all rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RenameColumns:
 
 @dataclass(frozen=True)
 class AddLabel:
-    """A column made from a part of the path of each row's file."""
+    """Adds a column with one part of the path of each row's file."""
 
     step: str
     label: LabelFromPath

@@ -1,4 +1,4 @@
-"""The explode step: a row for each element of a list."""
+"""The explode step: makes one row per element of a list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.spec.steps import Explode
 
 
 class ExplodeList:
-    """Rows are repeated, one for each element; those without elements are left out."""
+    """Repeats each row once per element of a list. Rows without elements are filtered."""
 
     def __init__(self, step: str, explode: Explode) -> None:
         self._step = step
@@ -24,7 +24,7 @@ class ExplodeList:
         require_columns(self._step, [self._column], batch)
         elements, parents = self._elements(batch.column(self._column))
         if len(parents) == 0:
-            return TransformResult(pa.table({}), parents)  # no rows, no types
+            return TransformResult(pa.table({}), parents)  # no rows, so no types
         columns = {
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
@@ -32,10 +32,10 @@ class ExplodeList:
         return TransformResult(pa.table(columns), parents)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
-        """All elements, and for each the number of its row."""
+        """Return all elements, and the row index of each element."""
         if isinstance(column.type, get_arrow_extension_tensor_types()):
             return _of_tensors(column)
-        if pa.types.is_null(column.type):  # of a whole block; others may have lists in it
+        if pa.types.is_null(column.type):  # null in the whole block; other blocks may have lists
             return column.slice(0, 0), np.zeros(0, dtype=np.int64)
         lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         if not any(is_list(column.type) for is_list in lists):
@@ -44,13 +44,13 @@ class ExplodeList:
                 "needs lists"
             )
         array = column.combine_chunks()
-        # null lists may have elements behind them, which flattening leaves out
+        # null lists may refer to elements, which flattening skips
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
-    """The parts of tensors along their first axis."""
+    """Return the parts of tensors along their first axis, and the row index of each part."""
     tensors = list(to_batch(pa.table({"tensor": column}))["tensor"])
     lengths = [0 if tensor is None else len(tensor) for tensor in tensors]
     parts = [part for tensor in tensors if tensor is not None for part in tensor]

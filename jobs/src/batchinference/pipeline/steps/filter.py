@@ -1,4 +1,4 @@
-"""The filter step: an expression over columns, computed by Arrow."""
+"""The filter step: keeps rows by an expression over columns, computed by Arrow."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Filter:
         return batch if len(stay) == batch.num_rows else TransformResult(batch.filter(mask), stay)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
-        """Which rows stay. Raises JobFailure when the expression does not fit the columns, and
-        ArrowInvalid for a row of which it cannot be computed, as a sum that overflows."""
+        """Return a boolean mask of the rows to keep. Raises JobFailure if the expression does not
+        fit the columns, and ArrowInvalid if it fails for a row, for example because a sum
+        overflows."""
         require_columns(self._step, self._columns, batch)
         narrow = batch.select(self._columns)
         schema = narrow.schema.remove_metadata()
@@ -47,7 +48,7 @@ class Filter:
             compute(result.expression, nothing)
         except NoSuchValue as error:
             raise BadInput(f"{step}: {error}: {text}") from None
-        except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's own among them
+        except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
             raise JobFailure(f"{step}: the filter cannot be computed: {text}: {error}") from None
         if not pa.types.is_boolean(result.kind):
             raise JobFailure(f"{step}: the filter gives {result.kind}, not true or false: {text}")

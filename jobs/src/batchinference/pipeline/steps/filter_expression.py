@@ -1,9 +1,9 @@
-"""A filter's tree as an expression of Arrow.
+"""Translates the syntax tree of a filter to an Arrow expression.
 
-Values and operators are Python's but for null, which follows SQL: what is computed of null is null,
-except `is None`, `and` and `or` where the other side decides, and `in` where the list names None.
-A division by zero gives null as well. A column that is null in a whole block has no type there: it
-is null like any other.
+Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
+returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, and
+`in` if the list contains None. Division by zero also returns null. A column that is null in a whole
+block has no other type there; it is treated like any other null.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
 
 
 def to_arrow(tree: ast.expr, schema: pa.Schema) -> Operand:
-    """A filter's tree over columns of this schema. Raises NoSuchValue for a text that is no value
-    of the type it is compared with, and ValueError, TypeError or NotImplementedError where the
-    types do not fit."""
+    """Return the Arrow expression of a filter over columns of this schema. Raises NoSuchValue if a
+    text is not a value of the type that it is compared with, and ValueError, TypeError or
+    NotImplementedError if the types do not fit."""
     return _Translation(schema).of(tree).as_condition()
 
 
@@ -86,7 +86,7 @@ class _Translation:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self._apply(operator.invert, self.of(operand).as_condition())
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                # not negate, which makes of the unsigned 1 the largest number
+                # not pc.negate, which turns the unsigned 1 into the largest number
                 return self._arithmetic(ast.Sub(), constant(0), self.of(operand))
             case ast.BinOp(left=left, op=op, right=right):
                 return self._arithmetic(op, self.of(left), self.of(right))
@@ -99,7 +99,7 @@ class _Translation:
         raise ValueError(f"'{ast.unparse(node)}' is not part of the filter language")
 
     def _apply(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
-        """What a function makes of its operands: null of null."""
+        """Return the result of a function on operands; null if one of them is null in every row."""
         if any(operand.is_null for operand in operands):
             return NULL
         expression = function(*(operand.expression for operand in operands))
@@ -108,7 +108,7 @@ class _Translation:
     def _apply_wide(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
         try:
             return self._apply(function, *operands)
-        except pa.ArrowInvalid:  # more digits than the decimals have
+        except pa.ArrowInvalid:  # the result has more digits than the decimal type
             return self._apply(function, *map(wide, operands))
 
     def _fold(self, op: ast.boolop, parts: list[Operand]) -> Operand:
@@ -134,7 +134,8 @@ class _Translation:
         return self._apply_wide(_OPERATORS[type(op)], *comparable(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
-        """Null where the value is, as in any comparison, unless the list itself names None."""
+        """Return whether the value is in the list. The result is null for a null value, as in any
+        comparison, unless the list contains None."""
         if value.is_null:
             return constant(True) if None in values else NULL
         found = value.expression.isin(listed(values, value.kind))
@@ -165,7 +166,8 @@ class _Translation:
         return self._apply(operator.truediv if isinstance(op, ast.Div) else _rest, *sides)
 
     def _column(self, name: str) -> Operand:
-        """A column, of wide numbers: Arrow would compute with narrow ones until they overflow."""
+        """Return a column, with narrow numbers cast to wide ones. Arrow would compute in the narrow
+        type, which may overflow."""
         kind = self._schema.field(name).type
         column = Operand(pc.field(name), kind)
         if pa.types.is_integer(kind) and kind.bit_width < 64:
@@ -187,7 +189,8 @@ class _Translation:
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
 
     def _length(self, value: Operand) -> Operand:
-        """Characters of a text, bytes of a binary, elements of a list, keys of a map."""
+        """Return the number of characters of a text, bytes of a binary, elements of a list, or keys
+        of a map."""
         kind, length = value.kind, pc.utf8_length
         if pa.types.is_map(kind):
             pairs = pa.struct([kind.key_field, kind.item_field])
@@ -201,12 +204,12 @@ class _Translation:
 
 
 def _modulo(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
-    """With the sign of the divisor, as in Python."""
+    """Return the remainder with the sign of the divisor, as in Python."""
     return _remainder(_remainder(dividend, divisor) + divisor, divisor)
 
 
 def _remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
-    """With the sign of the dividend, as in C."""
+    """Return the remainder with the sign of the dividend, as in C."""
     return dividend - divisor * pc.divide_checked(dividend, divisor)
 
 

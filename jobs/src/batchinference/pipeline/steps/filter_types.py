@@ -1,7 +1,7 @@
-"""The parts of a filter's expression, and the types in which Arrow computes two of them.
+"""The operands of a filter expression, and the types in which Arrow computes with two operands.
 
-What Arrow does by itself is not enough: it compares no text with a date, takes a whole number for a
-decimal of 19 digits, and refuses a large whole number beside a fraction or one with a sign.
+The casts of Arrow are not sufficient: it does not compare a text with a date, casts an integer to a
+decimal of 19 digits, and refuses a large integer together with a float or a signed integer.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _UNSIGNED = pa.decimal128(20, 0)
-"""Holds every number of 64 bits, with a sign or without."""
+"""Holds every 64-bit integer, signed or unsigned."""
 MAX_DIGITS = 76
-"""Digits of Arrow's widest decimal."""
+"""The number of digits of Arrow's widest decimal."""
 
 
 class NoSuchValue(ValueError):
-    """A text that is no value of the type that it is compared with."""
+    """A text is not a value of the type that it is compared with."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A part of an expression, and its type. One that is null in every row has no other type."""
+    """A part of an expression, and its type. If it is null in every row, its type is null."""
 
     expression: pc.Expression
     kind: pa.DataType
     literal: Any = None
-    """The constant that it is; None where it is none."""
+    """The value of a constant; None if the operand is not a constant."""
 
     @property
     def is_null(self) -> bool:
@@ -43,11 +43,12 @@ class Operand:
         return bool(pa.types.is_integer(self.kind))
 
     def cast(self, kind: pa.DataType) -> Operand:
-        """Of another type, if need be the nearest value there."""
+        """Return the operand cast to another type, with the nearest value if the cast is not
+        exact."""
         return Operand(self.expression.cast(kind, safe=False), kind)
 
     def as_condition(self) -> Operand:
-        """Null is neither true nor false, and of their type."""
+        """Return the operand for use as a condition: a null operand gets the boolean type."""
         return constant(pa.scalar(None, pa.bool_())) if self.is_null else self
 
 
@@ -60,20 +61,21 @@ NULL = constant(None)
 
 
 def comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Both in types that Arrow compares without a loss. Raises NoSuchValue."""
+    """Return both operands in types that Arrow compares without loss. Raises NoSuchValue."""
     left, right = alike(left, right)
     return _beside(left, right), _beside(right, left)
 
 
 def computable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Both in types whose sum, difference and product are those of Python."""
+    """Return both operands in types whose sum, difference and product are the same as in Python."""
     if left.whole and right.whole and pa.uint64() in (left.kind, right.kind):
         return left.cast(_UNSIGNED), right.cast(_UNSIGNED)
     return _number_beside(left, right), _number_beside(right, left)
 
 
 def alike(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """A constant without a sign beside a column of numbers that have none."""
+    """Return both operands, with a non-negative integer constant as uint64 if the other operand is
+    uint64."""
     return _unsigned(left, right), _unsigned(right, left)
 
 
@@ -85,7 +87,7 @@ def _unsigned(operand: Operand, other: Operand) -> Operand:
 
 
 def wide(operand: Operand) -> Operand:
-    """A decimal with room for the digits of a result."""
+    """Return a decimal operand in a type with room for the digits of a result."""
     kind = operand.kind
     if not pa.types.is_decimal(kind):
         return operand
@@ -93,8 +95,9 @@ def wide(operand: Operand) -> Operand:
 
 
 def listed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The constants behind `in` that a column of the type may equal. Raises NoSuchValue."""
-    if pa.types.is_null(pa.array(values).type):  # which no text would be compared with
+    """Return the constants of an `in` list that a value of this type may equal. Raises
+    NoSuchValue."""
+    if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if _is_moment(kind):
         return pa.array([moment(v, kind) if isinstance(v, str) else v for v in values], kind)
@@ -104,15 +107,15 @@ def listed(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def moment(text: str, kind: pa.DataType) -> pa.Scalar:
-    """A date or time by its text in ISO 8601. Where the column has a time zone and the text has
-    none, it is a time of that zone. Raises NoSuchValue."""
+    """Return the date or time of a text in ISO 8601. If the type has a time zone and the text has
+    none, the text is a time in that zone. Raises NoSuchValue if the text is invalid."""
     try:
         if pa.types.is_time(kind):
             return pa.scalar(dt.time.fromisoformat(text), kind)
         if pa.types.is_timestamp(kind) and kind.tz:
             return _in_zone(text, kind)
         return pa.scalar(text).cast(kind)
-    except ValueError:  # Arrow's own among them
+    except ValueError:  # including Arrow's errors
         raise NoSuchValue(f"'{text}' is no {kind}") from None
 
 
@@ -131,7 +134,7 @@ def _is_moment(kind: pa.DataType) -> bool:
 def _beside(operand: Operand, other: Operand) -> Operand:
     if isinstance(operand.literal, str) and _is_moment(other.kind):
         return constant(moment(operand.literal, other.kind))
-    if operand.whole and other.whole and operand.kind != other.kind:  # one has a sign
+    if operand.whole and other.whole and operand.kind != other.kind:  # one is signed, one unsigned
         return operand.cast(_UNSIGNED)
     return _number_beside(operand, other)
 
@@ -145,7 +148,7 @@ def _number_beside(operand: Operand, other: Operand) -> Operand:
 
 
 def _decimal(value: Any) -> Decimal | None:
-    """A number as it is written; None for what is none, or of too many digits."""
+    """Return a number as an exact decimal; None if it is not a number or has too many digits."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     exact = Decimal(repr(value))
@@ -154,7 +157,7 @@ def _decimal(value: Any) -> Decimal | None:
 
 
 def _fitting(value: Any, kind: pa.DataType) -> list[Any]:
-    """The value in the type, or nothing where no value of the type equals it."""
+    """Return the value as this type, or an empty list if no value of the type equals it."""
     exact = _decimal(value)
     if exact is None:
         return [value]

@@ -1,4 +1,4 @@
-"""The user's code over batches of NumPy arrays."""
+"""Runs the user's code on batches of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchinference.pipeline.steps.result_columns import ResultColumns, check_re
 
 
 class MapBatches:
-    """Calls the user's code; columns that come back untouched are not converted twice."""
+    """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
         self._name = name
@@ -26,7 +26,7 @@ class MapBatches:
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         given = to_batch(batch)
         for array in given.values():
-            # a change in place would be lost where the column counts as untouched
+            # an in-place change would be lost, because the column would count as unchanged
             array.flags.writeable = False
         result = self._function(dict(given), **self._arguments)
         if not isinstance(result, dict) or not result:
@@ -59,7 +59,7 @@ class MapBatches:
         )
         fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
         if misfits and len(fit) == 0:
-            return TransformResult(pa.table({}), fit, misfits)  # no rows, no types
+            return TransformResult(pa.table({}), fit, misfits)  # no rows, so no types
         rest = batch.take(fit) if misfits else batch
         table = pa.table(
             {name: rest.column(name) if name in untouched else made[name] for name in result}

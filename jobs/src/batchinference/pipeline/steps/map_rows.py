@@ -1,8 +1,8 @@
-"""The user's code over single rows, for one row each or for any number of them.
+"""Runs the user's code on single rows. It returns one row (map) or any number of rows (flatMap).
 
-A row is a dict as Ray Data gives it to `map`: plain values, and NumPy arrays where the column
-holds tensors. A row on which the code raises is the bad one, and no other is tried again. So is one
-for which it returns a value that does not fit into its column.
+A row is a dict as Ray Data passes it to `map`: plain values, and NumPy arrays for columns of
+tensors. If the code raises on a row, only that row fails, and no other row is retried. A row also
+fails if the code returns a value that does not fit into its column.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 class MapRows:
-    """One row for one row."""
+    """Calls the user's code on each row. The code returns one row."""
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
         self._name = name
@@ -67,7 +67,7 @@ class MapRows:
         )
         bad = {parents[row]: error for row, error in misfits.items()}
         kept = [row for row in range(len(results)) if row not in misfits]
-        # a row fails as a whole: the others that it became go with the one that does not fit
+        # a row fails as a whole: if one of its results does not fit, drop the others too
         whole = [row for row in kept if parents[row] not in bad]
         table = pa.table(columns)
         if len(whole) < len(kept):
@@ -77,7 +77,7 @@ class MapRows:
 
 
 class FlatMap(MapRows):
-    """Any number of rows for one."""
+    """Calls the user's code on each row. The code returns any number of rows."""
 
     def _made(self, row: Row) -> list[Row]:
         made = self._function(row, **self._arguments)

@@ -1,4 +1,4 @@
-"""Model steps: columns to the runtime's inputs, its output to a column."""
+"""Model steps: pass columns to the inputs of a runtime and add its output as a column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchinference.spec.steps import Step
 
 
 class ModelTransform:
-    """Runs a model over each batch. The model is loaded when the object is made."""
+    """Runs a model on each batch. The constructor loads the model."""
 
     def __init__(self, step: Step, device: Device) -> None:
         if step.model is None:
@@ -44,7 +44,7 @@ class ModelTransform:
 
 
 def _errors(results: Any) -> dict[int, Exception]:
-    """The rows that a runtime says have failed."""
+    """Return the errors of the rows that failed in the runtime, by row index."""
     if not isinstance(results, list):
         return {}
     return {row: result for row, result in enumerate(results) if isinstance(result, Exception)}

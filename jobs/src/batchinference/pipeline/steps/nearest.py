@@ -1,6 +1,6 @@
-"""The nearest step: each row's most similar rows in a finished output.
+"""The nearest step: finds the most similar rows of a finished output for each row.
 
-Each batch takes one pass over that output, of which no more than a few blocks are in memory.
+Each batch scans that output once. At most a few blocks of it are in memory at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batchinference.spec.nearest import SIMILARITY, Nearest
 
 
 class NearestRows:
-    """Adds the column of matches. Raises BadInput when there is nothing to be searched."""
+    """Adds the column of matches. Raises BadInput if there is nothing to search."""
 
     def __init__(self, step: str, nearest: Nearest) -> None:
         self._step = step
@@ -44,7 +44,7 @@ class NearestRows:
                 f"{embeddings.type}"
             )
         lengths = pc.list_value_length(embeddings).to_numpy(zero_copy_only=False)
-        fits = np.isnan(lengths) | (lengths == self._width)  # NaN is that of null
+        fits = np.isnan(lengths) | (lengths == self._width)  # the length of null is NaN
         well = np.flatnonzero(fits)
         failed = {int(row): self._mismatch(int(lengths[row])) for row in np.flatnonzero(~fits)}
         if failed:
@@ -59,7 +59,7 @@ class NearestRows:
         )
 
     def _matches(self, embeddings: pa.ChunkedArray) -> pa.Array:
-        """For each row a list of matches."""
+        """Return a list of matches for each row; null if the row has no usable embedding."""
         there = embeddings.is_valid().to_numpy()
         matrix = matrix_of(embeddings, self._width)
         usable = is_usable(lengths_of(matrix))

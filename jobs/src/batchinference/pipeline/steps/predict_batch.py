@@ -1,4 +1,4 @@
-"""Classes with a method `predict_batch` of a list of values, which run as they are."""
+"""Runs existing classes whose method `predict_batch` takes a list of values, without changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchinference.spec.python_step import PredictBatch
 
 
 class PredictBatchTransform:
-    """Gives the method one column as a list, and its results a column of their own."""
+    """Passes one column to the method as a list, and adds its results as a new column."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class PredictBatchTransform:
 
 
 def _legacy(value: Any) -> Any:
-    """An image (height x width, or x 3 or 4 channels, uint8) as Pillow's; others as they are."""
+    """Return an image (uint8; height x width, or height x width x 3 or 4 channels) as a Pillow
+    image, and any other value unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return value
     is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
@@ -53,7 +54,7 @@ def _legacy(value: Any) -> Any:
 
 
 def _plain(results: Any) -> Any:
-    """A tensor on any device as an array."""
+    """Return tensors on any device as NumPy arrays, and other results unchanged."""
     if hasattr(results, "detach"):
         results = results.detach().cpu()
         return (

@@ -1,4 +1,4 @@
-"""Columns of what a step returns, and the rows whose values do not fit into them."""
+"""Builds columns from the results of a step, and finds the rows whose values do not fit."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from batchinference.pipeline.steps.base import TransformResult
 from batchinference.plan.columns import OWN_PREFIX
 
 Misfits = dict[int, Exception]
-"""What is wrong with a row, by its number."""
+"""The error of each row that does not fit, by row index."""
 _NO_COLUMN = (TypeError, ValueError)
-"""What `to_column` raises; ValueError where tensors stand beside other values."""
+"""The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
 
 @dataclass(frozen=True)
 class _Column:
-    """The values that fit, in the order of their rows."""
+    """The values that fit, in row order, and the errors of the rows that do not."""
 
     values: pa.Array | pa.ChunkedArray
     misfits: Misfits = field(default_factory=dict)
 
     def without(self, misfits: Misfits) -> pa.Array | pa.ChunkedArray:
-        """Without the values of those rows too."""
+        """Return the values without those of `misfits`, which include the column's own."""
         if len(misfits) == len(self.misfits):
             return self.values
         count = len(self.values) + len(self.misfits)
@@ -38,11 +38,11 @@ class _Column:
 
 
 class ResultColumns:
-    """Makes the columns of one batch after the other.
+    """Builds the result columns of successive batches.
 
-    The type of a column is that of its first batch, and there the one that most rows have. It
-    becomes wider where a later value needs it, as integers become real numbers. A row whose value
-    has another type, or is none that Arrow knows, does not fit.
+    The first batch sets the type of a column: the type that most of its rows have. The type is
+    widened if a later value needs it, for example from integer to float. A row does not fit if its
+    value has another type, or a type that Arrow does not know.
     """
 
     def __init__(self, step: str) -> None:
@@ -52,8 +52,9 @@ class ResultColumns:
     def of(
         self, values: Mapping[str, Any]
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
-        """The columns, each without the rows that do not fit in one of them; none where no row is
-        left, for they would have no types. Raises JobFailure for what has no rows."""
+        """Return the columns and the errors of the rows that do not fit. All columns are without
+        the rows that do not fit into one of them. If no row is left, there are no columns, because
+        their types are unknown. Raises JobFailure if values have no rows."""
         columns = {name: self._column(name, given) for name, given in values.items()}
         misfits: Misfits = {}
         for column in columns.values():
@@ -64,7 +65,8 @@ class ResultColumns:
     def added(
         self, batch: pa.Table, name: str, values: Any, failed: Mapping[int, Exception]
     ) -> pa.Table | TransformResult:
-        """The batch with a column more. `values` are those of the rows that have not failed."""
+        """Return the batch with an additional column. `values` has one entry for each row that is
+        not in `failed`."""
         well = [row for row in range(batch.num_rows) if row not in failed]
         columns, misfits = self.of({name: values})
         if not failed and not misfits:
@@ -72,7 +74,7 @@ class ResultColumns:
         fit = np.array([row for at, row in enumerate(well) if at not in misfits], dtype=np.int64)
         errors = {**failed, **{well[at]: error for at, error in misfits.items()}}
         if len(fit) == 0:
-            return TransformResult(pa.table({}), fit, errors)  # no rows, no types
+            return TransformResult(pa.table({}), fit, errors)  # no rows, so no types
         return TransformResult(with_column(batch.take(fit), name, columns[name]), fit, errors)
 
     def _column(self, name: str, values: Any) -> _Column:
@@ -108,7 +110,7 @@ class ResultColumns:
 
 
 def check_reserved(step: str, column: object) -> None:
-    """Raise JobFailure for a column by a name of the product's own."""
+    """Raise JobFailure if a column name is reserved for BatchInference."""
     if str(column).startswith(OWN_PREFIX):
         raise JobFailure(
             f"step '{step}' returned a column '{column}': names that begin with {OWN_PREFIX} are "
@@ -130,7 +132,7 @@ def _has_rows(values: Any) -> bool:
 
 
 def _no_value(value: Any) -> str:
-    """Why Arrow does not take a value."""
+    """Return a message that says why Arrow does not accept a value."""
     words = f"a value of type {type(value).__name__} that Arrow cannot hold"
     try:
         pa.array([value])
@@ -140,7 +142,7 @@ def _no_value(value: Any) -> str:
 
 
 def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """The first of those that are there most often."""
+    """Return the most common type except null; the first one if several are equally common."""
     counts = Counter(kind for kind in kinds if not pa.types.is_null(kind))
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
 
@@ -148,8 +150,8 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 def _together(
     values: Any, alone: Mapping[int, pa.Array | pa.ChunkedArray]
 ) -> pa.Array | pa.ChunkedArray:
-    """One column of the rows that fit, which are there alone."""
+    """Return one column of the rows that fit. `alone` holds each of these rows as a column."""
     try:
         return to_column([values[row] for row in alone])
-    except _NO_COLUMN:  # None beside tensors, which only concat joins
+    except _NO_COLUMN:  # None mixed with tensors, which only concat supports
         return concat([pa.table({"column": column}) for column in alone.values()]).column(0)

@@ -1,4 +1,4 @@
-"""Python steps: the user's function or class, called as Ray Data's methods call it."""
+"""Python steps: the user's function or class, called in the same way as by Ray Data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from batchinference.spec.python_step import PythonStep
 
 
 def python_transform(name: str, step: PythonStep) -> Transform:
-    """The user's code, constructed. Raises ModelLoad when it cannot be."""
+    """Return a step that runs the user's code. Raises ModelLoad if the code cannot be loaded or
+    constructed."""
     target = _construct(name, step)
     if step.predict_batch is not None:
         method = getattr(target, "predict_batch", None)

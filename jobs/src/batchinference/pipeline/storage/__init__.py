@@ -1,1 +1,1 @@
-"""Where bytes are: locations, object stores, HTTP and retries. It knows nothing of jobs."""
+"""Access to bytes: locations, object stores, HTTP and retries. Independent of jobs."""

@@ -1,8 +1,8 @@
-"""Which addresses in the input are fetched.
+"""Checks which addresses in the input may be fetched.
 
-Whoever writes the input chooses its addresses, but they are fetched with the job's network and
-credentials. By default they may lead to the public internet. Addresses of a manifest may also lead
-to its own bucket or directory. `allow` names other prefixes.
+The author of the input chooses its addresses, but they are fetched with the job's network access
+and credentials. By default they may only lead to the public internet. Addresses in a manifest may
+also lead to its own bucket or directory. The option `allow` adds other prefixes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _NEVER = [
     ipaddress.ip_network(network)
     for network in (
-        *("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24"),  # of clouds, and relays
-        *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # all but 2000::/3
+        *("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24"),  # cloud services, relays
+        *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # everything except 2000::/3
     )
 ]
 PRIVATE = "it leads to a private network"
 
 
 class Forbidden(Exception):
-    """An address that is not fetched."""
+    """An address is not allowed to be fetched."""
 
     def __init__(self, uri: str, reason: str) -> None:
         super().__init__(f"{uri} is not fetched: {reason}")
 
 
 class Allowed:
-    """The prefixes of an option `allow`."""
+    """The prefixes of the option `allow`."""
 
     def __init__(self, prefixes: Sequence[str] = ()) -> None:
         self._prefixes = list(prefixes)
@@ -54,7 +54,7 @@ class Allowed:
     def has_url(self, url: str) -> bool:
         """Return whether an http(s) URL has an allowed prefix: scheme, host, port and folder.
 
-        It is parsed as urllib3 does, which connects."""
+        The URL is parsed by urllib3, which also opens the connection."""
         wanted = parse_url(url)
         return wanted.auth is None and any(
             _origin(prefix) == _origin(wanted) and _is_below(wanted.path or "/", prefix.path or "/")
@@ -62,8 +62,8 @@ class Allowed:
         )
 
     def check_stored(self, address: Location, manifest: Location) -> None:
-        """Raise Forbidden for an address in storage outside of the manifest's bucket or directory
-        and of all prefixes."""
+        """Raise Forbidden if an address in storage is outside of the manifest's bucket or directory
+        and of all allowed prefixes."""
         real = _real(address)
         if any(_is_below(real, folder) for folder in _own_folders(address, manifest)):
             return
@@ -74,8 +74,9 @@ class Allowed:
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
-    """Yield the manifest's own bucket, or its directory with and without symbolic links. None if
-    the address is in another store."""
+    """Yield the manifest's own bucket, or its directory with and without symbolic links resolved.
+
+    Yields nothing if the address is in another store."""
     if address.local and manifest.local:
         yield os.path.realpath(os.path.dirname(manifest.path))
         yield os.path.dirname(_real(manifest))
@@ -92,7 +93,7 @@ def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Return whether a path is in a folder, and is not led out of it by dots, escaped or not."""
+    """Return whether a path is in a folder and has no `.` or `..` parts, escaped or not."""
     parts = unquote(path).replace("\\", "/").split("/")
     if {".", ".."} & set(parts):
         return False
@@ -100,8 +101,8 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public internet: neither loopback, private,
-    link-local (metadata services), multicast nor reserved."""
+    """Return whether an IP address is public: not loopback, private, link-local (metadata
+    services), multicast or reserved."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip in _NAT64:
@@ -112,8 +113,9 @@ def is_public(address: str) -> bool:
 
 
 def check_public(host: str, port: int | None) -> None:
-    """Raise Forbidden if any address of a host is not public. Names that this machine does not know
-    are left to what connects, which may be a proxy."""
+    """Raise Forbidden if any address of a host is not public.
+
+    Names that this machine cannot resolve pass: a proxy may resolve them when it connects."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except socket.gaierror:
@@ -123,8 +125,9 @@ def check_public(host: str, port: int | None) -> None:
 
 
 class _PublicHttp(TimedHttp):
-    """Checks a host before it connects, and the other end once more: a name server may answer
-    differently the second time."""
+    """Checks the addresses of a host before it connects, and the peer address afterwards.
+
+    A name server may answer differently the second time."""
 
     def _new_conn(self) -> socket.socket:
         check_public(self.host, self.port)
@@ -140,6 +143,6 @@ class _PublicHttps(_PublicHttp, TimedHttps):
 
 
 class PublicAdapter(TimedAdapter):
-    """Connects requests to the public internet only."""
+    """A requests adapter that connects to the public internet only."""
 
     pools = pools_of(_PublicHttp, _PublicHttps)

@@ -1,8 +1,8 @@
 """Reads Arrow and Parquet data that others may have written.
 
-Ray registers an extension type of Arrow whose values are pickles: whoever turns such a column into
-Python objects runs code of the file's author. Every read of Arrow or Parquet data goes through this
-module, which refuses these columns. A test finds reads that do not.
+Ray registers an Arrow extension type whose values are pickles. Converting such a column to Python
+objects runs code of the file's author. Every read of Arrow or Parquet data goes through this
+module, which rejects these columns. A test finds reads that bypass it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class UnsafeColumn(pa.ArrowInvalid):  # type: ignore[misc]
 
 
 def checked(data: Typed) -> Typed:
-    """Return a table or schema unchanged. Raises UnsafeColumn if a column holds pickles at any
-    depth."""
+    """Return a table or schema unchanged.
+
+    Raises UnsafeColumn if a column holds pickles at any depth."""
     schema = data.schema if isinstance(data, pa.Table) else data
     for field in schema:
         if _is_pickled(field):
@@ -49,13 +50,14 @@ def _holds_pickles(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return kind.extension_name == PICKLED or _holds_pickles(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _holds_pickles(kind.value_type)  # their number of fields is 0 or leaves it out
+        return _holds_pickles(kind.value_type)  # num_fields is 0 or excludes the value type
     return any(_is_pickled(kind.field(number)) for number in range(kind.num_fields))
 
 
 def read_table(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of a Parquet file, or these columns of them. Raises UnsafeColumn, and
-    ArrowInvalid for a column that is missing or there twice."""
+    """Return the rows of a Parquet file, optionally only some columns.
+
+    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice."""
     with pq.ParquetFile(source) as opened:
         schema = opened.schema_arrow
         wanted = list(columns or schema.names)
@@ -66,14 +68,14 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def open_parquet(source: Any) -> pq.ParquetFile:
-    """Return a Parquet file, open for reading. Raises UnsafeColumn."""
+    """Open a Parquet file for reading and return it. Raises UnsafeColumn."""
     opened = pq.ParquetFile(source)
     checked(opened.schema_arrow)
     return opened
 
 
 def parquet_metadata(source: Any) -> pq.FileMetaData:
-    """Return the footer of a Parquet file, from which no rows can be read."""
+    """Return the footer of a Parquet file. It gives no access to rows."""
     return pq.read_metadata(source)
 
 
@@ -83,7 +85,7 @@ def parquet_schema(source: Any) -> pa.Schema:
 
 
 def schema_of(content: bytes) -> pa.Schema:
-    """Return a serialized Arrow schema. Raises UnsafeColumn."""
+    """Return the Arrow schema in serialized bytes. Raises UnsafeColumn."""
     return checked(pa.ipc.read_schema(pa.py_buffer(content)))
 
 

@@ -1,4 +1,4 @@
-"""State as JSON with a checksum: a number in it that has changed would cost rows unnoticed."""
+"""JSON state with a checksum. Without it, a corrupted number could lose rows unnoticed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEAL = "crc32"
 
 
 def load_json(content: bytes) -> Any:
-    """What is stored. Raises ValueError for what is no JSON, or no such that anybody has stored."""
+    """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -21,17 +21,17 @@ def load_json(content: bytes) -> Any:
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:
-    """The bytes to store."""
+    """Return the state with its checksum, as bytes to store."""
     return json.dumps({**state, SEAL: _checksum(state)}).encode()
 
 
 def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
-    """The state without its checksum."""
+    """Return the state without its checksum."""
     return {name: value for name, value in stored.items() if name != SEAL}
 
 
 def verify_checksum(stored: dict[str, Any]) -> None:
-    """Raise ValueError unless what was read is what was stored."""
+    """Raise ValueError if the stored state does not match its checksum."""
     try:
         there = _checksum(load_checksummed(stored))
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Fetching what lies behind an address, with retries.
+"""Fetches content from an address, with retries.
 
-An address that says itself that nothing is there is gone. One that gives no answer, or says that it
-cannot answer now, is away: it is asked again a few times.
+An address whose server reports that nothing is there is gone. An address that does not respond, or
+reports a transient error, is away: the request is retried a few times.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from batchinference.spec.uris import SCHEMES, scheme_of
 THREADS = 16
 ATTEMPTS = 5
 TIMEOUTS = (10.0, 60.0)
-"""Seconds until a connection stands, and between two pieces of an answer."""
+"""Timeouts in seconds to connect, and between two chunks of a response."""
 MAX_SECONDS = 300.0
-"""How long one answer may take as a whole, with headers and redirects."""
+"""Deadline in seconds for one whole response, including headers and redirects."""
 MAX_REDIRECTS = 5
 TRANSIENT = (
     *(requests.ConnectionError, requests.Timeout, ChunkedEncodingError),
-    *(ProtocolError, TimeoutError_),  # in the middle of an answer
+    *(ProtocolError, TimeoutError_),  # while a response is read
 )
 NO_GZIP = (gzip.BadGzipFile, zlib.error)
 CHUNK_BYTES = 1 << 16
 
 
 class Gone(Exception):
-    """There is nothing at an address, or it is none."""
+    """A permanent error: nothing usable is at an address, or it is invalid."""
 
 
 class Away(TryAgain):
-    """An address that gives no answer now."""
+    """A transient error: an address does not respond now."""
 
 
 class Fetcher:
-    """Fetches over http(s):// and from storage. It may be used by several threads."""
+    """Fetches over http(s):// and from storage. Thread-safe."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Fetcher:
         allow_field: str = "read.options.allow",
         limit: str = "read.options.max_bytes",
     ) -> None:
-        """`allow_field` and `limit` are what messages call the prefixes and `max_bytes`."""
+        """`allow_field` and `limit` are the names of the prefixes and of `max_bytes` in messages."""
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 
     def __reduce__(self) -> tuple[type[Fetcher], tuple[Any, ...]]:
-        # without the connections, which stay in their process
+        # without the sessions: connections cannot leave their process
         return Fetcher, (self._allowed, self._max_bytes, self._allow_field, self._limit)
 
     @cached_property
@@ -91,9 +91,9 @@ class Fetcher:
         return _session(PublicAdapter)
 
     def fetch(self, uri: str, beside: Location) -> bytes:
-        """The bytes behind an address. A relative path starts where the file `beside` lies.
+        """Return the bytes at an address. A relative path starts in the directory of `beside`.
 
-        Raises Gone, Forbidden, or Away when trying again did not help.
+        Raises Gone, Forbidden, or Away if retries did not help.
         """
         if scheme_of(uri) in ("http", "https"):
             return self.fetch_url(uri)
@@ -103,7 +103,7 @@ class Fetcher:
             raise self._with_fix(error) from None
 
     def fetch_url(self, url: str) -> bytes:
-        """Return the bytes behind an http(s) URL. Raises as `fetch` does."""
+        """Return the bytes at an http(s) URL. Raises the same errors as `fetch`."""
         tries = policy(ATTEMPTS)
         tries["stop"] |= stop_before_delay(LONGEST_PAUSE)
         try:
@@ -124,14 +124,14 @@ class Fetcher:
             if time.monotonic() < deadline:
                 raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
             slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
-            raise Away(slow, math.inf) from None  # not asked again: it would take as long
+            raise Away(slow, math.inf) from None  # no retry: it would take as long
         except EOFError:
             raise Away(f"{shown(url)} breaks off within its gzip stream") from None
         except (*(requests.RequestException, HTTPError, ValueError), *NO_GZIP) as error:
             raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
 
     def _follow(self, url: str) -> bytes:
-        """Fetch from where redirects lead; each is checked as the first address is."""
+        """Return the content after redirects. Each redirect is checked like the first address."""
         for _ in range(1 + MAX_REDIRECTS):
             with self._answer(url) as answer:
                 if not answer.is_redirect:
@@ -142,15 +142,15 @@ class Fetcher:
         raise Gone(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
 
     def _answer(self, url: str) -> requests.Response:
-        """The head of an answer. The URL is checked in the form in which it is sent."""
+        """Return the response with its body unread. The URL is checked in the form that is sent."""
         sent = requests.Request("GET", url).prepare().url or ""
         session = self._anywhere
         if "\\" in url or not self._allowed.has_url(sent):
             session = self._public
-            if requests.utils.get_environ_proxies(sent):  # the session would check the proxy's host
+            if requests.utils.get_environ_proxies(sent):  # the session checks only the proxy's host
                 place = parse_url(sent)
                 check_public(place.host or "", place.port)
-        # an `auth` of its own keeps requests from sending what ~/.netrc has for the host
+        # with an explicit `auth`, requests does not send the credentials for the host in ~/.netrc
         auth = requests.utils.get_auth_from_url(sent)
         return session.get(
             sent,
@@ -179,7 +179,7 @@ class Fetcher:
             raise Gone(f"{shown(uri)} has more bytes than {limit}")
 
     def _from_storage(self, uri: str, beside: Location) -> bytes:
-        """Storage tries again itself."""
+        """Return the bytes at an address in storage, which retries by itself."""
         if scheme_of(uri) not in SCHEMES:
             raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
         address = _address(uri, beside)
@@ -196,7 +196,7 @@ class Fetcher:
 
 
 def _decoded(url: str, answer: requests.Response) -> Any:
-    """Return the content as a file. urllib3 would take a gzip stream that breaks off for whole."""
+    """Return the decoded content as a file. urllib3 would accept a truncated gzip stream."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
         return answer.raw
@@ -223,7 +223,7 @@ def _address(uri: str, beside: Location) -> Location:
 
 
 def shown(uri: str) -> str:
-    """An address without the parts in which secrets stand."""
+    """Return an address without the parts that may contain secrets."""
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))

@@ -1,7 +1,7 @@
-"""A deadline for everything that a server sends.
+"""A deadline for a whole HTTP response.
 
-The timeout of a socket starts again with each byte. A server that sends its headers or its content
-byte by byte would hold a thread for hours.
+The timeout of a socket restarts with each byte. A server that sends its headers or its content byte
+by byte could block a thread for hours.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 @contextmanager
 def until(deadline: float) -> Iterator[None]:
-    """Let the block's reads from connections of a TimedAdapter raise TimeoutError after the
-    deadline, in seconds of time.monotonic()."""
+    """Make reads from connections of a TimedAdapter raise TimeoutError after the deadline.
+
+    This applies within the `with` block. The deadline is in seconds of time.monotonic()."""
     token = _DEADLINE.set(deadline)
     try:
         yield
@@ -33,7 +34,7 @@ def until(deadline: float) -> Iterator[None]:
 
 
 class _TimedStream(io.RawIOBase):
-    """What a socket receives, with the rest of the time as the timeout of each read."""
+    """The data of a socket. Each read has the time until the deadline as its timeout."""
 
     def __init__(self, stream: io.RawIOBase, sock: Any) -> None:
         self._stream, self._sock = stream, sock
@@ -55,7 +56,7 @@ class _TimedStream(io.RawIOBase):
 
 
 class _TimedResponse(HTTPResponse):
-    """An answer whose headers are read by the deadline, too."""
+    """A response whose headers are also subject to the deadline."""
 
     def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
@@ -73,7 +74,7 @@ class TimedHttps(TimedHttp, HTTPSConnection):
 def pools_of(
     http: type[HTTPConnection], https: type[HTTPSConnection]
 ) -> dict[str, type[HTTPConnectionPool]]:
-    """Return pools of these connections, by scheme."""
+    """Return connection pool classes for these connection classes, by scheme."""
 
     class HttpPool(HTTPConnectionPool):
         ConnectionCls = http
@@ -85,7 +86,7 @@ def pools_of(
 
 
 class TimedAdapter(HTTPAdapter):
-    """Sends requests over connections that obey `until`."""
+    """A requests adapter whose connections obey the deadline of `until`."""
 
     pools = pools_of(TimedHttp, TimedHttps)
 
@@ -95,6 +96,6 @@ class TimedAdapter(HTTPAdapter):
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         manager = super().proxy_manager_for(proxy, **options)
-        if proxy.lower().startswith("http"):  # SOCKS has connections of its own
+        if proxy.lower().startswith("http"):  # SOCKS uses other connection classes
             manager.pool_classes_by_scheme = TimedAdapter.pools
         return manager

@@ -1,7 +1,8 @@
-"""Asking an HTTP server again that could not answer just now: by one rule, whoever asks.
+"""The retry policy for all HTTP requests that fail with a transient error.
 
-The waits double, half of each left to chance. Where the server says how long to wait, in seconds
-or by a date, it is at least as long. One that asks for more than LONGEST_PAUSE is not asked again.
+The backoff doubles with each retry, and half of it is random. A Retry-After header of the server,
+in seconds or as a date, is a lower bound for the wait. If a server asks for more than
+LONGEST_PAUSE, the request is not retried.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from tenacity.stop import stop_base
 
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 60.0
-"""Seconds between the first tries and between late ones. Half of them is left to chance, so that
-what failed together does not come back together."""
+"""The first and the longest backoff in seconds. Half of it is random, so that requests that failed
+at the same time are not retried at the same time."""
 LONGEST_PAUSE = 900.0
-"""Seconds that a server may ask to wait. The job holds all that it has meanwhile."""
+"""The longest wait in seconds that a server may ask for. The job holds its resources meanwhile."""
 _PASSING = frozenset((408, 409, 425, 429))
 
 
 class TryAgain(Exception):
-    """No answer this time. Another try may bring one. `wait` is how many seconds are asked for."""
+    """A transient error of a request. `wait` is the wait in seconds that the server asks for."""
 
     def __init__(self, message: str, wait: float = 0.0) -> None:
         super().__init__(message)
@@ -34,7 +35,7 @@ class TryAgain(Exception):
 
 
 class Policy(TypedDict):
-    """Arguments of tenacity's Retrying and AsyncRetrying."""
+    """Arguments for tenacity's Retrying and AsyncRetrying."""
 
     stop: stop_base
     wait: Any
@@ -43,7 +44,7 @@ class Policy(TypedDict):
 
 
 def policy(tries: int) -> Policy:
-    """Up to so many tries of what raises TryAgain, the last of which is raised."""
+    """Return a policy with up to `tries` attempts on TryAgain. The last error is raised."""
     return Policy(
         stop=tenacity.stop_after_attempt(tries),
         wait=_wait,
@@ -53,12 +54,12 @@ def policy(tries: int) -> Policy:
 
 
 def is_transient_status(status: int) -> bool:
-    """Whether the same request may be answered otherwise in a moment."""
+    """Return whether an HTTP status reports a transient error."""
     return status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a Retry-After, which may be a number or a date; None when there is none."""
+    """Return the seconds of a Retry-After header (a number or a date); None if there is none."""
     asked = headers.get("Retry-After")
     if asked is None:
         return None

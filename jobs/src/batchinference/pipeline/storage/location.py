@@ -1,7 +1,7 @@
-"""Files at an address: a local path or an object store, through pyarrow's file systems.
+"""Files at an address: a local path or an object store, accessed with pyarrow's file systems.
 
-A file appears whole or not at all. On a POSIX file system that takes a temporary file, fsync and a
-rename; an object store does it with one put.
+Writes are atomic. On a POSIX file system this takes a temporary file, fsync and a rename. In an
+object store it takes one put.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from batchinference.spec.uris import is_local, local_path, scheme_of
 DELETE_THREADS = 16
 _REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
 _STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
-"""By what the errors of object stores are told from those of pyarrow's decoders."""
+"""Distinguishes errors of object stores from those of pyarrow's decoders."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """A place in a storage system: `uri` as the user wrote it, `storage` how an object store is
-    reached. Picklable and cheap."""
+    """An address in a storage system. Picklable and cheap.
+
+    `uri` is the address as the user wrote it, `storage` the access settings of the object store."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
@@ -57,13 +58,13 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path as the file system knows it: absolute, or bucket/key."""
+        """The path in the file system: an absolute path, or bucket/key."""
         if self.local:
             return os.path.abspath(local_path(self.uri))
         return self.uri.split("://", 1)[1].rstrip("/")
 
     def in_store_of(self, other: Location) -> bool:
-        """Whether both lie in the same store, so that their paths can be compared."""
+        """Return whether both are in the same store, so that their paths can be compared."""
         same_service = self.local or self.storage.endpoint == other.storage.endpoint
         return self.scheme == other.scheme and same_service
 
@@ -71,11 +72,11 @@ class Location:
         return Location(f"{self.uri.rstrip('/')}/{name}", self.storage)
 
     def at(self, path: str) -> Location:
-        """The address of another path of the same file system."""
+        """Return the address of another path in the same file system."""
         return Location(path if self.local else f"{self.scheme}://{path}", self.storage)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # without the file system, which stays in its process
+        # without the file system, which cannot leave its process
         settings = (self.storage,) if self.storage != FROM_ENVIRONMENT else ()
         return Location, (self.uri, *settings)
 
@@ -86,16 +87,16 @@ class Location:
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self, limit: int | None = None) -> bytes:
-        """The file as it is, or its first `limit` bytes: one that is compressed stays so."""
+        """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
         return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:
-        # a file's size is known, so that this is one request where a stream makes many
+        # an input file has a known size: this makes one request, a stream makes many
         with self.filesystem.open_input_file(self.path) as file:
             return bytes(file.read(limit if limit is None else min(limit, file.size())))
 
     def write(self, content: bytes | memoryview) -> None:
-        """Put the whole file, replacing what was there."""
+        """Write the whole file atomically. Replaces an existing file."""
         if self.local:
             _write_local(Path(self.path), content)
         else:
@@ -106,14 +107,15 @@ class Location:
             stream.write(content)
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
-        """The files below this directory; none when it does not exist."""
+        """Return the files in this directory; none if it does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         found = with_retries(lambda: self.filesystem.get_file_info(selector))
         return [info for info in found if info.type == pafs.FileType.File]
 
     def data_files(self) -> list[pafs.FileInfo]:
-        """The files of a data set below this directory: those in it, and in the directories of
-        its partitions (`class=cat`), but not behind symbolic links."""
+        """Return the files of a data set in this directory and in its partitions (`class=cat`).
+
+        Files in directories that are symbolic links are not included."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = []
         for info in with_retries(lambda: self.filesystem.get_file_info(selector)):
@@ -128,8 +130,8 @@ class Location:
     def inside(self, name: str) -> Location:
         """Return the address of a file in this directory or in those of its partitions.
 
-        Raises BadOutput if one of these is a symbolic link: whoever else can write here could have
-        files elsewhere written."""
+        Raises BadOutput if one of these is a symbolic link. Otherwise anyone who can write here
+        could redirect writes to other directories."""
         place = self / name
         folder = os.path.dirname(place.path)
         if self._is_linked(folder):
@@ -140,7 +142,7 @@ class Location:
         return place
 
     def _is_linked(self, folder: str) -> bool:
-        """Return whether a directory below this one is reached by a symbolic link."""
+        """Return whether the path from here to a directory below contains a symbolic link."""
         if not self.local:
             return False
         parts = self.below(folder).split("/") if folder != self.path else []
@@ -148,9 +150,10 @@ class Location:
         return any(map(os.path.islink, islice(steps, 1, None)))
 
     def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
-        """The files that readers of data sets take for rows, however deep they lie: no part of
-        their path below this directory begins with an underscore or a dot, unless that names a
-        partition (`_class=cat`). Of a directory `but` within this one there are none."""
+        """Return the files at any depth that readers of data sets would read.
+
+        No part of their path below this directory begins with an underscore or a dot, except for
+        partitions (`_class=cat`). Files in the directory `but` are excluded."""
         found = self.files()
         for directory in self.directories():
             if not _is_hidden(base_name(directory.path)):
@@ -162,29 +165,29 @@ class Location:
         return [info for info in seen if not but.holds(self.at(info.path))]
 
     def directories(self) -> list[Location]:
-        """The directories in this one; none when it does not exist."""
+        """Return the directories in this directory; none if it does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = with_retries(lambda: self.filesystem.get_file_info(selector))
         return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
 
     def holds(self, other: Location) -> bool:
-        """Whether the other lies below this directory."""
+        """Return whether the other address is below this directory."""
         inside = other.path.startswith(self.path.rstrip("/") + "/")
         return inside and other.in_store_of(self)
 
     def below(self, path: str) -> str:
-        """The part of a path of the file system that follows this directory."""
+        """Return a path of the file system relative to this directory."""
         return path.removeprefix(self.path.rstrip("/") + "/")
 
     def delete(self) -> None:
-        """Delete this file; one that is gone already is no error."""
+        """Delete this file. It is no error if the file does not exist."""
         try:
             with_retries(lambda: self.filesystem.delete_file(self.path))
         except FileNotFoundError:
             pass
 
     def delete_directory(self) -> None:
-        """Delete this directory with all that is in it."""
+        """Delete this directory and its content."""
         if self.local:
             shutil.rmtree(self.path, ignore_errors=True)
             return
@@ -200,7 +203,7 @@ def _write_local(path: Path, content: bytes | memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
-        with temporary.open("xb") as file:  # with the permissions that the umask leaves
+        with temporary.open("xb") as file:  # not mkstemp: permissions follow the umask
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -235,7 +238,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def is_inside(relative: str) -> bool:
-    """Return whether a relative path stays below its folder, and no other path means the same."""
+    """Return whether a relative path stays in its folder and is the only spelling of that path."""
     parts = relative.split("/")
     return "\\" not in relative and not any(part in ("", ".", "..") for part in parts)
 
@@ -245,21 +248,23 @@ def base_name(path: str) -> str:
 
 
 def remnant_of(name: str) -> str | None:
-    """The name of the file that a process was about to put as it died, by that of what it has left
-    on a disk; None for any other name."""
+    """Return the final name of a file from the name of its temporary file; None for other names.
+
+    A process that dies while it writes leaves such a temporary file on the disk."""
     found = _REMNANT.match(name)
     return found.group(1) if found else None
 
 
 def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
-    """Whether an error speaks of storage, and not of the bytes that came from there: Arrow's
-    decoders raise OSError as well, without a number."""
+    """Return whether an error is about storage, and not about the bytes read from it.
+
+    Arrow's decoders also raise OSError, but without an errno."""
     if not isinstance(error, OSError):
         return False
     return error.errno is not None or bool(_STORES.search(str(error)))
 
 
 def raise_trouble(error: Exception) -> None:
-    """Raise an error that speaks of storage, and not of the file."""
+    """Raise the error if it is about storage, and not about the content of the file."""
     if is_storage_error(error):
         raise error

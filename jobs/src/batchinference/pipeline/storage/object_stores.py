@@ -1,9 +1,9 @@
-"""pyarrow's file systems of the object stores, set up by the job's `storage` and the environment.
+"""pyarrow's file systems for object stores, configured by `storage` and the environment.
 
-S3 takes AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rest of the
-AWS credential chain. Google Cloud Storage takes GOOGLE_APPLICATION_CREDENTIALS and the rest of
-Google's. Azure takes AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or the
-credential chain of its tools.
+S3 uses AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rest of the
+AWS credential chain. Google Cloud Storage uses GOOGLE_APPLICATION_CREDENTIALS and the rest of
+Google's credential chain. Azure uses AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY,
+AZURE_STORAGE_SAS_TOKEN or the credential chain of its tools.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import pyarrow.fs as pafs
 from batchinference.spec.storage import Storage
 
 GCS_PATIENCE = timedelta(seconds=15)
-"""How long Google's library tries again; by itself it would for a quarter of an hour."""
+"""How long Google's library retries. Its default is 15 minutes."""
 _AZURE_DOMAIN = ".core.windows.net"
 
 
 @lru_cache(maxsize=16)
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
-    """The file system in which `bucket` lies. Raises OSError when its settings do not suffice."""
+    """Return the file system of a bucket. Raises OSError if its settings are insufficient."""
     return _STORES[scheme](bucket, storage)
 
 
 def _first_of(*names: str) -> str | None:
-    """The first of these environment variables that says something."""
+    """Return the value of the first of these environment variables that is not empty."""
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
@@ -73,7 +73,7 @@ def _azure(_: str, storage: Storage) -> pafs.FileSystem:
     if token is not None:
         return pafs.AzureFileSystem(account, sas_token="?" + token.removeprefix("?"), **services)
     if services.get("blob_storage_scheme") == "http":
-        # the library would end the process rather than send a token unencrypted
+        # the library would terminate the process instead of sending a token unencrypted
         raise OSError("an http:// endpoint of Azure needs AZURE_STORAGE_KEY or a SAS token")
     return pafs.AzureFileSystem(account, **services)
 
@@ -83,8 +83,10 @@ def azure_key() -> str | None:
 
 
 def azure_account(storage: Storage) -> tuple[str, dict[str, str]]:
-    """The storage account, and where its services are: https://ACCOUNT.blob.core.windows.net, or
-    as emulators have it http://HOST:PORT/ACCOUNT."""
+    """Return the storage account and the options for its services.
+
+    The endpoint is https://ACCOUNT.blob.core.windows.net, or for emulators
+    http://HOST:PORT/ACCOUNT. Raises OSError if there is no account name."""
     account = _first_of("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
     services: dict[str, str] = {}
     if storage.endpoint:
@@ -113,7 +115,7 @@ def _azure_services(endpoint: SplitResult, account_in_host: bool) -> dict[str, s
 
 
 def _azure_anonymous(account: str, services: dict[str, str]) -> pafs.FileSystem:
-    """Only an address can ask pyarrow's Azure for no credentials."""
+    """Return a file system without credentials, which pyarrow can only create from a URI."""
     query = {"credential_kind": "anonymous"}
     query |= {name: value for name, value in services.items() if name.endswith("authority")}
     if services.get("blob_storage_scheme") == "http":

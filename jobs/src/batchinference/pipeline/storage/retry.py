@@ -1,7 +1,7 @@
-"""Trying again what storage could not do just now.
+"""Retries storage operations that fail with a transient error.
 
-The libraries of the object stores try again themselves for a few seconds. What they give up after
-that is tried some more here, so that a store that restarts does not end a job.
+The libraries of the object stores retry for a few seconds. This module adds longer retries, so that
+a job survives the restart of an object store.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ Result = TypeVar("Result")
 
 ATTEMPTS = 4
 FIRST_WAIT = 1.0
-"""Seconds before the second attempt, more or less; each further wait is twice as long."""
+"""Approximate seconds before the second attempt. Each further wait is twice as long."""
 
 
 class RetryBudget:
-    """How often one piece of work may meet trouble that passes."""
+    """The number of transient errors that one operation may have."""
 
     def __init__(self, attempts: int = ATTEMPTS) -> None:
         self._left = attempts - 1
         self._wait = FIRST_WAIT
 
     def wait_or_raise(self, error: OSError) -> None:
-        """Wait a moment. Raises the error when it does not pass, or has come too often."""
+        """Wait before a retry. Raises the error if it is not transient or no retries are left."""
         if self._left <= 0 or not is_transient(error):
             raise error
-        time.sleep(self._wait * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        time.sleep(self._wait * random.uniform(0.5, 1))  # noqa: S311 - not a secret
         self._left -= 1
         self._wait *= 2
 
 
 def with_retries(call: Callable[[], Result]) -> Result:
-    """The result of a call that may be made again."""
+    """Return the result of a call that can be repeated. Retries transient errors."""
     patience = RetryBudget()
     while True:
         try:

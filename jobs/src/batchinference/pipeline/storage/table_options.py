@@ -1,4 +1,4 @@
-"""How table formats reach object stores: by the job's `storage` and the environment."""
+"""Object store options for table formats, from the job's `storage` and the environment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _Options: TypeAlias = dict[str, str | None]
 
 
 def storage_options(address: Location) -> dict[str, str]:
-    """What Lance and Delta are told of the store of an address. Keys they find themselves, in the
-    environment variables that Amazon's, Google's and Microsoft's tools use, but for the one that
-    is known to the tools alone. Raises OSError when the settings do not suffice."""
+    """Return the object store options of an address for Lance and Delta.
+
+    They read credentials from the environment variables of Amazon's, Google's and Microsoft's
+    tools themselves. The exception is the key of Azure, because they do not know the variable that
+    Microsoft's tools use. Raises OSError if the settings are insufficient."""
     of_store = _STORES.get(address.scheme)
     options = of_store(address.storage) if of_store else {}
     return {name: value for name, value in options.items() if value is not None}
@@ -39,7 +41,7 @@ def _s3(storage: Storage) -> _Options:
 
 
 def _google(storage: Storage) -> _Options:
-    # skip_signature is for reading alone; writing still asks for a token without the second
+    # skip_signature only affects reads: writes request a token unless there is an empty key
     nobody = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
     return {
         "google_base_url": storage.endpoint,
@@ -68,8 +70,10 @@ _STORES: dict[str, Callable[[Storage], _Options]] = {"s3": _s3, "gs": _google, "
 
 
 def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
-    """What pyiceberg's file IO is told of the store at an address, or of S3 where that names none.
-    Keys it finds itself; an address on Azure names its account."""
+    """Return the object store options of an address for pyiceberg's file IO.
+
+    An address without an object store gets the options of S3. pyiceberg finds credentials itself,
+    and an Azure address contains its account."""
     match urlsplit(place).scheme:
         case "gs":
             options = {"gcs.service.host": storage.endpoint}
@@ -81,5 +85,5 @@ def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
 
 
 def location(address: Location) -> str:
-    """The address as the formats' libraries take it."""
+    """Return the address in the form that the libraries of the table formats accept."""
     return address.path if address.local else address.uri.rstrip("/")

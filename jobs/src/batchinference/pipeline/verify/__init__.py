@@ -1,1 +1,1 @@
-"""Proof that an output holds each row of its input once, from what lies there."""
+"""Verification that an output holds each row of its input once, based on the stored files."""

@@ -1,6 +1,6 @@
-"""Which rows of the input pieces hold, and which of them more than once.
+"""Determines which input rows the manifest entries hold, and which they hold more than once.
 
-Unlike what a job goes by (see `coverage`), nothing is left out that does not fit together.
+A job uses only the entries that fit together (see `row_set`). This module uses all of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from batchinference.pipeline.row_ids import MissingRows
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many rows the files of an input have: `rows_each`, or those of `ends`; of others it is
-    not known."""
+    """The number of rows of each input file: `rows_each` for every file, or its value in `ends`.
+    The number is unknown for other files."""
 
     files: int
     ends: dict[int, int]
@@ -28,14 +28,14 @@ class Sizes:
 
     @property
     def total(self) -> int | None:
-        """Rows of the input; None where they are not known of every file."""
+        """The number of input rows; None unless the rows of every file are known."""
         if self.rows_each is not None:
             return self.files * self.rows_each
         return sum(self.ends.values()) if len(self.ends) == self.files else None
 
     def of(self, files: np.ndarray) -> np.ndarray:
-        """The rows of files of these numbers, int64: none of those that there are not, and without
-        end where that is not known."""
+        """Return the number of rows of the files with these numbers, int64: 0 for files that do not
+        exist, and the maximum int64 if it is unknown."""
         unknown = np.iinfo(np.int64).max if self.rows_each is None else self.rows_each
         sizes = [
             self.ends.get(file, unknown) if file < self.files else 0 for file in files.tolist()
@@ -45,7 +45,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class AccountedRows:
-    """`held` are the rows that pieces hold; `twice` those that they hold a further time."""
+    """`held` are the rows that manifest entries hold. `twice` are the rows that they hold more than
+    once."""
 
     held: RowSet
     twice: list[Range]
@@ -62,15 +63,15 @@ class AccountedRows:
 
     @property
     def rows(self) -> int:
-        """Rows that are held, each counted once."""
+        """The number of held rows, each counted once."""
         return self.held.rows
 
     def gaps(self, sizes: Sizes) -> MissingRows:
-        """Rows of the input that are not held."""
+        """Return the rows of the input that are not held."""
         return self.held.gaps(sizes.files, sizes.ends, sizes.rows_each)
 
     def beyond(self, sizes: Sizes) -> list[Range]:
-        """Rows that are held and that the input does not have."""
+        """Return the rows that are held but that the input does not have."""
         files, firsts = row_ids.unpack(self.held.starts)
         base = files << row_ids.ROW_BITS
         ends = sizes.of(files)
@@ -80,7 +81,8 @@ class AccountedRows:
 
 
 def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[RowSet, list[Range]]:
-    """Ranges of ids in any order as what they hold together, and what they hold a further time."""
+    """Merge ranges of ids in any order. Return the rows that they hold, and those that they hold
+    more than once."""
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
     reach = np.maximum.accumulate(stops) if len(stops) else stops
@@ -92,7 +94,7 @@ def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[RowSet, list[Range]]
 
 
 def _parted(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of rows in parts, and how much of each is there."""
+    """Return the ids of rows held in parts, and the sum of the shares of each row."""
     sums: Counter[int] = Counter()
     for piece in pieces:
         for file, row, share in piece.shares:
@@ -101,7 +103,7 @@ def _parted(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ranges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Ranges of whole rows: first ids, and ids after the last."""
+    """Return the ranges of whole rows: first ids, and ids after the last."""
     flat = np.array([each for piece in pieces for each in piece.ranges], dtype=np.int64)
     flat = flat.reshape(-1, 3)
     base = flat[:, 0] << row_ids.ROW_BITS

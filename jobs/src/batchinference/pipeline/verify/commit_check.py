@@ -1,4 +1,4 @@
-"""What was committed, and whether the files that are there hold it."""
+"""Checks that the stored files hold what was committed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class Commits:
-    """The files of an output that its pieces name. `data` is None of a table, which has none."""
+    """The files of an output that its manifest entries name. `data` is None for a table, which has
+    no such files."""
 
     work: Work
     data: StoredFiles | None
@@ -36,7 +37,7 @@ class Commits:
         return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
 
     def check(self, pieces: Sequence[ManifestEntry]) -> Iterator[Found]:
-        """All that is wrong with these pieces and their files."""
+        """Yield all defects of these manifest entries and their files."""
         with ThreadPoolExecutor(THREADS) as pool:
             if self.data is not None:
                 checked = pool.map(self.data.check, (f for piece in pieces for f in piece.data))
@@ -47,7 +48,7 @@ class Commits:
                 yield from self._of_rows(piece)
 
     def orphans(self, pieces: Sequence[ManifestEntry]) -> Iterator[Found]:
-        """Files of the same work that none of these pieces names."""
+        """Yield orphan files: files of the same work that none of these entries names."""
         named = {file.name for piece in pieces for file in piece.files}
         prefix = part_prefix(self.work.lease.key)
         for stored in filter(None, (self.data, self.errors)):
@@ -83,7 +84,7 @@ class Commits:
         return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
 
     def _of_rows(self, piece: ManifestEntry) -> Iterator[Found]:
-        """Whether the counts of a piece fit the rows that it names."""
+        """Yield a defect if the counts of an entry do not match the rows that it names."""
         counts = piece.counts
         named = sum(after - first for _, first, after in piece.ranges)
         if named != counts.read:
@@ -96,7 +97,7 @@ class Commits:
         return Kind.MISCOUNTED, Spot(self._name(piece), detail=detail), 1
 
     def _name(self, piece: ManifestEntry) -> str:
-        """A file by which a piece is known: its first."""
+        """Return the file that identifies an entry in findings: its first one."""
         if piece.data and self.data is not None:
             return (self.data.place / piece.data[0].name).uri
         if piece.errors:

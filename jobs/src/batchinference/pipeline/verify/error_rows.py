@@ -1,4 +1,4 @@
-"""The rows of an error file, against those of the input that its commit holds."""
+"""Compares the rows of an error file with the input rows of its manifest entry."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from batchinference.pipeline.storage.location import Location
 
 
 def wrong_errors(piece: ManifestEntry, file: Location) -> int:
-    """How many of a piece's bad rows are not among its rows, or are there once more than once.
+    """Return how many error records of a manifest entry are not among its rows, or are duplicates.
 
-    Raises ArrowInvalid or OSError for a file that cannot be read."""
+    Raises ArrowInvalid or OSError if the file cannot be read."""
     ids = _ids(file)
     held = RowSet.of([piece])
     places = np.searchsorted(held.starts, ids, side="right") - 1
-    inside = np.append(held.stops, 0)[places] > ids  # of those before the first the last place
+    inside = np.append(held.stops, 0)[places] > ids  # place -1 selects the appended 0
     repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(piece) else 0
     return int((~inside).sum()) + repeated
 
 
 def _is_one_to_one(piece: ManifestEntry) -> bool:
-    """Whether no row has become several, which can all fail."""
+    """Return whether no row has become several rows. These could all fail, with the same id."""
     counts = piece.counts
     return not piece.shares and counts.read == counts.written + counts.failed + counts.skipped
 
 
 def _ids(file: Location) -> np.ndarray:
-    """The ids of bad rows, int64."""
+    """Return the ids of the failed rows, int64."""
     with file.filesystem.open_input_file(file.path) as source:
         column = read_table(source, columns=["id"]).column("id")
     parts = pc.split_pattern(column, ":")

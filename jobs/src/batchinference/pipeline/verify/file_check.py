@@ -1,4 +1,4 @@
-"""Files of an output: whether they are there as they were committed, and their rows."""
+"""Checks that the files of an output exist as they were committed, and counts their rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from batchinference.spec.write import Write
 
 @dataclass(frozen=True)
 class Checked:
-    """A file that was looked at. `rows` is None where they were not counted."""
+    """The result of checking a file. `rows` is None if its rows were not counted."""
 
     rows: int | None = None
     found: Found | None = None
@@ -37,8 +37,8 @@ class Checked:
 
 @dataclass(frozen=True)
 class StoredFiles:
-    """The files of a directory, by name and size, and how rows are counted in them. With `quick`
-    no file is read as a whole."""
+    """The files of a directory, by name and size, and the functions that count their rows. With
+    `quick`, no file is read completely."""
 
     place: Location
     sizes: dict[str, int]
@@ -57,7 +57,7 @@ class StoredFiles:
         return cls(layout.errors, sizes, footer_rows, None, quick)
 
     def check(self, file: DataFile) -> Checked:
-        """Raises OSError when storage is away."""
+        """Return the result of checking a file. Raises OSError if storage is unavailable."""
         address, there = self.place / file.name, self.sizes.get(file.name)
         if there is None:
             return _gone(address)
@@ -85,7 +85,7 @@ def _sizes(place: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
 
 
 class Summed(io.RawIOBase):
-    """Passes a file on as it is read, and sums it up."""
+    """Passes on the content of a file as it is read, and computes its checksum."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         super().__init__()
@@ -102,7 +102,8 @@ class Summed(io.RawIOBase):
 
 
 def _summed(file: Location, counted: Streamed | None) -> tuple[int, int | None]:
-    """The checksum of a file, and its rows where they are counted: none in a damaged one."""
+    """Return the checksum of a file, and its number of rows if they are counted. A damaged file has
+    0 rows."""
     with file.filesystem.open_input_file(file.path) as opened:
         summed = Summed(opened)
         source = cast(BinaryIO, io.BufferedReader(summed, CHUNK_BYTES))

@@ -1,4 +1,4 @@
-"""What can be wrong with an output, how often it is, where, and the way out of it."""
+"""The defects that an output can have: kinds, counts, locations and remedies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 MAX_SPOTS = 1000
-"""Places of a kind that are named. All of them are counted."""
+"""Maximum number of locations that are listed per kind. All of them are counted."""
 _ANEW = "run the job again with write.mode overwrite"
 _BACK = f"put them back as they were, or {_ANEW}"
 
@@ -72,8 +72,8 @@ WAYS_OUT = {
 
 @dataclass(frozen=True)
 class Spot:
-    """Where something is wrong: a file, the first row and the last of it (None where that is not
-    known) if it is about rows, and what is wrong if the kind does not say all."""
+    """The location of a defect: a file; for defects of rows the first and the last row (None if the
+    last row is unknown); and details if the kind does not say everything."""
 
     file: str
     rows: tuple[int, int | None] | None = None
@@ -97,7 +97,7 @@ class Spot:
 
 @dataclass
 class Finding:
-    """All that is wrong in one way."""
+    """All defects of one kind."""
 
     kind: Kind
     count: int = 0
@@ -110,11 +110,11 @@ class Finding:
 
 
 Found: TypeAlias = tuple[Kind, Spot, int]
-"""One thing that is wrong, and how many rows or files it stands for."""
+"""One defect, and the number of rows or files that it affects."""
 
 
 class Findings:
-    """Findings as they come."""
+    """Collects findings by kind."""
 
     def __init__(self) -> None:
         self._by_kind: dict[Kind, Finding] = {}
@@ -127,5 +127,5 @@ class Findings:
                 finding.spots.append(spot)
 
     def listed(self) -> list[Finding]:
-        """In the order of the kinds."""
+        """Return the findings in the order of `Kind`."""
         return [self._by_kind[kind] for kind in Kind if kind in self._by_kind]

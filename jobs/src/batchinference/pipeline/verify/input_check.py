@@ -1,4 +1,4 @@
-"""The rows of the input, counted again, and what has become of its files since."""
+"""Counts the rows of the input again, and detects input files that have changed since the job."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class InputRows:
-    """`names` are those of the parts of the input. `counted` says how many of these were counted
-    again: of the others, the rows are those that the job has found."""
+    """The rows of an input. `names` are the names of its parts. `counted` is the number of parts
+    that were counted again. For the other parts, the number of rows is the one that the job
+    found."""
 
     names: list[str]
     sizes: Sizes
@@ -46,16 +47,17 @@ class InputRows:
 
 
 def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
-    """Count the rows of the input: with `quick` only where files tell them.
+    """Return the rows of the input, counted again. With `quick`, count only the rows of files that
+    store their number of rows.
 
-    Raises BadOutput when it cannot be told what the input was, and BadInput or JobFailure when it
-    cannot be read."""
+    Raises BadOutput if it cannot be determined what the input was, and BadInput or JobFailure if
+    the input cannot be read."""
     place = work.layout.input
     frozen = read_snapshot_with_digest(place, end.input, work.storage_of_input)
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
-    if not isinstance(read, ReadFiles):  # which may yield others by now
+    if not isinstance(read, ReadFiles):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     reader = reader_for(read)
     found = _differences(frozen, read, reader)
@@ -68,7 +70,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
 
 
 def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Found]:
-    """The files that are not as they were, by their numbers."""
+    """Return a finding for each file that is gone or has changed, by file number."""
     there = _versions(_listed(frozen, read, reader))
     found: dict[int, Found] = {}
     for number, (uri, version) in enumerate(_versions(frozen).items()):
@@ -81,7 +83,7 @@ def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict
 
 
 def _listed(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> InputSnapshot | None:
-    """What there is of the input by now. None when nothing is."""
+    """Return a listing of the input as it is now; None if nothing of it is left."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     extensions = options.file_extensions or list(reader.extensions)
     storage = frozen.root.storage
@@ -94,7 +96,7 @@ def _listed(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> InputSnap
 
 
 def _versions(frozen: InputSnapshot | None) -> dict[str, tuple[int, int | None]]:
-    """Size and time of change of each file."""
+    """Return the size and the modification time of each file."""
     if frozen is None:
         return {}
     columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
@@ -110,9 +112,10 @@ def _counted(
     *,
     quick: bool,
 ) -> Iterator[tuple[int, int]]:
-    """The rows of files by their numbers. What counts is what the job reads: so a file is read as
-    the job does it, a chunk at a time, unless it tells as many rows as the job has found (`ends`).
-    It tells others where it is damaged, for its rest is one bad row then."""
+    """Yield file numbers and numbers of rows. Only the rows that the job reads count. So a file is
+    read as the job reads it, a chunk at a time, unless the number of rows that it stores is the
+    number that the job found (`ends`). The numbers differ for a damaged file, because the job reads
+    its rest as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
     options: FileOptions = read.options  # type: ignore[attr-defined]
@@ -131,6 +134,6 @@ def _rows_of(file: InputFile, rows: FileRows, found: int | None) -> int:
         told = there if file.rows is None else min(there, file.rows)
         if told == found or found is None:
             return told
-    if isinstance(rows.reader, ManifestReader):  # nobody may choose what verify fetches
+    if isinstance(rows.reader, ManifestReader):  # others must not choose what verify fetches
         return rows.reader.count_listed(rows.root.at(file.path))
     return sum(size_of(chunk) for chunk in rows.chunks(file))

@@ -1,4 +1,4 @@
-"""The proof for the work of one job."""
+"""Verifies the input and the output of one job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, Write
 
 @dataclass(frozen=True)
 class Proving:
-    """The input and the output of some work, to be compared. `end` is what counts of the output."""
+    """The input and the output of some work, which are compared. `end` is the snapshot of the
+    output."""
 
     work: Work
     end: Snapshot
@@ -32,7 +33,7 @@ class Proving:
     quick: bool
 
     def proof(self) -> JobReport:
-        """Read the output."""
+        """Read the output and return the report on the job."""
         findings, finished = Findings(), self.work.finished
         findings.add(self.input.found)
         findings.add(self._rows())
@@ -66,14 +67,15 @@ class Proving:
         return Committed.of(self.end.pieces)
 
     def _rows(self) -> Iterator[Found]:
-        """Rows that are held and should not be."""
+        """Yield rows that are held but should not be."""
         for each in self._holdings.twice:
             yield Kind.DUPLICATED, self._spot(each), each[2] - each[1]
         for each in self._holdings.beyond(self.input.sizes):
             yield Kind.UNKNOWN, self._spot(each), each[2] - each[1]
 
     def _gaps(self) -> Iterator[tuple[Spot, int]]:
-        """Rows that are not held, and how many these are: at least one where nothing tells."""
+        """Yield missing row ranges and their number of rows: 1 if the end of the file is
+        unknown."""
         for part, gaps in self._holdings.gaps(self.input.sizes).items():
             for first, after in gaps:
                 if after is None:
@@ -86,12 +88,12 @@ class Proving:
         return Spot(self.input.name(part), (first, after - 1))
 
     def _end(self) -> Iterator[Found]:
-        """What a finished job has left besides its rows."""
+        """Yield defects of the report and of the table commit of a finished job."""
         yield from of_report(
             self.work.layout.report, self._committed.counts, self.input.sizes.total
         )
         output, write = self.work.layout.output, self.work.spec.write
-        # where nothing was written, there may be no table to hold the commit
+        # if nothing was written, there may be no table that holds the commit
         if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
             there = write.model_copy(update={"path": output.uri, "storage": output.storage})
             try:
@@ -102,8 +104,8 @@ class Proving:
 
     @property
     def _foreign_catalog(self) -> bool:
-        """Whether only an untrusted output names the catalog or database of the table: to reach it
-        can run code and send credentials there."""
+        """Whether only an untrusted output names the catalog or database of the table. A connection
+        to it can run code and send credentials there."""
         return isinstance(self.work.spec.write, WriteIceberg | WriteSql) and not self.work.trusted
 
     def _of_commits(self, table: Table) -> Iterator[Found]:
@@ -116,7 +118,7 @@ class Proving:
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
 
     def _unproven(self) -> Iterator[str]:
-        """What nothing that was read can tell."""
+        """Yield what could not be verified, as text."""
         read, write = self.work.spec.read, self.work.spec.write
         if not isinstance(read, ReadFiles):
             yield f"the rows of a source of {read.format}, which are not read a second time"

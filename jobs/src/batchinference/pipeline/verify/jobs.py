@@ -1,4 +1,4 @@
-"""Whose rows an output holds: those of the job that began it, and of each that has added to it."""
+"""The jobs whose rows an output holds: the job that created it and each job that appended."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from batchinference.spec.write import WriteIceberg, WriteSql, WriteTable
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a job, as its output tells of it."""
+    """The work of a job, as described by the state in its output."""
 
     layout: Layout
     lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
-    """Whether the endpoints that the output names may receive the user's credentials."""
+    """Whether endpoints that the output names may receive the user's credentials."""
 
     @property
     def finished(self) -> bool:
@@ -35,7 +35,7 @@ class Work:
 
     @property
     def storage_of_input(self) -> Storage:
-        """How the input is reached: as the output is, if both are in one store.
+        """The storage settings of the input: those of the output if both are in one store.
 
         Raises BadInput for an endpoint that only an untrusted output names."""
         read = self.spec.read
@@ -52,8 +52,8 @@ class Work:
         return read.storage
 
     def trusted_places(self) -> Iterator[str]:
-        """Yield the places that only this output names, and that verify connects to if it is
-        trusted. In ASCII."""
+        """Yield, in ASCII, the locations that only this output names and to which verify connects
+        if the output is trusted."""
         read, write = self.spec.read, self.spec.write
         storage = read.storage if isinstance(read, ReadFiles) else FROM_ENVIRONMENT
         if storage.endpoint and not storage.anonymous and storage != write.storage:
@@ -65,18 +65,18 @@ class Work:
             yield f"the database {address}"
 
     def committed(self) -> Snapshot:
-        """What counts of the output. Raises BadOutput when that cannot be told."""
+        """Return the snapshot of the output. Raises BadOutput if it cannot be determined."""
         if self.finished:
             return Snapshot.read(self.layout.end, self.lease.key)
-        resumes = not self.layout.is_table  # the rows of a table count all together, at the end
+        resumes = not self.layout.is_table  # a table's rows count only after its commit
         before = OutputState(self.spec.write, self.layout, self.lease, resumes).load_committed()
         return before or Snapshot(self.lease.key, "")
 
 
 def places_at(output: Location) -> list[Layout]:
-    """Where the state of the jobs lies that have written to an output.
+    """Return the layouts of the jobs that have written to an output.
 
-    Raises BadInput when there is none."""
+    Raises BadInput if there are none."""
     try:
         if not output.exists():
             raise BadInput(f"'{output.uri}' does not exist")
@@ -100,9 +100,9 @@ def _places(output: Location) -> Iterator[Layout]:
 
 
 def trusted_places(output: Location) -> Iterator[str]:
-    """Yield the places that only an output names, those of all jobs that have written to it.
+    """Yield the locations that only an output names, for all jobs that have written to it.
 
-    Raises BadInput when there is none. State that is damaged names none."""
+    Raises BadInput if there is no output. Damaged state names no locations."""
     for layout in places_at(output):
         try:
             work = work_at(layout, trusted=True)
@@ -113,14 +113,15 @@ def trusted_places(output: Location) -> Iterator[str]:
 
 
 def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
-    """The work whose state lies there; None when it has only claimed its place as yet.
+    """Return the work whose state is in this layout; None if its run has only claimed the output so
+    far.
 
-    Raises BadOutput when that cannot be told."""
+    Raises BadOutput if the state is damaged."""
     lease = read_lease(layout)
     if lease is None or not lease.begun:
         return None
     spec = _spec_of(layout)
-    # the hash is not made anew: what was secret of the work is not in what is kept of it
+    # the hash cannot be computed again, because the stored spec has no secrets
     layout = replace(layout, key=lease.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
         layout = replace(layout, errors=Location(spec.errors.path, layout.output.storage))
@@ -130,5 +131,5 @@ def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
 def _spec_of(layout: Layout) -> BatchInferenceSpec:
     try:
         return BatchInferenceSpec.model_validate(load_json(layout.spec.read()))
-    except (ValueError, FileNotFoundError):  # pydantic's error is one of the first kind
+    except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
         raise damaged_state(layout.spec) from None

@@ -1,4 +1,4 @@
-"""What the report of a finished job says, against what is there."""
+"""Compares the report of a finished job with its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from batchinference.spec.report import JobState, Report
 
 
 def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Found]:
-    """Where it differs from what was made of so many rows; None where these are not known."""
+    """Yield differences between the report and the counts of the output. `rows` is the number of
+    input rows; None if it is unknown."""
     try:
         report = Report.parse(place.read())
     except (ValueError, FileNotFoundError):

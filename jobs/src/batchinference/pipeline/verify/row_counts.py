@@ -1,6 +1,6 @@
-"""How many rows a file of an output holds, by the rule of its format.
+"""Counts the rows of an output file according to its format.
 
-Of a file a chunk is in memory, however large the file is.
+Only one chunk of a file is in memory at a time, however large the file is.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from batchinference.spec.write import WriteWebdataset as WriteShards
 CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
 DAMAGE = (pa.ArrowInvalid, tarfile.TarError, zlib.error, EOFError, ValueError, OSError)
-"""What counting raises for a damaged file, and OSError for storage that is away too."""
+"""Exceptions that counting raises for a damaged file. OSError is also raised if storage is
+unavailable."""
 Told: TypeAlias = Callable[[Location], int]
 Streamed: TypeAlias = Callable[[BinaryIO], int]
 
 
 def told_by(write: Write) -> Told | None:
-    """How files tell their rows without being read as a whole; None where they do not."""
+    """Return a function that gets the number of rows without reading the whole file; None if the
+    format does not store this number."""
     match write:
         case WriteParquet():
             return footer_rows
@@ -42,8 +44,8 @@ def told_by(write: Write) -> Told | None:
 
 
 def counted_by(write: Write) -> Streamed | None:
-    """How rows are counted in the bytes of a file; None where files tell them, and of `images`,
-    where a file is a row, and a row need not have one."""
+    """Return a function that counts the rows in the bytes of a file. Return None if files store
+    their number of rows, and for `images`, where a file is one row, and a row may have no file."""
     match write:
         case WriteJson():
             return partial(_unpacked, _lines, write.compression)
@@ -55,7 +57,7 @@ def counted_by(write: Write) -> Streamed | None:
 
 
 def footer_rows(file: Location) -> int:
-    """The rows of a parquet file."""
+    """Return the number of rows of a Parquet file."""
     with file.filesystem.open_input_file(file.path) as source:
         return int(parquet_metadata(source).num_rows)
 
@@ -79,7 +81,7 @@ def _lines(source: BinaryIO) -> int:
 
 
 def _records(source: BinaryIO) -> int:
-    """Lines but for the header, and but for line ends between quotes."""
+    """Return the number of lines, without the header and without line ends inside quotes."""
     lines, quoted = 0, False
     for chunk in _chunks(source):
         content = np.frombuffer(chunk, np.uint8)

@@ -1,4 +1,4 @@
-"""What a verification has found out, in a form for programs."""
+"""The results of a verification, in machine-readable form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Committed:
-    """Files that count, and what became of the rows that they stand for."""
+    """The files that count, and the counts of the rows that they represent."""
 
     counts: RowCounts = field(default_factory=RowCounts)
     data: list[DataFile] = field(default_factory=list)
@@ -48,7 +48,8 @@ class Committed:
 
 @dataclass(frozen=True)
 class Input:
-    """The files of an input, or the parts of another, and how many of them were counted again."""
+    """The number of files of an input, or of parts of another source, and how many were counted
+    again."""
 
     files: int = 0
     counted: int = 0
@@ -56,10 +57,10 @@ class Input:
 
 @dataclass(frozen=True)
 class JobReport:
-    """Of the work of one job. `rows` are those of the input, None where they are not known, and
-    `held` those of them that are in the output or among the errors. `missing` is what an unfinished
-    output lacks; `unproven` says in words what nothing here can tell. `layout` is None where not
-    even the work is known, and `names` are those of the files of its input."""
+    """The result for the work of one job. `rows` is the number of input rows; None if it is
+    unknown. `held` is the number of these rows that are in the output or the errors. `missing`
+    lists the missing rows of an unfinished output. `unproven` describes what could not be verified.
+    `layout` is None if not even the work is known. `names` are the names of its input files."""
 
     state: str
     finished: bool = False
@@ -101,7 +102,8 @@ class JobReport:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """Of an output: of each job that has written to it, and of all files together."""
+    """The result for an output: one report for each job that has written to it, and the findings on
+    all files together."""
 
     output: str
     works: list[JobReport]

@@ -1,4 +1,4 @@
-"""The proof that an output holds each row of its input once, or what speaks against it."""
+"""Verifies that an output holds each row of its input once, and reports all contradictions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from batchinference.pipeline.verify.jobs import places_at, work_at
 from batchinference.pipeline.verify.verification_report import JobReport, VerificationReport
 
 _PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
-"""What any job names its files: several may keep their errors in one place."""
+"""The file names of any job. Several jobs may store their error records in one directory."""
 _KEYED = len(part_prefix("0" * 64))
 _MOST_ADDITIONS = 9999
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
 def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> VerificationReport:
-    """Read input and output, and compare them; with `quick` only what tells of many rows at once.
+    """Read input and output, compare them, and return the report. With `quick`, perform only checks
+    that cover many rows at once.
 
-    Endpoints that the output names are used only if it is trusted. Raises BadInput when there is
-    no output, or the input cannot be read, and OSError or JobFailure when storage is away."""
+    Endpoints that the output names are used only if it is trusted. Raises BadInput if there is no
+    output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
     places = places_at(output)
     proofs = [_proof(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
@@ -36,7 +37,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 
 
 def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
-    """The proof for the work of one job, whose state lies there."""
+    """Return the report on the work of one job, whose state is at `place`."""
     try:
         work = work_at(place, trusted=trusted)
         end = work.committed() if work else None
@@ -51,8 +52,8 @@ def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
 
 
 def _read_twice(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
-    """Files that the same work has read when it began and once more as new ones. Other work that
-    has added to the output may read what it likes."""
+    """Yield input files that the same work has read twice: first when it began, and again as new
+    files. Other work that has added to the output may read any files."""
     seen: dict[str, set[str]] = defaultdict(set)
     for place, proof in zip(places, proofs, strict=True):
         added = _ADDITION.match(base_name(place.state.path))
@@ -62,9 +63,9 @@ def _read_twice(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterat
 
 
 def _strangers(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
-    """Files that readers of the output or of the errors take for rows, and that are of none of its
-    jobs. Where a job was the first to add to what is there, those in the output may be
-    anybody's."""
+    """Yield files that readers of the output or the errors take for rows, but that none of the jobs
+    has written. If the first job appended to existing data, files in the output may belong to
+    anybody and are not reported."""
     whole, layouts = places[0], [proof.layout for proof in proofs if proof.layout]
     if len(layouts) < len(proofs):
         return
@@ -81,15 +82,16 @@ def _strangers(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterato
 
 
 def _of_additions(layouts: Sequence[Layout]) -> set[str]:
-    """How files of all additions are named that there might have been."""
+    """Return the prefixes of the file names of all additions that may have existed."""
     added_to = [each.key for each in layouts if not _ADDITION.match(base_name(each.state.path))]
     numbers = range(1, _MOST_ADDITIONS + 1)
     return {part_prefix(addition_key(key, number)) for key in added_to for number in numbers}
 
 
 def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
-    """The directories of the rows, unless others may have put rows there, and of the errors, each
-    once. A table knows its own files."""
+    """Return the directories of the rows and of the errors, without duplicates. The directory of
+    the rows is excluded if others may have written rows there. It is also excluded for a table,
+    which tracks its own files."""
     rows = [layout.output for layout in layouts if not layout.is_table and not mixed]
     places = [*rows, *(layout.errors for layout in layouts)]
     return list({place.path: place for place in places}.values())

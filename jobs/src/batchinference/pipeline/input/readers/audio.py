@@ -1,4 +1,4 @@
-"""Recordings, by soundfile."""
+"""Reads audio files with soundfile, one file per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from batchinference.pipeline.media.resampling import resampled
 from batchinference.spec.read import AudioOptions
 
 MAX_RATE = 1_000_000
-"""Samples a second, as `sample_rate` may be: converting rates takes memory in proportion."""
+"""Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in
+proportion to the rate."""
 SAMPLE_BYTES = 4
 
 
@@ -31,7 +32,9 @@ class AudioReader(WholeFileReader):
         self._mono = options.mono
 
     def decode(self, content: bytes) -> tuple[np.ndarray, int]:
-        """Samples, or without `mono` channels x samples, and how many there are a second."""
+        """Return the samples and the sample rate in Hz.
+
+        The shape is (samples,) with `mono`, else (channels, samples)."""
         channels, rate = self._samples(content)
         if self._mono:
             channels = channels.mean(axis=0, keepdims=True)
@@ -45,7 +48,9 @@ class AudioReader(WholeFileReader):
         return [ArrowVariableShapedTensorArray.from_numpy(list(amplitudes)), pa.array(rates)]
 
     def _samples(self, content: bytes) -> tuple[np.ndarray, int]:
-        """Channels x samples (float32), and samples a second."""
+        """Return float32 samples with the shape (channels, samples), and the sample rate in Hz.
+
+        Raises ValueError if the file cannot be decoded."""
         try:
             return self._decoded(content)
         except soundfile.LibsndfileError as error:
@@ -55,14 +60,14 @@ class AudioReader(WholeFileReader):
         with soundfile.SoundFile(io.BytesIO(content)) as recording:
             self._check(recording)
             samples = recording.read(dtype="float32", always_2d=True)
-            # of MP3 files without an index the number is a guess
+            # for MP3 files without an index, `frames` is an estimate
             if recording.format != "MP3" and len(samples) < recording.frames:
                 there = f"{len(samples)} of {recording.frames}"
                 raise ValueError(f"only {there} samples can be decoded")
             return samples.T, recording.samplerate
 
     def _check(self, recording: soundfile.SoundFile) -> None:
-        """Raise ValueError for a recording that claims more samples than memory may hold."""
+        """Raise ValueError if the rate is invalid or the samples take more than max_row_bytes."""
         rate = recording.samplerate
         if not 1 <= rate <= MAX_RATE:
             raise ValueError(f"{rate} samples a second are no rate of a recording")

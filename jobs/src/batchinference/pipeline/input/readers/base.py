@@ -1,4 +1,4 @@
-"""What a reader is."""
+"""The interface of readers, one per file format."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pyarrow as pa
 from batchinference.pipeline.storage.location import Location
 
 CHUNK_ROWS = 16384
-"""Rows of a table that a reader yields, where it can choose."""
+"""Rows per table that a reader yields, if it can choose the number."""
 
 
 MAX_COLUMNS = 10_000
-"""Columns of a text format. Each costs memory and time in every chunk, and a header is quickly
-made."""
+"""Maximum number of columns of a file. Each column costs memory and time in every chunk, and even a
+small header can declare very many."""
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be decoded, or some that follow each other, of which nothing but their
-    number is known."""
+    """One failed row, or several consecutive ones, that cannot be decoded.
+
+    Only the number of rows and the error are known."""
 
     error: Exception
     rows: int = 1
@@ -34,36 +35,41 @@ Chunk: TypeAlias = pa.Table | BadRow
 class Reader(Protocol):
     """Reads the files of one format.
 
-    A storage error (OSError while opening or fetching) is raised: it says nothing about the row.
-    What cannot be decoded becomes a BadRow in its place. The same file always yields the same
-    rows in the same order.
+    A storage error (OSError while opening or fetching) is raised, because it is not an error of a
+    row. Data that cannot be decoded becomes a BadRow at its position. The same file always yields
+    the same rows in the same order.
     """
 
     extensions: ClassVar[tuple[str, ...]]
-    """Endings of files that are read when a directory is named; empty for every file."""
+    """Extensions of the files to read from a directory; empty for all files."""
     rows_exact: ClassVar[bool]
-    """Whether `rows_in` counts rows; otherwise it estimates them."""
+    """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
 
     def prepare(self, samples: list[Location]) -> None:
-        """Learn from a few files what all must have in common, such as column types."""
+        """Inspect a few files to find what holds for all of them, such as column types."""
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        """The rows of a file, in order."""
+        """Yield the rows of a file, in order."""
 
     def rows_in(self, file: Location, size: int) -> int | None:
-        """Rows in a file of so many bytes, as cheaply as can be known or guessed."""
+        """Return the number of rows in a file of `size` bytes, counted or estimated cheaply.
+
+        None if it is unknown."""
 
     def columns(self) -> list[str] | None:
-        """The columns that `read` yields, once prepared; None when only reading tells."""
+        """Return the columns that `read` yields; None if they are unknown until then.
+
+        Call `prepare` first."""
 
 
 @runtime_checkable
 class DivisibleReader(Reader, Protocol):
-    """A reader of files that several tasks may share. `rows_in` counts exactly."""
+    """A reader of files that several read tasks can share. `rows_in` is exact."""
 
     def starts(self, file: Location) -> list[int] | None:
-        """The rows at which reading may begin without having read what is before; None where that
-        is any row."""
+        """Return the rows at which reading can start without reading earlier rows.
+
+        None if reading can start at any row."""
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Rows `start` up to `stop`; None stands for the end."""
+        """Yield rows `start` up to, not including, `stop`. None stands for the end of the file."""

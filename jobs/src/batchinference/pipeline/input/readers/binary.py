@@ -1,4 +1,4 @@
-"""Files of any kind, as bytes."""
+"""Reads files of any type as bytes, one file per row."""
 
 from __future__ import annotations
 

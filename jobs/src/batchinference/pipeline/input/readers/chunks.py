@@ -1,4 +1,4 @@
-"""Parts of what a reader yields."""
+"""Slices the chunks that a reader yields."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from batchinference.pipeline.row_ids import RowRange
 
 
 def size_of(chunk: Chunk) -> int:
-    """Rows of a chunk."""
+    """Return the number of rows of a chunk."""
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
 
 def part(chunk: Chunk, start: int, rows: int) -> Chunk:
-    """At most so many rows of a chunk."""
+    """Return at most `rows` rows of a chunk, from row `start` of the chunk."""
     if isinstance(chunk, BadRow):
         return BadRow(chunk.error, min(rows, chunk.rows - start))
     return chunk.slice(start, rows)
 
 
 def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
-    """The parts of a chunk that lie in gaps, and how many of its rows are before each; all of it
-    where there are none. `row` is the number of its first row."""
+    """Yield the parts of a chunk that are inside the row ranges `gaps`.
+
+    Each part comes with the number of rows before it in the chunk. If `gaps` is empty, the whole
+    chunk is yielded. `row` is the row number, in the file, of the first row of the chunk."""
     if not gaps:
         yield 0, chunk
         return
@@ -35,7 +37,7 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """What follows so many rows."""
+    """Yield the chunks without their first `rows` rows."""
     for chunk in chunks:
         size = size_of(chunk)
         if rows < size:
@@ -44,7 +46,7 @@ def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """So many rows, and no more of the file than they are in."""
+    """Yield the first `rows` rows of the chunks, without reading further chunks of the file."""
     while rows > 0 and (chunk := next(chunks, None)) is not None:
         yield part(chunk, 0, rows)
         rows -= size_of(chunk)

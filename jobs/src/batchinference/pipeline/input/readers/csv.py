@@ -1,8 +1,8 @@
-"""Files of separated values, by pyarrow.
+"""Reads CSV files with pyarrow.
 
-Every field is read as bytes and then cast, so that a value of the wrong type costs its own row and
-not the file. Column types are learned from the beginning of a few files and hold for all of them;
-a column of which nothing was learned is text.
+Every field is read as bytes and then cast, so a value of the wrong type fails only its own row, not
+the whole file. Column types are inferred from the first rows of a few files and apply to all files.
+A column without an inferred type is text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from batchinference.spec.read import CsvOptions
 
 BLOCK_BYTES = 1 << 20
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
-"""What stands for a missing value where no text is expected."""
+"""Texts that mean a missing value in columns that are not text."""
 
 
 class CsvReader:
@@ -68,7 +68,7 @@ class CsvReader:
                 yield table.rename_columns(self._names_of(table.column_names, way)).schema
                 return
             except (pa.ArrowInvalid, UnicodeDecodeError):
-                continue  # a bad file becomes bad rows when it is read
+                continue  # the rows of a damaged file become failed rows when it is read
 
     def read(self, file: Location) -> Iterator[Chunk]:
         done, way = 0, _Way(BLOCK_BYTES, tuple(self._types))
@@ -82,10 +82,12 @@ class CsvReader:
                 way = again.way
 
     def _chunks(self, file: Location, way: _Way) -> Iterator[Chunk]:
-        """The rows of a file. Their order does not depend on the way."""
+        """Yield the rows of a file. Their order is the same for every `way`.
+
+        Raises _ReadAgain if the file must be read in another way."""
         rejected: deque[pac.InvalidRow] = deque()
         rows = InOrder(rejected, header=self._names is None)
-        # as bytes, because of what is text already pyarrow would check a whole block
+        # as bytes: in text columns, pyarrow would validate the encoding of a whole block at once
         types = pac.ConvertOptions(column_types=dict.fromkeys(way.columns, pa.binary()))
         lost: BadRow | None = None
         parsing = self._parsing(rejected)
@@ -95,7 +97,7 @@ class CsvReader:
                     Marked(source, self._delimiter), self._reading(way), parsing, types
                 )
                 if reader.schema.names == [MARK]:
-                    return  # nothing but blank lines
+                    return  # the file has only blank lines
                 if new := set(reader.schema.names) - set(way.columns):
                     raise _ReadAgain(replace(way, columns=(*way.columns, *sorted(new))))
                 for batch in reader:
@@ -110,7 +112,9 @@ class CsvReader:
                 yield lost
 
     def _otherwise(self, way: _Way, error: ValueError) -> Iterator[Chunk]:
-        """Read a file that the parser gave up in another way, where there is one."""
+        """Raise _ReadAgain with another way to read a file that the parser rejected.
+
+        Yield a BadRow for the rest of the file if there is no other way."""
         if "straddling object" not in str(error):
             if not way.by_bytes:
                 raise _ReadAgain(way.bytewise()) from error
@@ -137,7 +141,7 @@ class CsvReader:
         )
 
     def _names_of(self, seen: list[str], way: _Way) -> list[str]:
-        """The names of columns. Raises UnicodeDecodeError where one is no UTF-8."""
+        """Return the column names. Raises UnicodeDecodeError if one is not valid UTF-8."""
         in_file = way.by_bytes and self._names is None
         return [latin1.name_of(name) for name in seen] if in_file else seen
 
@@ -168,7 +172,7 @@ class CsvReader:
         yield self._typed(table.slice(start))
 
     def _typed(self, table: pa.Table) -> pa.Table:
-        """A table of bytes with the types that were learned."""
+        """Return a table of bytes cast to the inferred types. Raises ArrowInvalid."""
         names = table.column_names
         columns = [
             _typed(column.cast(pa.string()), self._types.get(name, pa.string()))
@@ -185,8 +189,8 @@ class CsvReader:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a file is read: the bytes of a block, the columns as the parser names them, and whether
-    it is given bytes as characters."""
+    """How a file is read: the block size in bytes, the column names as the parser returns them, and
+    whether the file is read as Latin-1, so that each byte is one character."""
 
     block: int
     columns: tuple[str, ...]
@@ -197,7 +201,7 @@ class _Way:
 
 
 class _ReadAgain(Exception):
-    """A file must be read in another way."""
+    """Signals that a file must be read in another way."""
 
     def __init__(self, way: _Way) -> None:
         super().__init__(way)
@@ -216,8 +220,10 @@ def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _with_numbers(table: pa.Table, names: list[str]) -> pa.Table:
-    """With numbers in the place of texts. Whole ones beyond int64, which pyarrow takes for floats,
-    become uint64, and stay texts where that does not hold them."""
+    """Return the table with the named text columns converted to numbers.
+
+    pyarrow infers integers beyond int64 as floats. Here they become uint64, or stay text if uint64
+    cannot hold them."""
     for name in names:
         texts = _with_nulls(table.column(name))
         whole = pc.all(pc.match_substring_regex(texts, r"^[+-]?[0-9]+$")).as_py()

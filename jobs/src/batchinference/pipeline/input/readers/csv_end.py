@@ -1,7 +1,8 @@
-"""Whether a quote was open where a file of separated values ended.
+"""Detects a quote that is still open at the end of a CSV file.
 
-pyarrow takes such a quote as closed there, and so what was behind it as one value. A line of our
-own behind the file tells: it is a line of its own, unless a quote was open.
+pyarrow treats such a quote as closed at the end of the file, so all text after the quote becomes
+one value. To detect this, a marker line is appended to the file. The parser returns the marker as a
+separate line, unless a quote is open.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _END = f"\n{MARK}\n".encode()
 
 
 class Marked:
-    """A stream of text, as pyarrow reads from it: without a UTF-8 mark in front, and with a line
-    behind it."""
+    """A text stream for pyarrow, without a UTF-8 byte order mark and with the marker line at the
+    end."""
 
     closed = False
 
@@ -42,12 +43,13 @@ class Marked:
         return _END
 
     def close(self) -> None:
-        """Whoever opened the stream closes it."""
+        """Do nothing: the code that opened the stream closes it."""
 
 
 def check_columns(beginning: bytes, delimiter: str) -> None:
-    """Raise ArrowInvalid where the first line has too many fields: the parser would take memory
-    for all of them, until the process ends."""
+    """Raise ArrowInvalid if the first line has more than MAX_COLUMNS fields.
+
+    The parser would allocate memory for all of them, which can kill the process."""
     if beginning.count(delimiter.encode()) < MAX_COLUMNS:
         return
     line = re.split(rb"[\r\n]", _QUOTED.sub(b"", beginning).lstrip(b"\r\n"), maxsplit=1)[0]
@@ -56,7 +58,10 @@ def check_columns(beginning: bytes, delimiter: str) -> None:
 
 
 def without_mark(table: pa.Table) -> tuple[pa.Table, BadRow | None]:
-    """Rows of bytes without the line behind the file, or without the row that swallowed it."""
+    """Return the rows without the marker line.
+
+    If an open quote made the marker part of the last row, return the table without that row, and a
+    BadRow for it."""
     if not table.num_rows:
         return table, None
     cells = [column[-1].as_py() for column in table.columns]
@@ -70,7 +75,7 @@ def without_mark(table: pa.Table) -> tuple[pa.Table, BadRow | None]:
 
 
 def swallowing(text: str) -> BadRow:
-    """The row in which a quote is opened but not closed, and the lines that are lost behind it."""
+    """Return a BadRow for the row with the open quote and the lines that are lost after it."""
     lines = [line for line in text.partition(MARK)[0].split("\n")[1:] if line.strip()]
     message = f"a quote is opened but not closed, so that {len(lines)} lines behind it are lost"
     return BadRow(ValueError(message), 1 + len(lines))

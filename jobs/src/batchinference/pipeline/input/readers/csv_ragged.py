@@ -1,4 +1,4 @@
-"""Lines of a file of separated values that have the wrong number of fields."""
+"""Handles lines of a CSV file that have the wrong number of fields."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from batchinference.pipeline.input.readers.csv_end import MARK, swallowing
 
 
 class InOrder:
-    """Puts the rows with the wrong number of fields, which the parser tells of block by block and
-    ahead of time, where they stand in the file."""
+    """Inserts rows with the wrong number of fields at their position in the file.
+
+    The parser reports such rows per block, before it returns the rows that surround them."""
 
     def __init__(self, rejected: deque[pac.InvalidRow], *, header: bool) -> None:
         self._rejected = rejected
-        self._next = 2 if header else 1  # the parser counts from 1, the header too
+        self._next = 2 if header else 1  # the parser counts lines from 1 and includes the header
 
     def with_rejected(self, table: pa.Table) -> Iterator[Chunk]:
         while self._rejected and self._rejected[0].number <= self._next + table.num_rows:

@@ -1,7 +1,7 @@
-"""How many fields the rows of a file have together.
+"""Limits the number of different fields in the rows of a file.
 
-Every row of a table has a place for every field of every other row. So lines that each have a field
-of their own take memory by the square of their number: 4 MB of them take 1 TB.
+Every row of a table has a cell for every field of all other rows. If each line has a different
+field, memory grows with the square of the number of lines: 4 MB of such lines take 1 TB.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import pyarrow as pa
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 
 MAX_FIELDS = 4000
-"""Of all rows of a file, those within objects included."""
+"""Maximum number of different fields in all rows of a file, including nested fields."""
 PIECE_BYTES = 1 << 19
-"""Rows that are parsed at a time, about, and fewer where they could have too many fields."""
+"""Approximate bytes of the rows that are parsed together; fewer if they could have too many
+fields."""
 LEAST_BYTES = 1 << 15
 MAX_CELLS = 1 << 24
-"""Rows times columns of a table. They take 8 bytes, and more where there are texts."""
+"""Maximum rows times columns of a table. Each cell takes 8 bytes, and more if it is text."""
 _BETWEEN_ROWS = b"}\n{"
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
-"""A string, and the colon that makes it a name."""
+"""A JSON string, and the colon after it if the string is a field name."""
 
 
 class TooManyFields(ValueError):
@@ -31,20 +32,20 @@ class TooManyFields(ValueError):
 
 
 class Fields:
-    """The fields of a file beside those that are known of other files."""
+    """The fields of a file, except those that are known from other files."""
 
     def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
-        """`columns` are known as well, but for the fields within them."""
+        """`columns` are also known, but not the fields nested in them."""
         self._known = {path for field in known for path in _paths(field, "")}
         self._known |= {_path("", name) for name in columns}
         self._seen: set[str] = set()
 
     def add(self, schema: pa.Schema) -> None:
-        """Raise TooManyFields if there would be too many."""
+        """Add the fields of a schema. Raises TooManyFields."""
         self._add({path for field in schema for path in _paths(field, "")})
 
     def add_columns(self, names: Iterable[str]) -> None:
-        """Add columns without the fields within them. Raises TooManyFields."""
+        """Add columns without their nested fields. Raises TooManyFields."""
         self._add({_path("", name) for name in names})
 
     def _add(self, paths: set[str]) -> None:
@@ -66,7 +67,7 @@ def _path(above: str, name: str) -> str:
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Yield the same rows in larger tables, where neighbours have the same fields."""
+    """Yield the same rows, with adjacent tables concatenated if their schemas are equal."""
     tables: list[pa.Table] = []
     for part in parts:
         if tables and not _fits(part, tables):
@@ -83,7 +84,7 @@ def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
 def _fits(part: Chunk, tables: list[pa.Table]) -> bool:
     first = tables[0]
     if isinstance(part, BadRow) or part.schema != first.schema or not first.num_columns:
-        return False  # without columns, joining would forget how many rows there are
+        return False  # concatenating tables without columns would lose the number of rows
     rows: int = sum(table.num_rows for table in tables)
     columns: int = first.num_columns
     return rows * columns <= MAX_CELLS
@@ -94,7 +95,7 @@ def _one(tables: list[pa.Table]) -> pa.Table:
 
 
 def pieces(rows: bytes) -> Iterator[bytes]:
-    """Yield rows of JSON a few at a time: cut between objects, else between lines."""
+    """Yield small groups of JSON rows, split between objects if possible, else between lines."""
     start = 0
     while start < len(rows):
         stop = _cut(rows, start, start + _size(rows, start))
@@ -103,8 +104,10 @@ def pieces(rows: bytes) -> Iterator[bytes]:
 
 
 def _size(rows: bytes, start: int) -> int:
-    """Bytes with so few lines and colons that there are not too many cells, even if each colon is
-    that of another field."""
+    """Return the number of bytes for the next group of rows, at least LEAST_BYTES.
+
+    Above LEAST_BYTES, the rows have at most MAX_CELLS cells even if each colon belongs to a
+    different field."""
     size = PIECE_BYTES
     while size > LEAST_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
@@ -125,8 +128,9 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
 
 
 def check_names(rows: bytes) -> None:
-    """Raise TooManyFields for a long row with more names than a file may have fields, before it is
-    parsed. Shorter rows are parsed first."""
+    """Raise TooManyFields for a long row with more than MAX_FIELDS names, before it is parsed.
+
+    Shorter rows are checked after they are parsed."""
     large = len(rows) > PIECE_BYTES and rows.count(b":") > MAX_FIELDS
     if large and len({found[1] for found in _STRING.finditer(rows) if found[2]}) > MAX_FIELDS:
         raise TooManyFields

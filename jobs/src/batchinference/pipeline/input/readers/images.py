@@ -1,4 +1,4 @@
-"""Pictures, one a file."""
+"""Reads image files, one file per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Column types that hold for all files of an input."""
+"""Finds column types that apply to all files of an input."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from batchinference.pipeline.arrow import joined_type
 from batchinference.pipeline.errors import BadInput
 
 Clash = Callable[[pa.DataType, pa.DataType], pa.DataType]
-"""The type of a column that has two, neither of which can be widened to the other."""
+"""Returns the type of a column that has two types, neither of which can be widened to the other."""
 
 
 def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.DataType]:
-    """The type of each column of files that carry none: the wider one where they differ."""
+    """Return the type of each column, for file formats without a schema.
+
+    If files differ, the wider type is used."""
     agreed: dict[str, pa.DataType] = {}
     for schema in schemas:
         for field in schema:
@@ -27,7 +29,7 @@ def _wider(known: pa.DataType, other: pa.DataType, clash: Clash) -> pa.DataType:
     if known == other:
         return known
     if {known, other} == {pa.int64(), pa.uint64()}:
-        return pa.uint64()  # what pyarrow joins to int64
+        return pa.uint64()  # pyarrow would unify them to int64
     schemas = [pa.schema([("column", kind)]) for kind in (known, other)]
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
@@ -36,8 +38,10 @@ def _wider(known: pa.DataType, other: pa.DataType, clash: Clash) -> pa.DataType:
 
 
 def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
-    """The type of each column of files that carry theirs, by the names of the files: the wider one
-    where they differ. Raises BadInput where no type holds the values of two files."""
+    """Return the type of each column, for file formats with a schema.
+
+    `schemas` maps file names to schemas. If files differ, the wider type is used. Raises BadInput
+    if no type can hold the values of two files."""
     shared: dict[str, pa.DataType] = {}
     where: dict[str, str] = {}
     for file, schema in schemas.items():
@@ -63,8 +67,10 @@ def _shared(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """The table with the types of all files. Wider ones than these stay as they are. Raises
-    TypeError for a column that has another type, and ArrowInvalid for a value that is too large."""
+    """Return the table with its columns cast to the shared types of all files.
+
+    A column with a wider type than the shared one is not changed. Raises TypeError for a column
+    with an incompatible type, and ArrowInvalid for a value that is too large."""
     for place, field in enumerate(table.schema):
         shared = types.get(field.name, field.type)
         if field.type == shared or isinstance(shared, pa.ExtensionType):

@@ -14,8 +14,9 @@ Found = TypeVar("Found")
 def inspected(
     files: Iterable[Location], inspect: Callable[[Location], Found]
 ) -> Iterator[tuple[Location, Found]]:
-    """Yield each file with the result of `inspect`. A damaged file is left out: it becomes a bad
-    row when it is read."""
+    """Yield each file with the result of `inspect`.
+
+    A damaged file is skipped here. It becomes a failed row when it is read."""
     for file in files:
         try:
             found = inspect(file)
@@ -26,7 +27,7 @@ def inspected(
 
 
 def blamed(error: Exception) -> Exception:
-    """Return an error that is the file's own. Raises any other, such as one of storage."""
+    """Return the error if the file caused it. Raises any other error, such as a storage error."""
     raise_trouble(error)
     if not is_about_the_file(error):
         raise error

@@ -1,7 +1,7 @@
-"""JSON files, by pyarrow: one object a line, or one array of objects a file.
+"""Reads JSON files with pyarrow: one object per line, or one array of objects per file.
 
-Column types are learned from the beginning of a few files and then hold for all of them, so that
-every output file has the same schema.
+Column types are inferred from the beginning of a few files and apply to all files, so that every
+output file has the same schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ARRAY = "a file that is one array is read with read.options.lines: false"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
-"""What pyarrow crashes of: a chunk whose first row is null."""
+"""Matches a chunk whose first row is null, on which pyarrow crashes."""
 
 
 class JsonReader:
@@ -70,7 +70,7 @@ class JsonReader:
                 yield part
 
     def _as_lines(self, file: Location) -> bytes:
-        """A file that is one array of objects (or one object) as JSON Lines."""
+        """Return a file that is one array of objects (or one object) as JSON Lines."""
         content = whole(file, self._most)
         check_depth(content)
         value = json.loads(content)
@@ -85,7 +85,7 @@ class JsonReader:
 
 
 def few_fields(parts: Iterable[Chunk]) -> list[Chunk]:
-    """The rows of a sample. Raises TooManyFields."""
+    """Return the chunks of a sample. Raises TooManyFields if they have too many fields."""
     fields, found = Fields(NO_SCHEMA), list[Chunk]()
     for part in parts:
         if isinstance(part, pa.Table):
@@ -95,16 +95,16 @@ def few_fields(parts: Iterable[Chunk]) -> list[Chunk]:
 
 
 def agreed_schema(parts: Iterable[Chunk]) -> pa.Schema:
-    """The columns of some rows, but for those of which only nulls are known."""
+    """Return the unified schema of some rows, without columns whose type is or contains null."""
     schemas = (_schema(part) for part in parts if isinstance(part, pa.Table))
     types = agreed_types(schemas, _text_or_first)
     known = [item for item in types.items() if not _has_null(item[1])]
-    return pa.schema(known[:MAX_FIELDS])  # the others are columns where they are found
+    return pa.schema(known[:MAX_FIELDS])  # the type of any other column is inferred where it occurs
 
 
 def sample_rows(sample: bytes) -> Iterator[Chunk]:
-    """The rows of a sample. Whole numbers beyond int64, which pyarrow would take for floats, are
-    the largest or smallest of it."""
+    """Yield the rows of a sample. Integers beyond the int64 range are clamped to it, because
+    pyarrow would read them as floats."""
     if _LONG_NUMBER.search(sample):
         sample = b"\n".join(map(_within_int64, sample.splitlines()))
     yield from rows_of(sample, NO_SCHEMA)
@@ -119,7 +119,8 @@ def _within_int64(line: bytes) -> bytes:
 
 
 def _schema(part: pa.Table) -> pa.Schema:
-    """The types of a sample: uint64 where it has a number beyond int64 and none below zero."""
+    """Return the schema of a sample. An integer column becomes uint64 if it has a value beyond
+    int64 and no negative value."""
     schema = part.schema
     for place, field in enumerate(schema):
         if pa.types.is_int64(field.type):
@@ -130,7 +131,8 @@ def _schema(part: pa.Table) -> pa.Schema:
 
 
 def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
-    """The rows of a chunk. What cannot be parsed is halved until the bad line stands alone."""
+    """Yield the rows of a chunk. A part that cannot be parsed is split in half until each invalid
+    line is separate."""
     yield from joined(part for piece in pieces(chunk) for part in _rows_of(piece, schema))
 
 
@@ -151,26 +153,27 @@ def _rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
 
 
 def parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
-    """The rows of some lines. Raises ValueError for what is no JSON, or nested too deep."""
+    """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON."""
     check_depth(chunk)
     check_names(chunk)
-    chunk.decode()  # pyarrow would let pass what is no UTF-8
+    chunk.decode()  # pyarrow accepts invalid UTF-8
     if _NULL_FIRST.match(chunk):
         chunk = chunk.replace(b"null", b"{}", 1)
     options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
-    # one block, because a record must not straddle two
+    # use one block, because a record must not span two blocks
     reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
     return paj.read_json(io.BytesIO(chunk), reading, options)
 
 
 def _text_or_first(known: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Text where one of the types is text and the other a date, which JSON writes as text."""
+    """Return string if one type is string and the other a timestamp, which JSON stores as text.
+    Otherwise return the first type."""
     kinds = (known, other)
     dated = any(pa.types.is_timestamp(kind) for kind in kinds)
     return pa.string() if dated and pa.string() in kinds else known
 
 
 def _has_null(kind: pa.DataType) -> bool:
-    """Whether a type, or one within it, is that of values that were all missing."""
+    """Return whether a type, or a type nested in it, is null: all its values were missing."""
     inner = (kind.field(index).type for index in range(kind.num_fields))
     return bool(pa.types.is_null(kind)) or any(map(_has_null, inner))

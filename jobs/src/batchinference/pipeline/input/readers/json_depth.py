@@ -1,6 +1,7 @@
-"""How deep JSON is nested, measured before a parser sees it.
+"""Measures the nesting depth of JSON before it is parsed.
 
-Parsers recurse: a line of 40 KB of brackets overflows the stack of pyarrow's and ends the process.
+Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
+the process.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 
 
 def check_depth(content: bytes) -> None:
-    """Raise ValueError if JSON is nested deeper than MAX_DEPTH. Of what is no JSON, the part up to
-    the first error is measured, which is as far as a parser gets."""
+    """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
+    is correct up to the first error, which is as far as a parser gets."""
     if not _has_simple_lines(content) and _depth(content) > MAX_DEPTH:
         raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
 
 
 def _has_simple_lines(content: bytes) -> bool:
-    """Whether each line begins and ends as an object does, so that nothing stays open behind it,
-    and has few brackets, in texts too. Most files have such lines, and this is fast."""
+    """Return whether each line starts and ends like an object, so that no bracket stays open across
+    lines, and has at most MAX_DEPTH opening brackets, including those in strings. Most files have
+    such lines, and this check is fast."""
     inner_ends = content.count(b"\n") - content.endswith(b"\n")
     if inner_ends != content.count(b"}\n{"):
         return False
     marks = np.frombuffer(content, np.uint8)
-    opened = np.flatnonzero(marks | 0x20 == ord("{"))  # which is what '[' becomes
+    opened = np.flatnonzero(marks | 0x20 == ord("{"))  # '[' | 0x20 is '{'
     lines = np.searchsorted(np.flatnonzero(marks == ord("\n")), opened)
     return not bool((lines[MAX_DEPTH:] == lines[:-MAX_DEPTH]).any())
 

@@ -1,7 +1,8 @@
-"""Tables that pyarrow read as Latin-1, in which every byte is a character.
+"""Converts tables that pyarrow read as Latin-1, in which every byte is one character.
 
-pyarrow tells of a line with the wrong number of fields as text. Where that line is not UTF-8, it
-gives the whole file up, so such a file is read as Latin-1, and the bytes are taken back from it.
+pyarrow reports a line with the wrong number of fields as text. If that line is not UTF-8, pyarrow
+fails on the whole file. Such a file is therefore read as Latin-1, and its original bytes are
+restored afterwards.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ ENCODING = "latin-1"
 
 
 def seen_as(name: str) -> str:
-    """What a name of the file looks like when it is read as Latin-1."""
+    """Return a column name of the file as it looks when it is read as Latin-1."""
     return name.encode().decode(ENCODING)
 
 
 def name_of(seen: str) -> str:
-    """The name that was seen so. Raises UnicodeDecodeError where it is no UTF-8."""
+    """Return the original of a name that was read as Latin-1. Raises UnicodeDecodeError if it is
+    not UTF-8."""
     return seen.encode(ENCODING).decode()
 
 
 def with_bytes(table: pa.Table) -> pa.Table:
-    """A table with the bytes of the file in place of what was read of them."""
+    """Return the table with the bytes of the file in place of the Latin-1 text."""
     return pa.table([_bytes(column) for column in table.columns], table.column_names)
 
 

@@ -1,6 +1,6 @@
 """Lines of text files, read in chunks.
 
-A file whose name says that it is compressed (.gz) is unpacked on the way.
+A file whose name marks it as compressed (.gz) is decompressed while it is read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SAMPLE_BYTES = 1 << 20
 
 
 def packed_or_not(*endings: str) -> tuple[str, ...]:
-    """Endings of files, and those of the same files compressed."""
+    """Return the file extensions without and with `.gz`."""
     return (*endings, *(f"{ending}.gz" for ending in endings))
 
 
 def line_chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
-    """A file cut into chunks of a few MiB that end with whole lines, without a UTF-8 mark. A line
-    of more than `most` bytes is a bad row."""
+    """Yield a file in chunks of a few MiB that end at line ends, without the UTF-8 byte order mark.
+    A line of more than `most` bytes becomes a failed row."""
     for chunk in _chunks(file, most):
         if isinstance(chunk, BadRow) or len(chunk) <= most:
             yield chunk
@@ -35,7 +35,7 @@ def line_chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
 def _chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
     rest, skipping = b"", False
     for piece in _pieces(file):
-        begin = piece.find(b"\n") + 1 if skipping else 0  # behind a line that is too long
+        begin = piece.find(b"\n") + 1 if skipping else 0  # after a line that is too long
         if skipping and not begin:
             continue
         end = piece.rfind(b"\n") + 1
@@ -78,7 +78,8 @@ def _too_long(most: int) -> ValueError:
 
 
 def whole(file: Location, most: int) -> bytes:
-    """A file that cannot be cut into lines. Raises ValueError if it has more than `most` bytes."""
+    """Return the content of a file that cannot be split into lines. Raises ValueError if it has
+    more than `most` bytes."""
     content = bytearray()
     for piece in _pieces(file):
         content += piece
@@ -88,19 +89,19 @@ def whole(file: Location, most: int) -> bytes:
 
 
 def sample_of(file: Location) -> bytes:
-    """The first whole lines of a file, about a MiB of them; none of a damaged one."""
+    """Return the first whole lines of a file, about 1 MiB; nothing if the file is damaged."""
     return _sample(file)[0]
 
 
 def estimated_rows(file: Location, size: int) -> int:
-    """Lines in a file of `size` bytes, judged by its beginning."""
+    """Return the estimated number of lines in a file of `size` bytes, based on its beginning."""
     sample, read = _sample(file)
     lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
     return max(1, round(size * lines / read)) if sample else 0
 
 
 def _sample(file: Location) -> tuple[bytes, int]:
-    """The first whole lines of a file, and how many of its bytes hold them."""
+    """Return the first whole lines of a file, and how many (compressed) bytes hold them."""
     try:
         with file.filesystem.open_input_file(file.path) as source:
             unpacked = _unpacked(file, source)
@@ -108,7 +109,7 @@ def _sample(file: Location) -> tuple[bytes, int]:
             read = source.tell()
     except OSError as error:
         raise_trouble(error)
-        return b"", 0  # it becomes a bad row when it is read
+        return b"", 0  # the file becomes a failed row when it is read
     if len(head) < SAMPLE_BYTES:
         return head, read
     whole_lines = head[: head.rfind(b"\n") + 1] or head
@@ -118,6 +119,6 @@ def _sample(file: Location) -> tuple[bytes, int]:
 def _unpacked(file: Location, source: pa.NativeFile) -> pa.NativeFile:
     try:
         codec = pa.Codec.detect(file.path)
-    except (TypeError, ValueError):  # there is none
+    except (TypeError, ValueError):  # the file is not compressed
         return source
     return pa.CompressedInputStream(source, codec.name)

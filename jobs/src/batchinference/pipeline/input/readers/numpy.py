@@ -1,4 +1,5 @@
-"""NumPy's files, read in slices of rows: .npy holds one array, .npz is a zip archive of them."""
+"""Reads NumPy files in slices of rows. A .npy file holds one array, a .npz file is a zip archive of
+arrays."""
 
 from __future__ import annotations
 
@@ -28,19 +29,21 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import NumpyOptions
 
 COLUMN = "data"
-"""The column of a file that holds one array without a name."""
+"""The column name for a file that holds one unnamed array."""
 CHUNK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
-"""What is fetched at a time where only headers are wanted."""
+"""Bytes per fetch if only headers are needed."""
 MAX_EMPTY_ROWS = 1 << 24
-"""Rows without elements, which take no bytes in a file: their number can be claimed for nothing."""
+"""Maximum number of rows without elements. They take no bytes, so a small file can claim any number
+of them."""
 MAX_BYTES = 1 << 46
-"""What no array has, so that a header which tells more is a damaged one."""
+"""More bytes than any real array has. A header that claims more is damaged."""
 MAX_HEADER_BYTES = 1 << 16
-"""NumPy refuses longer headers, but reads them first."""
+"""NumPy also refuses longer headers, but only after reading them."""
 _ZIP = b"PK"
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""What NumPy writes. Of others, zipfile unpacks a few bytes to GiB at once."""
+"""The compression methods that NumPy uses. With other methods, zipfile can decompress a few bytes
+to GiB at once."""
 _DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
 
 
@@ -65,26 +68,26 @@ class NumpyReader:
                 with_types(_elements(arrays).empty_table(), self._types)
                 yield from _tables(arrays, self._types)
         except _DAMAGE as error:
-            yield BadRow(error)  # the rest of the file counts as one row
+            yield BadRow(error)  # the rest of the file counts as one failed row
 
     def rows_in(self, file: Location, size: int) -> int:
         try:
             return next((array.rows for array in self._headers(file).values()), 1)
         except _DAMAGE:
-            return 1  # a damaged file is a bad row
+            return 1  # a damaged file is one failed row
 
     def columns(self) -> list[str] | None:
         return self._columns or None
 
     def _headers(self, file: Location) -> dict[str, _Array]:
-        """The arrays of a file, of which only the headers are there."""
+        """Return the arrays of a file. Only the headers are usable: the file is closed."""
         with _arrays(file, HEADER_BYTES, self._most) as arrays:
             return arrays
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of which the header has been read. `source` stands where its elements begin."""
+    """An array whose header has been read. `source` is positioned at the first element."""
 
     source: IO[bytes]
     shape: tuple[int, ...]
@@ -93,7 +96,8 @@ class _Array:
 
     @classmethod
     def open(cls, source: IO[bytes], most: int) -> _Array:
-        """Read the header of an array. Raises ValueError."""
+        """Return an array after reading its header. Raises ValueError if the header is invalid, the
+        dtype is not supported, or `check` fails."""
         version = npy.read_magic(source)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         array = cls(source, *read(_header(source, 2 if version == (1, 0) else 4)))
@@ -103,7 +107,8 @@ class _Array:
         return array
 
     def check(self, most: int) -> None:
-        """Raise ValueError for a shape that no array has, or for too large rows."""
+        """Raise ValueError if the shape is impossible, or if a row (the whole array in Fortran
+        order) has more than `most` bytes."""
         size = self.dtype.itemsize * math.prod(self.shape)
         no_shape = any(length < 0 for length in self.shape) or size > MAX_BYTES
         if no_shape or (size == 0 and self.rows > MAX_EMPTY_ROWS):
@@ -122,7 +127,8 @@ class _Array:
         return max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
 
     def slices(self, rows: int) -> Iterator[np.ndarray]:
-        """The array, so many rows at a time; at once where rows do not lie one after another."""
+        """Yield the array in slices of `rows` rows. An array in Fortran order is read at once,
+        because its rows are not contiguous."""
         if self.fortran:
             whole = self._take(math.prod(self.shape)).reshape(self.shape[::-1]).T
             yield from (whole[start : start + rows] for start in range(0, self.rows, rows))
@@ -136,12 +142,12 @@ class _Array:
         if len(content) < elements * self.dtype.itemsize:
             raise EOFError("the file ends before its array does")
         array = np.frombuffer(content, self.dtype, elements)
-        return array.astype(self.dtype.newbyteorder("="), copy=False)  # Arrow has no other order
+        return array.astype(self.dtype.newbyteorder("="), copy=False)  # Arrow is native-endian
 
 
 @contextmanager
 def _arrays(file: Location, buffer_bytes: int, most: int) -> Iterator[dict[str, _Array]]:
-    """The arrays of a file by the names of their columns."""
+    """Open a file and yield its arrays by column name."""
     with ExitStack() as stack:
         source = stack.enter_context(opened(file, buffer_bytes))
         if not source.peek(len(_ZIP)).startswith(_ZIP):
@@ -160,7 +166,7 @@ def _arrays(file: Location, buffer_bytes: int, most: int) -> Iterator[dict[str, 
 
 
 def _header(source: IO[bytes], length_bytes: int) -> IO[bytes]:
-    """The header of an array with its length before it. Raises ValueError for a long one."""
+    """Return the length and header of an array. Raises ValueError if the header is too long."""
     length = source.read(length_bytes)
     size = int.from_bytes(length, "little")
     if size > MAX_HEADER_BYTES:
@@ -169,7 +175,7 @@ def _header(source: IO[bytes], length_bytes: int) -> IO[bytes]:
 
 
 def _elements(arrays: dict[str, _Array]) -> pa.Schema:
-    """The types of single elements: shapes may differ."""
+    """Return the element types of the arrays. The shapes may differ between files."""
     native = {name: array.dtype.newbyteorder("=") for name, array in arrays.items()}
     return pa.schema([(name, to_column(np.empty(0, native[name])).type) for name in native])
 
@@ -193,7 +199,7 @@ def _tables(arrays: dict[str, _Array], types: dict[str, pa.DataType]) -> Iterato
 
 
 def _typed(array: np.ndarray, shared: pa.DataType | None) -> np.ndarray:
-    """With the type of all files, where that is a wider one."""
+    """Return the array in the type shared by all files if that type is wider."""
     if shared is None or array.dtype.kind not in "iuf":
         return array
     dtype = shared.to_pandas_dtype()

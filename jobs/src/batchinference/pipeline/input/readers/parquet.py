@@ -1,4 +1,4 @@
-"""Parquet files, by pyarrow."""
+"""Reads Parquet files with pyarrow."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
-"""The end of a file, in which its footer fits more often than not."""
+"""Bytes that are read from the end of a file first. Most footers fit into them."""
 MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
-"""Rows of a file. Rows that are all the same take hardly any bytes."""
+"""Limit for the rows of a file: a constant plus a number per byte. Identical rows take hardly any
+bytes."""
 
 
 class ParquetReader:
@@ -68,8 +69,8 @@ class ParquetReader:
                     yield from first_rows(end - begin, after_rows(begin - first, chunks))
 
     def _group(self, opened: pq.ParquetFile, group: int, rows: int) -> Iterator[Chunk]:
-        """A row group; where it is damaged, or does not have the types of all files, its rest are
-        bad rows."""
+        """Yield the rows of a row group. If it is damaged, or its types do not match those of the
+        other files, the remaining rows become failed rows."""
         try:
             for batch in opened.iter_batches(CHUNK_ROWS, row_groups=[group], columns=self._wanted):
                 table = with_types(self._wanted_of(pa.table(batch)), self._types)
@@ -81,14 +82,15 @@ class ParquetReader:
                 yield BadRow(own, min(CHUNK_ROWS, rows - start))
 
     def _wanted_of(self, table: pa.Table) -> pa.Table:
-        """The wanted columns. A dotted name reads the field of a struct besides, which was not
-        checked with the names of columns."""
-        names = table.column_names  # there may be one twice, which is refused later
+        """Return the wanted columns. For a dotted name, pyarrow also reads the field of a struct.
+        The check by column name does not cover that field, so the selected columns are checked
+        here."""
+        names = table.column_names  # duplicate names are refused later
         wanted = [place for place, name in enumerate(names) if name in (self._wanted or names)]
         return checked(table.select(wanted))
 
     def starts(self, file: Location) -> list[int] | None:
-        """Those of row groups."""
+        """Return the first row of each row group; None if the file is damaged."""
         footer = self._footer(file)
         return None if footer is None else _edges(footer)[:-1] or [0]
 
@@ -100,7 +102,7 @@ class ParquetReader:
         return self._columns
 
     def _footer(self, file: Location) -> pq.FileMetaData | None:
-        """What the end of a file says of it; None of one that becomes a bad row when it is read."""
+        """Return the footer of a file; None if the file becomes a failed row when it is read."""
         try:
             with file.filesystem.open_input_file(file.path) as source:
                 return self._metadata(source)
@@ -109,21 +111,21 @@ class ParquetReader:
             return None
 
     def _metadata(self, source: pa.NativeFile) -> pq.FileMetaData:
-        """The footer. Raises UnsafeColumn if a wanted column holds pickles."""
+        """Return the footer. Raises UnsafeColumn if a wanted column holds pickles."""
         footer = _metadata(source)
         checked(self._chosen(footer.schema.to_arrow_schema()))
         return footer
 
 
 def _edges(footer: pq.FileMetaData) -> list[int]:
-    """The rows at which row groups begin, and the number of rows of all."""
+    """Return the first row of each row group, followed by the total number of rows."""
     sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     return list(accumulate(sizes, initial=0))
 
 
 def _check_rows(footer: pq.FileMetaData, size: int) -> None:
-    """Raise ArrowInvalid for numbers of rows that a file of so many bytes cannot have: each row of
-    a damaged row group becomes a bad row."""
+    """Raise ArrowInvalid if a file of `size` bytes cannot have this number of rows. Without this
+    check, a false row count would produce that many failed rows."""
     groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
         raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")
@@ -132,8 +134,8 @@ def _check_rows(footer: pq.FileMetaData, size: int) -> None:
 
 
 def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
-    """What the end of a file says of it. Arrow by itself reads 64 KiB to find that, which may be
-    more than the rows that are wanted. Raises ArrowInvalid for what is no Parquet file."""
+    """Return the footer of a file. Reads TAIL_BYTES first, because Arrow would read 64 KiB, which
+    may be more than the wanted rows. Raises ArrowInvalid if the file is not a Parquet file."""
     size = source.size()
     end = source.read_at(min(TAIL_BYTES, size), max(0, size - TAIL_BYTES))
     length = int.from_bytes(end[-8:-4], "little") + 8

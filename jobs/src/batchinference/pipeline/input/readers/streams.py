@@ -1,4 +1,4 @@
-"""Files that hold many records, read from beginning to end."""
+"""Reads files that hold many records sequentially."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from typing import BinaryIO, TypeVar, cast
 from batchinference.pipeline.storage.location import Location, raise_trouble
 
 BUFFER_BYTES = 4 << 20
-"""What is fetched at a time: each fetch is a request where the file is on an object store."""
+"""Bytes per fetch. Each fetch from an object store is one request."""
 SAMPLE_BYTES = 4 << 20
-"""How much of a file is looked at to guess its rows."""
+"""Bytes of a file that are read to estimate its number of rows."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ"
 Record = TypeVar("Record")
 
 
 @contextmanager
 def opened(file: Location, buffer_bytes: int = BUFFER_BYTES) -> Iterator[io.BufferedReader]:
-    """A file as it is, and in which one can seek; one that is compressed stays so."""
+    """Open a file for reading and seeking, without decompressing it."""
     with file.filesystem.open_input_file(file.path) as source:
         yield io.BufferedReader(source, buffer_bytes)
 
 
 def unpacked(source: io.BufferedReader) -> BinaryIO:
-    """What a file holds, whether it is compressed with gzip or not."""
+    """Return the content of a file as a stream, decompressed if it is gzip."""
     packed = source.peek(len(_GZIP)).startswith(_GZIP)
     return cast(BinaryIO, gzip.GzipFile(fileobj=source)) if packed else source
 
 
 def archive_in(source: io.BufferedReader) -> BinaryIO:
-    """An archive, whether it is compressed with gzip, bzip2 or xz, or not. tarfile would unpack
-    10 KB at once, which may become GiB."""
+    """Return an archive as a stream, decompressed if it is gzip, bzip2 or xz. tarfile itself would
+    decompress 10 KB at once, which may become GiB."""
     beginning = source.peek(len(_XZ))
     if beginning.startswith(_BZIP2):
         return cast(BinaryIO, bz2.BZ2File(source))
@@ -46,12 +46,12 @@ def archive_in(source: io.BufferedReader) -> BinaryIO:
 def up_to_damage(
     records: Iterator[Record], damage: tuple[type[Exception], ...]
 ) -> Iterator[Record | Exception]:
-    """The records of a file; where it is damaged, its rest is one error."""
+    """Yield the records of a file. If the file is damaged, yield one error for the rest of it."""
     try:
         yield from records
     except damage as error:
         yield error
-    except OSError as error:  # of a decoder, unless it is of storage
+    except OSError as error:  # a decoder raised it, unless it is a storage error
         raise_trouble(error)
         yield error
 
@@ -59,7 +59,8 @@ def up_to_damage(
 def beginning(
     records: Iterator[Record], source: BinaryIO, most: int, size_of: Callable[[Record], int]
 ) -> Iterator[Record]:
-    """The first records of a file: at most so many, none far into it, and few large ones."""
+    """Yield at most `most` of the first records of a file. Stops when SAMPLE_BYTES of the file are
+    read or the records have that size."""
     size = 0
     for record in itertools.islice(records, most):
         yield record
@@ -69,7 +70,7 @@ def beginning(
 
 
 def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
-    """About how many records a file of `size` bytes has, judged by its beginning."""
+    """Return the estimated number of records in a file of `size` bytes, based on its beginning."""
     count = 0
     for count, _ in enumerate(records, 1):
         read = source.tell()

@@ -1,4 +1,4 @@
-"""Samples in tar archives, as the WebDataset library defines them."""
+"""Reads samples from tar archives, as defined by the WebDataset library."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from typing import BinaryIO, cast
 from batchinference.pipeline.input.readers.base import MAX_COLUMNS
 
 MAX_HEADER_BYTES = 1 << 20
-"""Of a header that holds a name or attributes. tarfile reads them whole."""
+"""Maximum bytes of a header that holds a name or attributes. tarfile reads it at once."""
 _HEADERS = {
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 }
 MAX_EMPTY_READS = 100
-"""Behind the end of an archive. tarfile reads on until it has passed what a member claims to have,
-which may take years."""
+"""Maximum number of reads past the end of an archive. tarfile keeps reading until it has skipped
+the size that a member claims, which may take years."""
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 
 
 @dataclass
 class Sample:
-    """Neighbouring members that share a name up to its first dot: `members` by what follows."""
+    """Consecutive members that share a name up to its first dot. `members` maps the rest of the
+    name (the suffix) to the content."""
 
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
     suffixes: set[str] = field(default_factory=set)
-    """Of all members, also of those that are passed over."""
+    """The suffixes of all members, including skipped members."""
     repeated: str | None = None
-    """A member that is there twice."""
+    """The suffix of a member that occurs twice."""
     too_large: str | None = None
-    """What the sample has too many bytes by, so that the members are not there."""
+    """The suffix of the member that exceeded the byte or member limit. `members` is empty then."""
     size: int = 0
-    """Bytes of the members."""
+    """Total bytes of the members."""
 
 
 class _TarInfo(tarfile.TarInfo):
-    """tarfile takes a damaged header for the end of the archive, and rows would be lost."""
+    """A TarInfo that raises ReadError for a damaged header. tarfile treats such a header as the end
+    of the archive, which would lose rows."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
@@ -58,7 +60,7 @@ class _TarInfo(tarfile.TarInfo):
 
 
 class _Ending:
-    """An archive that can be read behind its end only a few times."""
+    """An archive that allows only MAX_EMPTY_READS reads past its end."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._empty = source, 0
@@ -72,16 +74,16 @@ class _Ending:
 
 
 def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
-    """The samples of an unpacked archive, with members of these suffixes. Of a sample, no more than
-    `most` bytes are read.
+    """Yield the samples of a decompressed archive, with the members that have one of these suffixes
+    (all members if None). At most `most` bytes of a sample are read.
 
-    Raises tarfile.TarError, or what unpacking raises, where the archive is damaged.
+    Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged.
     """
     sample: Sample | None = None
     ending = cast(BinaryIO, _Ending(source))
     with tarfile.open(fileobj=ending, mode="r|", tarinfo=_TarInfo) as archive:
         for member in archive:
-            # tarfile would keep all of them
+            # tarfile would keep all members in memory
             archive.members = []  # type: ignore[attr-defined]
             match = _NAME.match(member.name)
             if not member.isreg() or match is None:

@@ -1,4 +1,4 @@
-"""Text files, one line a row."""
+"""Reads text files, one row per line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TextReader:
             raise BadInput(f"read.options.encoding: unknown encoding '{self._encoding}'") from None
 
     def prepare(self, samples: list[Location]) -> None:
-        """Nothing to learn."""
+        """Do nothing: the schema is fixed."""
 
     def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most
@@ -47,7 +47,7 @@ class TextReader:
                 yield from self._one_by_one(chunk) if self._by_line else [BadRow(error)]
 
     def _one_by_one(self, chunk: bytes) -> Iterator[Chunk]:
-        """The lines of a chunk in which at least one has undecodable bytes."""
+        """Yield the rows of a chunk in which at least one line cannot be decoded."""
         good: list[str] = []
         for line in chunk.removesuffix(b"\n").split(b"\n"):
             try:

@@ -1,4 +1,4 @@
-"""tf.train.Example: the message, and its features as columns."""
+"""Parses tf.train.Example messages and maps their features to columns."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ message_type { name: "Example"
   field { name: "features" number: 1 label: LABEL_OPTIONAL
           type: TYPE_MESSAGE type_name: ".tensorflow.Features" } }
 """
-"""tensorflow/core/example/{example,feature}.proto."""
+"""The definitions in tensorflow/core/example/{example,feature}.proto."""
 VALUE_BYTES = 8
-"""Of a number in memory; in a record one byte may stand for it."""
+"""Bytes of a number in memory. In a record, a number may take only one byte."""
 _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 
 
 def _message() -> type[Any]:
-    pool = descriptor_pool.DescriptorPool()  # of its own: TensorFlow may be here as well
+    pool = descriptor_pool.DescriptorPool()  # not the default: TensorFlow may be loaded too
     pool.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
     found = pool.FindMessageTypeByName("tensorflow.Example")
     return cast(type[Any], message_factory.GetMessageClass(found))
@@ -62,7 +62,7 @@ Example = _message()
 
 @dataclass(frozen=True)
 class Feature:
-    """What a record holds under one name."""
+    """The kind and the values of one feature of a record."""
 
     kind: str
     values: Values
@@ -70,7 +70,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Column:
-    """What the values of a feature become: each one alone, or a list of them."""
+    """The column of a feature: its values are single values or lists."""
 
     kind: str
     is_list: bool = True
@@ -81,7 +81,7 @@ class Column:
         return pa.list_(single) if self.is_list else single
 
     def value(self, name: str, feature: Feature) -> Any:
-        """Raises ValueError for a feature that the column cannot hold."""
+        """Return the column's value for a feature. Raises ValueError if it does not fit."""
         if feature.kind != self.kind and feature.values:
             raise ValueError(f"feature '{name}' is a {feature.kind}, and others a {self.kind}")
         if self.is_list:
@@ -95,14 +95,14 @@ class Column:
 
 
 def features_of(record: bytes, most: int) -> dict[str, Feature]:
-    """The features of a serialized Example that have a kind. Raises ValueError where it is none, or
-    its values take more than `most` bytes."""
+    """Return the features of a serialized Example that have a kind. Raises ValueError if `record`
+    is not an Example, or if its values take more than `most` bytes."""
     try:
         example = Example.FromString(record)
     except DecodeError as error:
         raise ValueError(f"the record is no tf.train.Example: {error}") from error
     features = {}
-    values = example.features.feature  # which has no order of its own
+    values = example.features.feature  # a protobuf map has no fixed order
     for name in sorted(values):
         feature = values[name]
         if kind := feature.WhichOneof("kind"):
@@ -116,11 +116,12 @@ def features_of(record: bytes, most: int) -> dict[str, Feature]:
 
 
 def columns_of(records: Iterable[Mapping[str, Feature]], lists: Sequence[str]) -> dict[str, Column]:
-    """Columns for these records: lists where one has several values, and where told so."""
+    """Return the columns for these records. A column holds lists if a record has several values, or
+    if `lists` names it."""
     columns: dict[str, Column] = {}
     for features in records:
         if len(columns.keys() | features.keys()) > MAX_COLUMNS:
-            continue  # it becomes a bad row when it is read
+            continue  # the record becomes a failed row when it is read
         for name, feature in features.items():
             known = columns.get(name, Column(feature.kind, name in lists))
             columns[name] = Column(known.kind, known.is_list or len(feature.values) > 1)

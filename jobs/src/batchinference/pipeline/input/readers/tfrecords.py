@@ -1,7 +1,8 @@
-"""Files of tf.train.Example records, without TensorFlow.
+"""Reads TFRecord files of tf.train.Example records without TensorFlow.
 
-A record is its length, the masked CRC-32C of that, the content and the masked CRC-32C of that.
-Columns are learned from the first records of a few files and hold for all of them.
+A record consists of its length, the masked CRC-32C of the length, the content, and the masked
+CRC-32C of the content. Columns are inferred from the first records of a few files and apply to all
+files.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ class TfrecordsReader:
             yield from self._tables(_records(source, self._most), dict(self._columns))
 
     def _first_features(self, file: Location) -> Iterator[dict[str, Feature]]:
-        """Those of the first records of a file that are sound."""
+        """Yield the features of each of the first records of a file that is not damaged."""
         with opened(file) as source:
             records = _records(source, self._most)
             for record in beginning(records, source, SAMPLE_RECORDS, _size):
-                with suppress(ValueError):  # it becomes a bad row when it is read
+                with suppress(ValueError):  # becomes a failed row when it is read
                     yield features_of(_sound(record), self._most)
 
     def _tables(self, records: Iterator[Record], columns: dict[str, Column]) -> Iterator[Chunk]:
@@ -102,7 +103,8 @@ class TfrecordsReader:
 
 
 def _row(features: dict[str, Feature], columns: dict[str, Column]) -> dict[str, Any]:
-    """The values of a record. A feature that no sample had becomes a column of lists."""
+    """Return the values of a record by column. A feature that no sample had becomes a column of
+    lists. Raises ValueError if there are too many features or a value does not fit its column."""
     new = features.keys() - columns.keys()
     if new and len(columns) + len(new) > MAX_COLUMNS:
         raise ValueError(f"the file has more than {MAX_COLUMNS} different features")
@@ -131,12 +133,14 @@ def _sound(record: Record) -> bytes:
 
 
 def _records(source: io.BufferedReader, most: int) -> Iterator[Record]:
-    """The records of a file, with an error for each that is damaged, and one for the rest."""
+    """Yield the records of a file, with an error for each damaged record, and one error for the
+    rest of the file if no further record can be found."""
     return up_to_damage(_split(unpacked(source), most), _DAMAGE)
 
 
 def _split(source: BinaryIO, most: int) -> Iterator[Record]:
-    """Raises ValueError where no further record can be found."""
+    """Yield the records of a stream, with a ValueError for each damaged or too long record. Raises
+    ValueError if no further record can be found."""
     while header := source.read(_HEADER.size):
         if len(header) < _HEADER.size:
             raise ValueError("the file ends within a record")

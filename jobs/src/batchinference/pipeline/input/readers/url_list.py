@@ -1,4 +1,5 @@
-"""Lists of addresses, each of which is fetched: a table in parquet or CSV with one more column."""
+"""Reads manifests: Parquet or CSV tables with a column of URIs. Each URI is fetched, and its
+content becomes an additional column."""
 
 from __future__ import annotations
 
@@ -29,20 +30,20 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 PIECE_ROWS = 32
-"""The most rows of a table."""
+"""Maximum number of rows of a table."""
 TABLE_BYTES = 64 << 20
-"""About as many bytes are put into a table."""
+"""Approximate maximum bytes of fetched and decoded values in a table."""
 HELD_ROWS = 64
 HELD_BYTES = 1 << 30
-"""Rows that a task fetches or holds at the same time, and the bytes that these may have. They are
-decoded one after the other, when their turn has come: pictures grow much larger then, and a task
-has one CPU."""
+"""Limits for the rows that a read task fetches or holds at a time, and for their bytes. Rows are
+decoded one at a time, just before they are yielded: decoded images are much larger, and a task has
+one CPU."""
 _WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a piece, or a piece that is bad."""
+    """A row of a piece, or a piece that is a BadRow."""
 
     piece: Any
     row: int = 0
@@ -87,7 +88,7 @@ class ManifestReader:
         return self.read_part(file, 0, None)
 
     def starts(self, file: Location) -> None:
-        """Any row: what costs is not the manifest."""
+        """Return None: reading may start at any row, because only fetching is slow."""
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         chunks = after(start, self._table(file).read(file))
@@ -102,7 +103,7 @@ class ManifestReader:
     def _begun(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location
     ) -> Iterator[_Row]:
-        """Yield each row when fetching for it has begun."""
+        """Yield each row after submitting the fetch of its URI."""
         for piece in _pieces(chunks):
             if isinstance(piece, BadRow):
                 yield _Row(piece)
@@ -113,8 +114,8 @@ class ManifestReader:
                 yield _Row(piece, row, pool.submit(self._fetched, uri, file))
 
     def _in_turn(self, begun: Iterator[_Row]) -> Iterator[_Row]:
-        """Yield the rows in their order, with as many begun as HELD_BYTES has room for if each
-        address has the most bytes that it may."""
+        """Yield the rows in order. Prefetches as many rows (at most HELD_ROWS) as fit into
+        HELD_BYTES if every unfinished fetch returns the maximum number of bytes."""
         waiting: deque[_Row] = deque()
         most = self._options.max_bytes
         while True:
@@ -128,7 +129,8 @@ class ManifestReader:
             yield waiting.popleft()
 
     def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
-        """What is behind an address, or the error of its row. Raises JobFailure."""
+        """Return the content of a URI, or the error of its row. Raises JobFailure if the URI is
+        unreachable and `on_unreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
                 raise Gone(f"there is no address in column '{self._options.column}', but {uri!r}")
@@ -143,7 +145,7 @@ class ManifestReader:
             return error
 
     def _value(self, row: _Row) -> Any | BadRow:
-        """What a row gets in its column, or why it is bad."""
+        """Return the decoded value of a row, or a BadRow with its error."""
         if row.fetched is None:
             return row.piece
         content = row.fetched.result()
@@ -154,7 +156,7 @@ class ManifestReader:
         except Exception as error:
             if not is_about_the_file(error):
                 raise
-            return BadRow(error)  # whatever a decoder raises, the row is bad
+            return BadRow(error)  # a decoder may raise any error: the row has failed
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
@@ -162,7 +164,7 @@ class ManifestReader:
         return content.decode() if self._options.decode == "text" else content
 
     def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
-        """The rows with what was fetched for them."""
+        """Yield tables of the rows with their fetched values."""
         ready: list[tuple[_Row, Any]] = []
         size = 0
         for row in rows:
@@ -174,13 +176,13 @@ class ManifestReader:
             if bad:
                 yield value
             else:
-                ready.append((replace(row, fetched=None), value))  # what was fetched can go
+                ready.append((replace(row, fetched=None), value))  # frees the fetched bytes
                 size += getattr(value, "nbytes", None) or sys.getsizeof(value)
         if ready:
             yield self._with_column(ready)
 
     def _with_column(self, ready: list[tuple[_Row, Any]]) -> pa.Table:
-        """Return neighbouring rows of a piece with their values."""
+        """Return consecutive rows of a piece with the column of their values."""
         first_row = ready[0][0]
         rows = first_row.piece.slice(first_row.row, len(ready))
         values = self._to_arrow([value for _, value in ready])
@@ -201,7 +203,7 @@ class ManifestReader:
         return self.count_listed(file)
 
     def count_listed(self, file: Location) -> int:
-        """The rows of a manifest, without fetching what they name."""
+        """Return the number of rows of a manifest without fetching its URIs."""
         return sum(map(size_of, self._table(file).read(file)))
 
     def columns(self) -> list[str] | None:
@@ -209,7 +211,7 @@ class ManifestReader:
         return [*there, self._options.decode] if there else None
 
     def _listed(self) -> list[str]:
-        """The columns of the manifest itself."""
+        """Return the columns of the manifest itself."""
         names = [*(self._parquet.columns() or []), *(self._csv.columns() or [])]
         return list(dict.fromkeys(names))
 

@@ -1,4 +1,4 @@
-"""Films, by PyAV: one frame a row, decoded as they are needed."""
+"""Reads videos with PyAV: one row per frame, decoded on demand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
 SLACK, SMALL_PIXELS = 2, 1 << 16
-"""FFmpeg counts the pixels of whole blocks, which are more than those of the picture."""
+"""Tolerance for the pixel limit of FFmpeg, which counts whole blocks and so more pixels than the
+frame has."""
 _ROUNDING = 1e-6
-"""Of a tick: 0.29 * 100 is less than 29."""
+"""Tolerance in ticks for floating-point errors: 0.29 * 100 is less than 29."""
 Picture: TypeAlias = av.VideoFrame | Exception
 
 
@@ -43,14 +44,15 @@ class VideoReader:
         self._timestamps = options.include_timestamps
 
     def prepare(self, samples: list[Location]) -> None:
-        """Nothing to learn: every film stands alone."""
+        """Do nothing: each file is read independently."""
 
     def read(self, file: Location) -> Iterator[Chunk]:
         pictures = up_to_damage(_pictures(file, self._most), (av.FFmpegError,))
         yield from self._tables(self._chosen(pictures))
 
     def _chosen(self, pictures: Iterator[Picture]) -> Iterator[tuple[int, Picture]]:
-        """The pictures that are read, with their numbers; those that cannot be decoded always."""
+        """Yield the frames to read with their indexes. Frames that cannot be decoded or have no
+        timestamp are always included."""
         fps, last, begin = self._fps, -1, None
         for index, picture in enumerate(pictures):
             if fps is None or isinstance(picture, Exception) or picture.time is None:
@@ -76,7 +78,7 @@ class VideoReader:
         yield self._table(rows)
 
     def _pixels(self, frame: av.VideoFrame) -> np.ndarray:
-        """Height x width x RGB, uint8."""
+        """Return the pixels of a frame: height x width x RGB, uint8."""
         height, width = self._size or (frame.height, frame.width)
         scaled = frame.reformat(width, height, "rgb24", interpolation="BILINEAR")
         picture: np.ndarray = scaled.to_ndarray()
@@ -115,7 +117,8 @@ class _Row:
 
 @contextmanager
 def _opened(file: Location, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """A film and its first stream of pictures. Raises FFmpegError where there is none."""
+    """Open a video and yield it with its first video stream. Raises FFmpegError if there is none,
+    or if its frames have more than `max_pixels` pixels."""
     with (
         file.filesystem.open_input_file(file.path) as source,
         open_video(source, buffer_size=BUFFER_BYTES) as container,
@@ -123,21 +126,21 @@ def _opened(file: Location, max_pixels: int) -> Iterator[tuple[InputContainer, V
         if not container.streams.video:
             raise av.InvalidDataError(0, "the file has no pictures")
         stream = container.streams.video[0]
-        # Ray runs as many tasks as there are CPUs, so that each has one
+        # Ray runs as many tasks as there are CPUs, so one thread per task is enough
         stream.codec_context.thread_count = 1
         if stream.width * stream.height > max_pixels:
             size = f"{stream.width} x {stream.height} pixels are more than"
             raise av.InvalidDataError(0, f"{size} max_pixels ({max_pixels})")
-        # frames that turn out much larger are refused before they are allocated
+        # FFmpeg refuses frames that are much larger before it allocates them
         most = SLACK * max(max_pixels, SMALL_PIXELS)
         stream.codec_context.options = {"max_pixels": str(most)}
         yield container, stream
 
 
 def _pictures(file: Location, max_pixels: int) -> Iterator[Picture]:
-    """All pictures as they are shown, with an error in the place of each that cannot be decoded.
-    Raises FFmpegError where there is no film, or no more of it."""
-    lost: list[tuple[int, Exception]] = []  # with their places, because packets come in any order
+    """Yield all frames in display order, with an error in the place of each that cannot be decoded.
+    Raises FFmpegError if the file is not a video, or if the rest of it cannot be read."""
+    lost: list[tuple[int, Exception]] = []  # with timestamps: packets come in any order
     with _opened(file, max_pixels) as (container, stream):
         for packet in container.demux(stream):
             try:
@@ -153,7 +156,7 @@ def _pictures(file: Location, max_pixels: int) -> Iterator[Picture]:
 
 
 def _rows(container: InputContainer, stream: VideoStream, fps: float | None) -> int | None:
-    """About how many rows a film makes, by what its header tells."""
+    """Return the estimated number of rows of a video, based on its header; None if unknown."""
     seconds = container.duration / av.time_base if container.duration else None
     frames = stream.frames
     if not frames and seconds and stream.average_rate:

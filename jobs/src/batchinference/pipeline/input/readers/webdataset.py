@@ -1,6 +1,7 @@
-"""Tar archives of samples, one a row.
+"""Reads WebDataset tar archives, one row per sample.
 
-Types of JSON members are learned from the first samples of a few archives and hold for all of them.
+The types of JSON members are inferred from the first samples of a few archives and apply to all
+archives.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _KINDS = {
     **dict.fromkeys(("cls", "cls2", "index"), "number"),
     "json": "json",
 }
-"""What a member is by its last extension; anything else is bytes."""
+"""The kind of a member by its last extension. Any other member is bytes."""
 _TYPES = {"text": pa.string(), "number": pa.int64(), "bytes": pa.large_binary()}
 _DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
 Row = dict[str, Any]
-"""The members of a sample, decoded; one of JSON as a line of the object {its name: its value}."""
+"""The decoded members of a sample. A JSON member is a line with an object {name: value}."""
 
 
 class WebdatasetReader:
@@ -82,7 +83,7 @@ class WebdatasetReader:
         first = [sample for _, there in found for sample in there]
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
-        self._names = names[:MAX_FIELDS]  # the others are columns where they are found
+        self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = agreed_schema(part for line in lines for part in _small(sample_rows(line)))
@@ -120,7 +121,7 @@ class WebdatasetReader:
             except Exception as error:
                 if not is_about_the_file(error):
                     raise
-                # whatever a decoder raises, the row is bad
+                # a decoder may raise any error: the row has failed
                 yield from [*self._run(rows, fields), BadRow(error)]
                 rows, size = [], 0
                 continue
@@ -166,7 +167,7 @@ class WebdatasetReader:
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
 
     def _run(self, rows: list[Row], fields: Fields) -> Iterator[Chunk]:
-        """Rows with the same members as a table, with each that does not fit set aside alone."""
+        """Yield rows with the same members as a table. A row that does not fit becomes a BadRow."""
         if not rows:
             return
         try:
@@ -214,7 +215,7 @@ def _line(name: str, content: bytes) -> bytes:
 
 
 def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:
-    """Members of JSON as a table. Raises ValueError or TypeError where they do not fit together."""
+    """Return JSON members as a table. Raises ValueError or TypeError if types do not unify."""
     parts = [parse(piece, known) for piece in pieces(lines)]
     for part in parts:
         fields.add(part.schema)
@@ -222,7 +223,7 @@ def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:
 
 
 def _small(parts: Iterable[Chunk]) -> list[Chunk]:
-    """The rows of a member; nothing where they have too many fields."""
+    """Return the rows of a member, or an empty list if they have too many fields."""
     try:
         return few_fields(parts)
     except TooManyFields:
@@ -230,7 +231,8 @@ def _small(parts: Iterable[Chunk]) -> list[Chunk]:
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:
-    """A member as a line; nothing where it is no JSON, which becomes a bad row."""
+    """Return a member as a line, or empty bytes if it is invalid JSON. Its sample becomes a failed
+    row when it is read."""
     try:
         return _line(name, content)
     except (ValueError, RecursionError):

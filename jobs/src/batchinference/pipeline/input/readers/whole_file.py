@@ -1,4 +1,4 @@
-"""Formats in which a file is one row."""
+"""Base class for readers of formats in which a file is one row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from batchinference.spec.read.base import RowOptions
 
 
 class WholeFileReader:
-    """A reader of files that are one row each; a format says how to decode one, and how several
-    become a table."""
+    """A reader of files that are one row each. A subclass decodes a file and builds the columns for
+    several decoded files."""
 
     extensions: ClassVar[tuple[str, ...]] = ()
     rows_exact: ClassVar[bool] = True
@@ -26,22 +26,24 @@ class WholeFileReader:
         self.max_row_bytes = options.row_bytes
 
     def prepare(self, samples: list[Location]) -> None:
-        """Nothing to learn: every file stands alone."""
+        """Do nothing: each file is read independently."""
 
     def decode(self, content: bytes) -> Any:
-        """What a file holds, for `columns_of`."""
+        """Return the decoded content of a file, for `columns_of`."""
         raise NotImplementedError
 
     def columns_of(self, decoded: list[Any]) -> list[pa.Array]:
-        """The columns of so many rows."""
+        """Return the columns for decoded files, one row each."""
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """The bytes of a file, and one more than the limit if it has too many."""
+        """Return the bytes of a file, at most `max_row_bytes` + 1, which shows that it is too
+        large."""
         return file.read(self.max_row_bytes + 1)
 
     def decode_or_bad(self, content: bytes) -> Any | BadRow:
-        """What a file holds, or why it cannot be known: whatever a decoder raises."""
+        """Return the decoded content of a file, or a BadRow with any error that the decoder raised.
+        Raises errors that are not about the file, such as storage errors."""
         try:
             if len(content) > self.max_row_bytes:
                 limit = f"max_row_bytes ({self.max_row_bytes})"

@@ -1,4 +1,4 @@
-"""One module a source that is not files: from its fields to Ray's read tasks."""
+"""Table sources, one module each: from the fields of the specification to Ray's read tasks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.spec.read import Read
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The sources by their formats in the specification, and the library that each imports. A module
-is imported when it is needed."""
+"""The library that each source imports, by the source's format in the specification. The module
+of a source has the name of its format and is imported when it is needed."""
 
 
 def open_table(read: Read) -> TableInput:
-    """Connect to a source and cut it into tasks. Raises BadInput that names the field at fault."""
+    """Connect to a source and return it split into read tasks.
+
+    Raises BadInput with the name of the incorrect field."""
     need(f"the format '{read.format}'", LIBRARIES[read.format], FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{read.format}")
     return cast(TableInput, module.open_source(read))

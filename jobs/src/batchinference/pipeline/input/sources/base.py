@@ -1,8 +1,9 @@
-"""Sources that are not files, read by Ray's own datasources.
+"""Table sources, which are read through Ray's own datasources.
 
-Each of Ray's read tasks is a part of the input, so that its rows get ids by their position, and
-counts, errors and coverage are those of files. Few sources tell whether they are what they were, so
-a job over any other is all or nothing.
+Each of Ray's read tasks is a part of the input. Rows therefore get ids by their position, and
+counts, errors and missing rows are handled as for files. Few sources show whether they have changed
+since an earlier attempt. A job that reads any other source cannot resume: each attempt starts over,
+so the output is all or nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from batchinference.pipeline.storage.location import Location
 
 ReadBlocks: TypeAlias = Callable[[], Iterable[Block]]
 Explain: TypeAlias = Callable[[Exception], str]
-"""An error of a library in words that hold no secret."""
+"""Returns the message for an error of a library, without secrets."""
 
 
 @dataclass(frozen=True)
 class TableInput:
-    """A source with a name, its tasks in an order that does not change, and what is known of it."""
+    """A source with a name, read tasks in a fixed order, and the known facts about its rows."""
 
     name: str
     tasks: list[ReadBlocks]
@@ -41,10 +42,10 @@ class TableInput:
     known_count: RowCount | None = None
     size: int = 0
     place: Location | None = None
-    """Where it lies, if that is a directory."""
+    """The location of the source, if it is a directory."""
     repeatable: bool = False
     version: str | None = None
-    """What tells this state of the source from every other one, where anything does."""
+    """Identifies the current state of the source, if the source has a version; else None."""
     rows_each: None = None
     explain: Explain = row_ids.describe
 
@@ -89,7 +90,7 @@ class TableInput:
 
 @dataclass(frozen=True)
 class Part:
-    """What a task reads, and by what name it is known."""
+    """The read task of one part of the input, with its label for messages."""
 
     label: str
     task: ReadBlocks
@@ -106,8 +107,9 @@ class Part:
 
 
 def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[pa.Table]:
-    """The rows of a task with their ids, or those of them that are in gaps, and the END row that
-    closes it."""
+    """Yield the rows of a read task with their ids, and an END row after the last one.
+
+    If `gaps` is not empty, yield only the rows in these ranges."""
     row = 0
     for table in part.tables():
         check_names(table.column_names, part.label)

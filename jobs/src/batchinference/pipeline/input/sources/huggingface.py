@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub or saved by `datasets`, by Ray's datasource for them."""
+"""Reads datasets of the Hugging Face Hub, or saved by `datasets`, with Ray's datasource."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 from batchinference.spec.uris import local_path
 
 PART_ROWS, MOST_PARTS = 1000, 64
-"""Rows of a part of a data set that can be cut anywhere."""
+"""Rows per part, and the maximum number of parts, of a dataset that can be split at any row."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 _SAVED = ("state.json", "dataset_dict.json")
-"""What `save_to_disk` leaves in a folder."""
+"""Files that `save_to_disk` writes to a directory."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a data set, which is opened by the task that reads it."""
+    """A part of a dataset. The read task opens the dataset."""
 
     path: str
     options: HuggingfaceOptions
@@ -38,7 +38,7 @@ class Part:
     parts: int = 1
 
     def load(self) -> datasets.Dataset | datasets.IterableDataset:
-        """The whole data set, up to the limit."""
+        """Return the whole dataset, up to the limit."""
         found, limit = self._load(), self.options.limit
         if limit is None:
             return found
@@ -66,7 +66,9 @@ class Part:
 
 
 def open_source(read: ReadHuggingface) -> TableInput:
-    """Find the data set; of one that is streamed nothing is fetched yet but its description."""
+    """Return the dataset as an input. Raises BadInput if it cannot be loaded.
+
+    For a streamed dataset, only its description is fetched here."""
     path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
     whole = Part(path, read.options)
     try:
@@ -89,7 +91,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
 
 
 def _commit(read: ReadHuggingface) -> str | None:
-    """What a branch stands for moves on."""
+    """Return the revision if it is a commit hash, else None: a branch can move to other commits."""
     revision = read.options.revision or ""
     return revision if _COMMIT.fullmatch(revision) and not read.is_path else None
 
@@ -108,7 +110,7 @@ def _split_of(found: Any, options: HuggingfaceOptions) -> Any:
 
 def _parts(found: Any, options: HuggingfaceOptions) -> int:
     if isinstance(found, datasets.IterableDataset):
-        most = 1 if options.limit else found.num_shards  # parts of it do not know of each other
+        most = 1 if options.limit else found.num_shards  # parts cannot share a limit
         return int(min(options.override_num_blocks or most, most))
     usual = min(MOST_PARTS, math.ceil(len(found) / PART_ROWS))
     return max(1, min(options.override_num_blocks or usual, len(found)))
@@ -123,7 +125,7 @@ def _count(found: Any, options: HuggingfaceOptions) -> RowCount | None:
 
 
 def _size(found: Any, count: RowCount | None) -> int:
-    """About the bytes that are read, of a data set that says how many all of it has."""
+    """Return the approximate number of bytes to read; 0 if the dataset does not state its size."""
     there = sum(split.num_examples or 0 for split in (found.info.splits or {}).values())
     whole = found.info.dataset_size or 0
     return round(whole * count.rows / there) if count and there else whole

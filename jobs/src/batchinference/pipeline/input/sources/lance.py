@@ -1,4 +1,4 @@
-"""Lance data sets, by Ray's datasource for them."""
+"""Reads Lance datasets with Ray's datasource."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from batchinference.pipeline.storage.table_options import location, storage_opti
 from batchinference.spec.read import LanceOptions, ReadLance
 
 _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
-"""Where in its own code an error of Lance comes from."""
+"""The location in the source code of Lance, which its error messages include."""
 
 
 def open_source(read: ReadLance) -> TableInput:
-    """Open one version of the data set and count its rows."""
+    """Return one version of the dataset as an input, with its rows counted.
+
+    Raises BadInput with the name of the incorrect field."""
     options, place = read.options, Location(read.path, read.storage)
     with _at_fault(f"read.path '{read.path}'"):
         uri, settings = location(place), storage_options(place)
@@ -40,7 +42,7 @@ def open_source(read: ReadLance) -> TableInput:
         settings,
         {"limit": options.limit} if options.limit else None,
     )
-    # a task knows nothing of the rows of another
+    # read tasks cannot share a limit
     most = 1 if options.limit else options.override_num_blocks or MAX_TASKS
     tasks = source.get_read_tasks(most)
     return TableInput(
@@ -49,21 +51,23 @@ def open_source(read: ReadLance) -> TableInput:
         columns,
         RowCount(min(count, options.limit or count), estimated=False),
         place=place,
-        repeatable=True,  # it is one version
+        repeatable=True,  # the version is fixed
         version=_version(dataset),
     )
 
 
 def _version(dataset: lance.LanceDataset) -> str:
-    """The number of the version, and what its files come to: a data set that was written anew in
-    the same place counts from 1 again."""
+    """Return the version number and a digest of the paths of the data files.
+
+    The number is not sufficient: a dataset that is rewritten in the same place counts from 1
+    again."""
     files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
     return f"{dataset.version}-{digest(chr(10).join(files).encode())[:16]}"
 
 
 @contextmanager
 def _at_fault(field: str) -> Iterator[None]:
-    """Turn what Lance raises into a BadInput that names the field."""
+    """Convert errors of Lance to BadInput with the name of the field."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
@@ -81,5 +85,5 @@ def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
 
 
 def _nothing() -> list[object]:
-    """What a data set without rows yields."""
+    """Return no blocks: the read task of a dataset without rows."""
     return []

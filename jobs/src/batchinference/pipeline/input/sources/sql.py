@@ -1,4 +1,4 @@
-"""The rows of an SQL query, by SQLAlchemy's connections and Ray's SQL datasource."""
+"""Reads the rows of an SQL query through SQLAlchemy connections and Ray's SQL datasource."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from batchinference.spec.read import ReadSql, SqlOptions
 
 @dataclass(frozen=True)
 class Database:
-    """Makes connections. It travels with the name of the variable, not with what it holds."""
+    """Creates database connections.
+
+    When pickled, it contains the name of the environment variable `url_env`, not its value."""
 
     url: str | None
     url_env: str | None
 
     def __call__(self) -> Any:
-        """A connection as the Python DB API has it. Raises BadInput."""
+        """Return a Python DB API connection. Raises BadInput if there is none."""
         field = "read.url" if self.url else "read.urlEnv"
         try:
             return create_engine(self._address(), poolclass=NullPool).raw_connection()
@@ -46,16 +48,16 @@ class Database:
         raise BadInput(f"read.urlEnv: the environment variable '{self.url_env}' is not set")
 
     def explain(self, error: Exception) -> str:
-        """An error in words, without the password."""
+        """Return the message of an error, without the password."""
         text = without_secrets(describe(error))
         try:
             password = make_url(self._address()).password
-        except Exception:  # noqa: BLE001 - an address that is none
+        except Exception:  # noqa: BLE001 - the address is not a valid URL
             return text.replace(self._address(), "***")
         return text.replace(str(password), "***") if password else text
 
     def one(self, statement: str) -> Any:
-        """The first value of the first row."""
+        """Return the first value of the first row."""
         with closing(self()) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
@@ -64,15 +66,16 @@ class Database:
     def columns(self, query: str) -> list[str]:
         with closing(self()) as connection:
             cursor = connection.cursor()
-            # SQLite runs a query as its rows are fetched, and would rename columns of one name
+            # SQLite runs a query only as rows are fetched, so the plain query is cheap. In a
+            # subquery, SQLite would rename columns that have the same name.
             is_sqlite = make_url(self._address()).get_backend_name() == "sqlite"
-            empty = f"SELECT * FROM {_within(query)} WHERE 1 = 0"  # noqa: S608 - theirs
+            empty = f"SELECT * FROM {_within(query)} WHERE 1 = 0"  # noqa: S608 - user SQL
             cursor.execute(query if is_sqlite else empty)
             return [column[0] for column in cursor.description]
 
 
 def open_source(read: ReadSql) -> TableInput:
-    """Try the query and count its rows."""
+    """Return the query as an input, with its rows counted. Raises BadInput if it fails."""
     database, query = Database(read.url, read.url_env), read.query.strip().rstrip(";")
     try:
         columns = database.columns(query)
@@ -102,13 +105,17 @@ def open_source(read: ReadSql) -> TableInput:
 
 
 def _within(query: str) -> str:
-    """The query as the table of another one: without AS, which Oracle does not take there, and with
-    its end on a line of its own, as it may end in a comment."""
+    """Return the query as a subquery that can be used as a table.
+
+    There is no AS, because Oracle does not accept it here. The closing parenthesis is on its own
+    line, because the query may end with a comment."""
     return f"({query}\n) T"
 
 
 def _way_out(error: Exception) -> str:
-    """What to do where a database, SQL Server, sorts no table of another query."""
+    """Return a hint for a database that rejects ORDER BY in a subquery, such as SQL Server.
+
+    Return an empty string for other errors."""
     if "ORDER BY clause is invalid" not in str(error):
         return ""
     return (
@@ -120,7 +127,7 @@ def _way_out(error: Exception) -> str:
 def _check_shards(
     source: SQLDatasource, database: Database, options: SqlOptions, shards: int
 ) -> None:
-    """Raise BadInput when the database cannot divide the rows, or some would be in no shard."""
+    """Raise BadInput if the database cannot compute the shards, or if rows are in no shard."""
     shard = f"MOD(ABS({options.shard_hash_fn}({source.shard_keys})), {shards})"
     if not source.supports_sharding(shards):
         raise BadInput(

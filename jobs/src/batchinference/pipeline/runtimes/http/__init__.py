@@ -1,4 +1,4 @@
-"""Asking an HTTP endpoint: what is sent, how fast, how often again, and what an answer means."""
+"""Requests to an HTTP endpoint: request bodies, rate limit, retries and response handling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to each API, and what its answer holds."""
+"""Request bodies and response parsing for each supported API."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from batchinference.spec.models.prompts import places
 
 
 class ApiAdapter(Protocol):
-    """The requests and answers of an API."""
+    """Builds the requests and parses the responses of one API."""
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The body for a row. Raises ValueError or TypeError for values that cannot be sent."""
+        """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
 
     def answer(self, response: Any) -> Any:
-        """The row's result. Raises RequestFailed where the response has none."""
+        """Return the row's result. Raises RequestFailed if the response has none, and BadAnswer if
+        another try may return one."""
 
 
 def form_of(model: HttpModel) -> ApiAdapter:
@@ -42,7 +43,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
 
 
 class OpenAi:
-    """Chat, completions and embeddings."""
+    """The OpenAI chat, completions and embeddings APIs."""
 
     def __init__(self, model: HttpModel) -> None:
         self._model = model
@@ -66,7 +67,7 @@ class OpenAi:
 
 
 class Json:
-    """Any endpoint that takes and gives JSON."""
+    """Any endpoint that accepts and returns JSON."""
 
     def __init__(self, model: HttpModel) -> None:
         self._body, self._images = model.body, set(model.images)
@@ -85,7 +86,7 @@ class Json:
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    """A part of the body with a row's values in the places of its texts."""
+    """Return a part of the body with the placeholders in its strings filled from a row."""
     if isinstance(part, dict):
         return {name: _filled(child, values) for name, child in part.items()}
     if isinstance(part, list):
@@ -143,7 +144,7 @@ def _boolean(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> np.ndarray:
-    """Lists of numbers, of one shape, as float32."""
+    """Return a (nested) list of numbers of one shape as a float32 array."""
     try:
         if isinstance(value, list):
             return np.array(value, dtype=np.float32)
@@ -167,5 +168,5 @@ def _short(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """A text as UTF-8 can hold it, which has no halves of surrogate pairs; JSON does."""
+    """Return the text with lone surrogates replaced: JSON allows them, UTF-8 cannot encode them."""
     return text.encode(errors="replace").decode()

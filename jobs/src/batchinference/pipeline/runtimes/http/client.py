@@ -1,4 +1,4 @@
-"""One endpoint, asked over and over until it answers or is given up."""
+"""Client of one HTTP endpoint, with a rate limit and retries."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from batchinference.pipeline.storage.http_retry import (
 from batchinference.spec.models import HttpModel
 
 SHOWN = 300
-"""Characters of an answer that a message repeats."""
+"""Maximum number of characters of a response that an error message quotes."""
 MAX_ANSWER = 64 << 20
-"""Bytes of an answer: no model's is as long, and all requests in flight hold theirs at once."""
+"""Maximum size of a response in bytes. No model's response is this long, and the responses of all
+requests in flight are in memory at the same time."""
 _GATEWAY = {502, 503, 504}
 _MISTAKEN = {401, 404, 405, 407, 410}
-"""What is said to every row alike: no such key, path or model."""
+"""Status codes that every row would get, such as for an unknown key, path or model."""
 
 
 class Endpoint:
-    """Asks for one model. Use it in the event loop that it was made in."""
+    """Sends the requests of one model. Use it only in the event loop that created it."""
 
     def __init__(self, model: HttpModel, keys: Credentials, form: ApiAdapter) -> None:
         self._model, self._keys, self._form = model, keys, form
@@ -58,10 +59,10 @@ class Endpoint:
         await self._session.close()
 
     async def ask(self, body: dict[str, Any]) -> Any:
-        """The answer to a request.
+        """Send a request, with retries, and return the parsed response.
 
-        Raises RequestFailed where the row cannot have one, ConnectionError where the endpoint is
-        down, and JobFailure where it would refuse every row.
+        Raises RequestFailed if the row cannot get a response, ConnectionError if the endpoint is
+        down, and JobFailure if the endpoint would reject every row.
         """
         return await self._retries.ask(partial(self._request, body))
 
@@ -103,14 +104,14 @@ class Endpoint:
             raise BadAnswer("the endpoint's answer is no JSON") from None
         except (RequestFailed, BadAnswer) as error:
             raise type(error)(self._keys.hide(str(error))) from None
-        except Exception as error:  # noqa: BLE001 - whatever it holds, only this row has no answer
+        except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row
             words = self._keys.hide(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"the answer cannot be read: {words}") from None
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytearray:
-    """What was answered; of an error no more than its beginning. Raises RequestFailed where an
-    answer is too long."""
+    """Return the body of a response. The body of an error response is cut off after MAX_ANSWER
+    bytes. Raises RequestFailed if the body of a successful response is longer."""
     content = bytearray()
     async for part in response.content.iter_any():
         content += part

@@ -1,4 +1,4 @@
-"""The keys that an endpoint asks for. They come from the environment and appear in no message."""
+"""Credentials of an endpoint. They come from the environment and never appear in messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batchinference.spec.models import HttpModel
 
 
 class Credentials:
-    """The headers of a model's requests."""
+    """The request headers of a model, including its credentials."""
 
     def __init__(self, model: HttpModel) -> None:
         self._values = {name: _value(name) for name in _variables(model)}
@@ -20,7 +20,7 @@ class Credentials:
             self.headers["Authorization"] = f"Bearer {self._values[model.api_key_env]}"
 
     def hide(self, text: str) -> str:
-        """The text without the keys, which a server may repeat in what it answers."""
+        """Return the text with the credentials masked, because a response may repeat them."""
         for value in self._values.values():
             text = text.replace(value, "***")
         return text

@@ -1,4 +1,4 @@
-"""What can come of a request other than an answer."""
+"""Errors of HTTP requests."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from batchinference.pipeline.storage.http_retry import TryAgain
 
 
 class RequestFailed(Exception):
-    """The endpoint gives this row no answer, while it answers others."""
+    """The request of this row failed, but the endpoint answers other rows."""
 
 
 class EndpointDown(ConnectionError):
-    """The endpoint answers nobody, and was asked for long enough."""
+    """The endpoint does not answer any row, and the retries are exhausted."""
 
 
 class NoResponse(TryAgain):
-    """Nobody answered, or only a gateway in front of the endpoint. Says nothing about the row."""
+    """No response, or only one from a gateway in front of the endpoint. Not caused by the row."""
 
 
 class BadAnswer(TryAgain):
-    """The endpoint answered, and not as it should: status 500, or what is no JSON."""
+    """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
 
 
 class RateLimited(TryAgain):
-    """The endpoint asks for fewer requests. Says nothing about the row."""
+    """The endpoint asked for fewer requests (rate limit). Not caused by the row."""

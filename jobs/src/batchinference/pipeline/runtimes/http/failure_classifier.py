@@ -1,4 +1,4 @@
-"""Whose fault it is that a row has no answer: the row's, or the endpoint's."""
+"""Decides whether a failed request is caused by the row or by the endpoint."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from batchinference.pipeline.runtimes.http.errors import (
 from batchinference.pipeline.storage.http_retry import TryAgain
 
 DOWN_AFTER = 10
-"""So many rows one after another that the endpoint failed on say that it fails on every row."""
+"""Number of consecutive failed rows after which the endpoint is considered down."""
 
 
 class FailureClassifier:
-    """What is known of an endpoint, from all that one replica asked it. Times are the loop's."""
+    """The state of an endpoint, from all requests of one replica. Times are event loop times, in
+    seconds."""
 
     def __init__(self) -> None:
         self._answered = float("-inf")
         self._failed_on = 0
 
     def answered(self, now: float) -> None:
-        """It answered a row, if only to say what is wrong with it."""
+        """Record that the endpoint answered a row, even if it rejected the row."""
         self._answered = now
         self._failed_on = 0
 
     def answered_since(self, moment: float) -> bool:
-        """Whether it answered any row since then."""
+        """Return whether the endpoint answered any row since `moment`."""
         return self._answered >= moment
 
     def verdict(self, error: TryAgain, began: float) -> Exception:
-        """What a row comes to whose tries, the first at `began`, are used up.
+        """Return the exception for a row whose retries are exhausted. `began` is the time of its
+        first try.
 
-        RequestFailed stands for the row alone. EndpointDown ends the job: going on would write
-        errors of rows that have none, and another attempt may find the endpoint well.
-        - Where nobody answered, the row is to blame if other rows were answered meanwhile.
-        - For a bad answer it is, until many rows one after another got nothing better.
-        - For what comes too fast, no row is.
+        RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
+        error records for valid rows, and a later attempt may find the endpoint healthy.
+        - NoResponse: RequestFailed if the endpoint answered other rows since `began`.
+        - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
+        - RateLimited: always EndpointDown.
         """
         self._failed_on += 1
         if isinstance(error, BadAnswer):

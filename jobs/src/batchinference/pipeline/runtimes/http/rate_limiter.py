@@ -1,4 +1,4 @@
-"""When a request may begin."""
+"""Limits the rate of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class RateLimiter:
-    """Spaces the beginnings of requests evenly, and holds all of them back when told to."""
+    """Spaces the starts of requests evenly, and can pause all requests."""
 
     def __init__(self, per_second: float | None) -> None:
         self._interval = 1 / per_second if per_second else 0.0
@@ -14,7 +14,7 @@ class RateLimiter:
         self._paused_until = 0.0
 
     async def wait(self) -> None:
-        """Returns when the next request may begin."""
+        """Wait until the next request may start."""
         clock = asyncio.get_running_loop().time
         while True:
             now = clock()
@@ -23,10 +23,10 @@ class RateLimiter:
             if turn > now:
                 await asyncio.sleep(turn - now)
             if turn >= self._paused_until:
-                return  # else a pause was asked for meanwhile
+                return  # otherwise pause() was called during the sleep
 
     def pause(self, seconds: float) -> None:
-        """No request begins in the next `seconds`."""
+        """Start no request in the next `seconds`."""
         until = asyncio.get_running_loop().time() + seconds
         self._paused_until = max(self._paused_until, until)
         self._next = max(self._next, self._paused_until)

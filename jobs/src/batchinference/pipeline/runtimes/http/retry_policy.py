@@ -1,4 +1,4 @@
-"""Asking again: how often, what counts as a try, and what it means when nothing helped."""
+"""Retry policy of requests: the number of tries, what counts as a try, and the final error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 class Retries:
-    """Asks on behalf of the rows of one replica, which share a pace and what is known of the
+    """Retries the requests of one replica. Its rows share a rate limiter and the state of the
     endpoint."""
 
     def __init__(self, retries: int, pace: RateLimiter) -> None:
@@ -26,10 +26,10 @@ class Retries:
         self._health = FailureClassifier()
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """What the request returns, which is tried again for as long as it raises TryAgain.
+        """Return the result of the request. Retries while it raises TryAgain and tries are left.
 
-        Raises RequestFailed where the row cannot have an answer, and ConnectionError where the
-        endpoint is down.
+        Raises RequestFailed if the row cannot get a response, and ConnectionError if the endpoint
+        is down.
         """
         began = _now()
         retrying = tenacity.AsyncRetrying(**policy(self._tries))
@@ -39,7 +39,8 @@ class Retries:
             raise self._health.verdict(error, began) from None
 
     async def _try(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """One try. To be told to wait is none while other rows get through."""
+        """Make one try. A rate-limited request does not count as a try while other rows get
+        responses."""
         while True:
             began = _now()
             try:

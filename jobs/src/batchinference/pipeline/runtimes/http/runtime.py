@@ -1,4 +1,4 @@
-"""Models behind an HTTP endpoint."""
+"""Runs models behind an HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from batchinference.spec.models import HttpModel
 
 
 class HttpRuntime:
-    """Asks an endpoint for all rows of a batch at the same time, in an event loop of its own that
-    lives as long as the runtime, so that connections are kept from batch to batch."""
+    """Sends the requests for all rows of a batch concurrently. The runtime has its own event loop
+    for its whole lifetime, so that connections are reused between batches."""
 
     def __init__(self, model: HttpModel, device: Device) -> None:
         self._form, keys = form_of(model), Credentials(model)
@@ -34,9 +34,9 @@ class HttpRuntime:
         weakref.finalize(self, _close, self._loop, self._endpoint)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
-        """The answers, with an exception in the place of each row that has none.
+        """Return one result per row, with an exception in place of the result of a failed row.
 
-        Raises ConnectionError when the endpoint is down, JobFailure when it takes no such requests.
+        Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
         answers: list[Any] = self._run(self._ask_all(list(rows_of(inputs))))
         return answers
@@ -55,7 +55,7 @@ class HttpRuntime:
     async def _ask(self, row: Mapping[str, Any]) -> Any:
         try:
             body = self._form.request(row)
-        except Exception as error:  # noqa: BLE001 - whatever its values make impossible
+        except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return error
         try:
             return await self._endpoint.ask(body)
@@ -64,7 +64,7 @@ class HttpRuntime:
 
 
 def checks(model: HttpModel) -> None:
-    """Raise ModelLoad when the environment does not hold the keys that the model names."""
+    """Raise ModelLoad if an environment variable with credentials of the model is not set."""
     Credentials(model)
 
 

@@ -1,1 +1,1 @@
-"""Language models that Ray Data runs by a processor of its own, several operators of it."""
+"""Runs language models with vLLM, through Ray Data's LLM processor of several operators."""

@@ -1,4 +1,4 @@
-"""The files of a model and of its adapters, on the machine that needs them."""
+"""Downloads the files of a model and of its adapters to the machine that needs them."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ from batchinference.spec.models import VllmModel
 from batchinference.spec.uris import is_local
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
-"""Names of files that hold weights. What prepares prompts does without them."""
+"""Name patterns of weight files. The stages that prepare prompts do not need these files."""
 ADAPTER_FILE = "adapter_config.json"
 _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
-"""Load formats with which vLLM reads weights out of the object store itself."""
+"""Load formats with which vLLM reads the weights directly from the object store."""
 
 
 def files_beside(model: VllmModel) -> str:
-    """A folder with all but the weights, or the id of a model of the Hub as it is."""
+    """Return a local folder with all files but the weights, or a model id of the Hub unchanged."""
     if not is_local(model.source):
         return resolve_place(model.source, model.storage, without=WEIGHTS)
     if model.revision is None or is_path(model.source):
         return resolve(model.source, model.revision)
-    # of Ray's stages beside the engine none takes a revision
+    # except for the engine, none of Ray's stages accepts a revision
     return str(
         snapshot_download(model.source, revision=model.revision, ignore_patterns=list(WEIGHTS))
     )
 
 
 def files_of(model: VllmModel) -> str:
-    """What the engine loads: a folder, or the id of a model of the Hub as it is."""
+    """Return the source that the engine loads: a local folder, or a model id of the Hub unchanged.
+
+    For load formats that stream the weights, return the source unchanged.
+    """
     if model.engine.get("load_format") in _STREAMED:
         return model.source
     return resolve(model.source, model.revision, model.storage)
 
 
 class NoAdapter(Exception):
-    """There is no adapter of the name that a row gives."""
+    """The adapter that a row names does not exist."""
 
 
 class Adapters:
-    """The LoRA adapters that rows name. Each is fetched once."""
+    """The LoRA adapters that rows name. Each adapter is downloaded once."""
 
     def __init__(self, model: VllmModel) -> None:
         self._model = model
         self._found: dict[str, str | NoAdapter] = {}
 
     def folder(self, name: Any) -> str:
-        """Return where an adapter is on this machine. Raises NoAdapter, and whatever keeps it from
-        being fetched."""
+        """Return the local folder of an adapter. Raises NoAdapter if it does not exist, and the
+        underlying error if the download fails."""
         if not isinstance(name, str):
             raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
         if name not in self._found:

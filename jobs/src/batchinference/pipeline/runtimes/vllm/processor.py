@@ -1,4 +1,4 @@
-"""Ray Data's processor for vLLM, set up for a stage."""
+"""Configures Ray Data's vLLM processor for a stage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Selector = dict[str, str] | None
 
 @dataclass(frozen=True)
 class NodeSelectors:
-    """Which nodes of a cluster the engine and the actors beside it go to; None for any."""
+    """Label selectors for the nodes of the engine and of its helper actors; None for any node."""
 
     engine: Selector
     beside: Selector
@@ -41,14 +41,14 @@ class NodeSelectors:
 
 @dataclass(frozen=True)
 class RetryOptions:
-    """How often tasks and actors whose process died are run again, as Ray's arguments."""
+    """Ray arguments that set how often tasks and actors are retried after their process died."""
 
     of_tasks: Mapping[str, int]
     of_actors: Mapping[str, int]
 
 
 def config_of(stage: Stage, model: VllmModel) -> Any:
-    """The processor's configuration."""
+    """Return the configuration of Ray Data's vLLM processor for a stage."""
     size = stage.replicas
     replicas = (size.min, size.max) if size else (1, 1)
     beside = {"concurrency": (1, replicas[1]), "num_cpus": BESIDE_CPUS}
@@ -65,12 +65,12 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
             "bundle_per_worker": _bundle(stage, model),
             "strategy": _strategy(stage),
         },
-        # whether the job goes on is decided where the row's name is known
+        # decode_rows decides whether the job continues: only it knows the id of the failed row
         should_continue_on_error=True,
         prepare_multimodal_stage={"enabled": bool(model.images), **beside},
         chat_template_stage={"enabled": model.is_chat, **chat, **beside},
         tokenize_stage={"enabled": True, **beside},
-        # the engine does it on its way, and only so can it stop at a word
+        # the engine detokenizes itself, which it needs to do to support stop strings
         detokenize_stage={"enabled": False},
     )
 
@@ -95,18 +95,18 @@ def _engine(model: VllmModel) -> dict[str, Any]:
 
 
 def _bundle(stage: Stage, model: VllmModel) -> dict[str, float]:
-    """What each GPU's worker takes: its share of the replica."""
+    """Return the resources of each GPU worker: its share of the replica's CPUs and GPUs."""
     workers = model.parallelism.tensor * model.parallelism.pipeline
     return {"CPU": stage.cpus * stage.pods / workers, "GPU": stage.gpus / workers}
 
 
 def _strategy(stage: Stage) -> str:
-    """GPUs that share layers are on one node."""
+    """Return the placement strategy that keeps GPUs that share layers on one node."""
     return "STRICT_PACK" if stage.pods == 1 else "PACK"
 
 
 def processor_of(stage: Stage, model: VllmModel, nodes: NodeSelectors, tries: RetryOptions) -> Any:
-    """The processor, with its operators on their nodes."""
+    """Return the processor, with label selectors and retry options on each operator."""
     task = {"num_cpus": TASK_CPUS, "label_selector": nodes.beside, **tries.of_tasks}
     processor = build_processor(
         config_of(stage, model),
@@ -122,7 +122,7 @@ def processor_of(stage: Stage, model: VllmModel, nodes: NodeSelectors, tries: Re
         arguments["label_selector"] = nodes.engine if name == ENGINE else nodes.beside
         if "ray_remote_args_fn" in arguments:
             arguments.update(_placed(stage, model, nodes.engine))
-        # a copy: to set a field would have Ray derive all others anew
+        # copy the stage: assigning a field makes Ray validate and derive all fields again
         fn = _guarded(found.fn, name, stage, model)
         processor.stages[name] = found.model_copy(update={"fn": fn})
     return processor
@@ -136,8 +136,11 @@ def _guarded(kind: Any, name: str, stage: Stage, model: VllmModel) -> Any:
 
 
 def _placed(stage: Stage, model: VllmModel, selector: Selector) -> dict[str, Any]:
-    """Arguments by which an engine of several workers gets its placement group. As Ray makes it by
-    itself, but on the nodes that it is meant for, and with no more CPUs than a bundle has."""
+    """Return the Ray arguments that create the placement group of an engine with several workers.
+
+    The group is the same as Ray's default, but it is restricted to the engine's nodes, and the
+    actor requests no more CPUs than one bundle has.
+    """
     bundle = _bundle(stage, model)
     kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
     workers = model.parallelism.tensor * model.parallelism.pipeline
@@ -153,5 +156,5 @@ def _in_group(bundles: list[dict[str, float]], strategy: str, selector: Selector
 
 
 def _keep(result: Callable[[Mapping[str, Any]], Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The processor's postprocess: the row and its result, of all that the stages made."""
+    """Return only the row and its result, as the processor's postprocess function."""
     return {ROW: answer[ROW], RESULT: result(answer)}

@@ -1,7 +1,7 @@
-"""The images of prompts, before vLLM sees them.
+"""Downloads the images of prompts before vLLM sees their URLs.
 
-vLLM fetches the addresses in a chat with the job's network. Here they are fetched by the rules for
-addresses in the input, and vLLM gets their content.
+vLLM would download the URLs in a chat with the network access of the job. This module instead
+downloads them with the rules for URLs in the input, and passes the content to vLLM.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from batchinference.pipeline.storage.http import THREADS, Fetcher
 from batchinference.spec.models import VllmModel
 
 MAX_BYTES = 64 << 20
-"""Bytes of an image that is fetched."""
+"""Maximum size of a downloaded image in bytes."""
 
 
 class Inlined:
-    """Puts the content of images in the place of their addresses."""
+    """Replaces the URLs of images with their content."""
 
     def __init__(self, model: VllmModel) -> None:
         self._fetcher = Fetcher(
@@ -41,7 +41,7 @@ class Inlined:
     def __call__(self, messages: Any) -> list[Message]:
         """Return the messages of a chat with images as data URIs.
 
-        Raises ValueError for parts that are neither text nor image, and as Fetcher does."""
+        Raises ValueError for parts that are neither text nor image, and the errors of Fetcher."""
         return [self._message(message) for message in plain(messages)]
 
     def _message(self, message: Message) -> Message:
@@ -51,7 +51,8 @@ class Inlined:
         return {**message, "content": [self._part(part) for part in content]}
 
     def _part(self, part: Part) -> Part:
-        """Return a part with the fields of its type alone: vLLM reads others, such as tensors."""
+        """Return a part with only the fields of its type. vLLM reads other fields too, such as
+        tensors."""
         kind = part.get("type")
         if kind == "text":
             return {"type": "text", "text": part["text"]}
@@ -62,7 +63,7 @@ class Inlined:
         return {"type": "image_url", "image_url": {"url": data_uri(self._content(url))}}
 
     def _content(self, url: Any) -> bytes:
-        """Return the file of an image."""
+        """Return the bytes of an image file from its URL. Raises ValueError for other schemes."""
         scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
         if scheme == "data":
             content = _of_data_uri(url)
@@ -85,7 +86,7 @@ def _of_data_uri(uri: str) -> bytes:
 
 
 class GuardedImages(IsolatingStage):
-    """Stands before the class that decodes images, and leaves nothing for it to fetch."""
+    """Wraps Ray's class that decodes images, and inlines all images so that it downloads none."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)

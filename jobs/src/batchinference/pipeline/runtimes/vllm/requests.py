@@ -1,4 +1,4 @@
-"""What the engine is asked for a row, and what it gives."""
+"""The engine's request for a row, and the conversion of its results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from batchinference.spec.models import VllmModel
 
 Request = dict[str, Any]
 ADAPTER = "adapter"
-"""Of a request: the name of an adapter, None for the model itself."""
+"""Key of a request: the name of an adapter, or None for the base model."""
 
 
 def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
-    """The columns that Ray's stages read. Raises for values that nothing can be made of."""
+    """Return the columns that Ray's stages read. Raises if the row makes no valid request."""
     told = {name: value for name, value in row.items() if name != model.adapter}
     request: Request = {}
     if model.is_chat:
@@ -31,14 +31,15 @@ def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
 
 
 def parameters_of(model: VllmModel) -> Request:
-    """The columns that are the same for all rows."""
+    """Return the request columns that are the same for all rows."""
     return {"sampling_params" if model.task == "generate" else "pooling_params": model.sampling}
 
 
 def result_of(task: str) -> Callable[[Mapping[str, Any]], str | bytes]:
-    """What the engine's answer holds for the output: a text, or the bytes of a vector.
+    """Return a function that extracts the result from the engine's answer: text or embedding bytes.
 
-    Beside a row that has none, Ray would make Python objects of vectors.
+    Embeddings are bytes, because Ray would convert a column of vectors to Python objects if a row
+    in it has no vector.
     """
     if task == "embed":
         return lambda answer: np.asarray(answer["embeddings"], dtype=np.float32).tobytes()
@@ -46,7 +47,7 @@ def result_of(task: str) -> Callable[[Mapping[str, Any]], str | bytes]:
 
 
 def column_of(task: str, results: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The results as the column that the output has."""
+    """Return the results as the output column. Converts the bytes of embeddings to vectors."""
     if task == "embed":
         return to_column([np.frombuffer(vector, np.float32) for vector in results.to_pylist()])
     return results

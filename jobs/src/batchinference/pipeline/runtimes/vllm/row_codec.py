@@ -1,9 +1,9 @@
-"""Rows on their way through the processor: what each asks, and the row itself, sealed.
+"""Encodes rows for the vLLM processor: the request of each row, and the row itself as bytes.
 
-The processor takes rows as dicts and gives back what its stages made of them, types and all. So a
-row travels as the bytes of its Arrow table, and comes out as it went in. A row that has nothing to
-ask - it failed before, was left out, or closes a file - carries the mark by which Ray's stages let
-rows pass that an error was found in.
+The processor takes rows as dicts, and its stages may change values and types. So each row is
+serialized as an Arrow table and is restored unchanged afterwards. A row without a request (a
+failed row, a filtered row, or the end row of a file) has a text in Ray's error column. Ray's stages
+pass rows with an error through unchanged.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ ROW = OWN_PREFIX + "row"
 REQUEST = OWN_PREFIX + "request"
 RESULT = OWN_PREFIX + "result"
 ERROR = "__inference_error__"
-"""Ray's column: no text for a row that goes well. Rows with a text pass the stages by."""
+"""Ray's error column: empty for a good row. Rows with a text bypass the stages."""
 PASSES = "has nothing to ask"
 SetAside = Callable[[int, int, Exception], pa.Table]
-"""Makes a bad row of an id, a share and an error; raises where none is tolerated."""
+"""Returns a failed row for a row id, a share and an error. Raises if no errors are tolerated."""
 
 
 class EngineError(Exception):
-    """What the engine said of a row."""
+    """An error that the engine reported for a row."""
 
 
 def encode_rows(step: str, model: VllmModel, table: pa.Table) -> pa.Table:
-    """Rows as they go into the processor: ROW, REQUEST (JSON) and ERROR."""
+    """Return the rows as input of the processor, with the columns ROW, REQUEST (JSON) and ERROR."""
     good, rest = row_ids.split(table)
     sealed = [_sealed(good, _requests(step, model, good))]
     if rest is not None:
@@ -46,7 +46,7 @@ def encode_rows(step: str, model: VllmModel, table: pa.Table) -> pa.Table:
 
 
 def _requests(step: str, model: VllmModel, good: pa.Table) -> list[tuple[str, str]]:
-    """The request of each row, or the error that it could not be made for."""
+    """Return the request and the error text of each row. One of the two is empty."""
     if good.num_rows == 0:
         return []
     require_columns(step, list(model.inputs.values()), good)
@@ -58,7 +58,7 @@ def _requests(step: str, model: VllmModel, good: pa.Table) -> list[tuple[str, st
 def _request(model: VllmModel, row: Mapping[str, Any]) -> tuple[str, str]:
     try:
         return json.dumps(request_of(model, row)), ""
-    except Exception as error:  # noqa: BLE001 - whatever its values make impossible
+    except Exception as error:  # noqa: BLE001 - any error caused by the row's values
         return "", row_ids.describe(error)
 
 
@@ -73,7 +73,7 @@ def _sealed(table: pa.Table, requests: list[tuple[str, str]]) -> pa.Table:
 
 
 def decode_rows(table: pa.Table, model: VllmModel, set_aside: SetAside) -> pa.Table:
-    """Rows as they come out of the processor, with their results in the model's column."""
+    """Return the rows of the processor's output, with the results in the model's output column."""
     errors = table.column(ERROR).to_pylist()
     originals = [read_stream(sealed) for sealed in table.column(ROW).to_pylist()]
     well = [number for number, error in enumerate(errors) if not error]
@@ -96,10 +96,12 @@ def _passed(original: pa.Table, error: str, set_aside: SetAside) -> pa.Table:
 
 
 def opened(parameters: Request, row: dict[str, Any]) -> Request:
-    """The processor's preprocess: takes the request out of the row, which goes on without it.
+    """Return the row's request and the parameters, and remove the encoded request from the row.
 
-    Rows that ask nothing have the parameters as well: Ray puts rows together in Arrow structs, and
-    where one lacked them the whole numbers of all would become fractions.
+    This is the processor's preprocess function.
+
+    Rows without a request get the parameters too. Ray combines rows into Arrow structs, and if one
+    row lacked the parameters, the integers of all rows would become floats.
     """
     return {**parameters, **json.loads(row.pop(REQUEST) or "{}")}
 

@@ -1,7 +1,7 @@
-"""Ray's stages as a job needs them.
+"""Wraps Ray's LLM stages with error isolation.
 
-By themselves they end the job for a row that they cannot prepare, blame rows for adapters that
-cannot be fetched, and lose on the way why a model cannot be loaded.
+Without it, a stage ends the job if it cannot prepare a row, fails rows whose adapter cannot be
+downloaded, and loses the reason why a model cannot be loaded.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Row = dict[str, Any]
 
 
 class IsolatingStage(StatefulStageUDF):
-    """Stands before a class of Ray's, which prepares rows or runs the engine."""
+    """Base class that wraps one of Ray's stage classes, which prepares rows or runs the engine."""
 
     step: ClassVar[str]
     spec: ClassVar[VllmModel]
     lack: ClassVar[str]
-    """What may be why the model cannot be loaded."""
+    """A possible reason for a failed model load, appended to the error message; may be empty."""
 
     def __init__(self, **arguments: Any) -> None:
-        # raised at the first batch: an error of a constructor loses its cause on the way
+        # raised at the first batch, because Ray drops the cause of a constructor's error
         self._failure: JobFailure | None = None
         try:
             super().__init__(**self._with_files(arguments))
-        except Exception as error:  # noqa: BLE001 - whatever a library raises
+        except Exception as error:  # noqa: BLE001 - libraries raise many types
             self._failure = load_failure(self.step, self.spec, error, self.lack)
 
     def _with_files(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with what the stage loads, on its own machine."""
+        """Return the arguments with the model's local folder on the machine of this stage."""
         folder = files_beside(self.spec)
         if "model_config_kwargs" in arguments:
             config = {**arguments["model_config_kwargs"], "model": folder}
@@ -62,7 +62,7 @@ class IsolatingStage(StatefulStageUDF):
             yield made
 
     async def _isolated(self, rows: list[Row]) -> list[Row]:
-        """What becomes of the rows. Those that raise are halved until the row stands alone."""
+        """Return the results of the rows. If they raise, split them to find the failed rows."""
         try:
             return await self._run(rows)
         except Exception as error:
@@ -75,7 +75,7 @@ class IsolatingStage(StatefulStageUDF):
         return [*await self._isolated(rows[:half]), *await self._isolated(rows[half:])]
 
     async def _run(self, rows: list[Row]) -> list[Row]:
-        stage: Any = super()  # Ray's type of this method is that of one without `yield`
+        stage: Any = super()  # Ray's type annotation of udf is not that of an async generator
         return [made async for made in stage.udf(rows)]
 
     def _failed(self, row: Row, error: Exception) -> Row:
@@ -83,10 +83,10 @@ class IsolatingStage(StatefulStageUDF):
 
 
 class GuardedEngine(IsolatingStage):
-    """Stands before the class that runs the engine, and gives it the adapters as folders."""
+    """Wraps Ray's class that runs the engine, and passes adapters to it as local folders."""
 
     model: str
-    """What Ray takes for the model itself."""
+    """The value that Ray interprets as the base model."""
 
     def _with_files(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self._adapters = Adapters(self.spec)
@@ -100,12 +100,12 @@ class GuardedEngine(IsolatingStage):
                 ready.append(row)
             except NoAdapter as error:
                 yield self._failed(row, error)
-        # the engine itself says which rows it refuses; what it raises is about none
+        # the engine reports the rows that it rejects; an exception is not about a row
         for made in await self._run(ready):
             yield made
 
     async def _model_of(self, adapter: Any) -> Any:
-        """What Ray takes for an adapter: a folder; for none, what it takes for the model."""
+        """Return Ray's `model` value for a row: the adapter's folder, or else the base model."""
         if adapter is None:
             return self.model
         try:
@@ -119,7 +119,8 @@ class GuardedEngine(IsolatingStage):
 
 
 def guarded(kind: Any, guard: type[IsolatingStage], step: str, spec: VllmModel, lack: str) -> Any:
-    """Ray's class of a stage, guarded. It keeps its name, by which Ray calls the operator."""
+    """Return Ray's stage class wrapped with a guard. It keeps the class name, which Ray uses as the
+    operator's name."""
     return type(kind.__name__, (guard, kind), {"step": step, "spec": spec, "lack": lack})
 
 

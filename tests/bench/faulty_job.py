@@ -21,8 +21,7 @@ from batchinference.cli.main import app
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.execution import executor
-from batchinference.pipeline.execution.sink import CommitSink
-from batchinference.pipeline.execution.table_sink import sink_for
+from batchinference.pipeline.execution.sink import CommitSink, sink_for
 from batchinference.pipeline.storage.location import Location, base_name
 
 

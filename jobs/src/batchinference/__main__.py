@@ -1,4 +1,4 @@
-"""`python -m batchinference` is the program `batchinference`."""
+"""Runs the program `batchinference` for `python -m batchinference`."""
 
 from __future__ import annotations
 

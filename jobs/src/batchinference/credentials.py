@@ -1,7 +1,7 @@
-"""Credentials in texts and addresses: found by their form, or by the name before them.
+"""Finds and masks credentials in texts and URLs, by their format or by the name before them.
 
-Libraries put addresses, headers and connection strings into their errors. A text may show too
-little, never a credential.
+Libraries put URLs, headers and connection strings into their error messages. Masking too much of a
+text is acceptable. Showing a credential is not.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _NAMED = (
     r"|(?:[\w-]{0,64}(?:access|auth|api|bearer|refresh|sas|security|session)[-_]?)?token"
     r"|(?-i:[A-Z0-9_]{1,64}_TOKEN)|x-[\w-]{1,32}-signature|sharedaccesssignature|proxy-authorization|authorization"
 )
-"""Names of credentials, wherever they stand. `pad_token` and `max_tokens` are none."""
+"""Names of credentials anywhere in a text. `pad_token` and `max_tokens` do not match."""
 _OF_QUERY = r"key|code|sig|sas|signature|auth|pass"
-"""Names of credentials in the query of an address; elsewhere they have other meanings."""
+"""Names of credentials in the query of a URL. Elsewhere these words have other meanings."""
 _VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
 _FORMS = (
-    # a user and a password; a password may contain slashes
+    # user and password of a URL; a password may contain slashes
     re.compile(r"(?<=://)(?:[^\s/]{1,512}|[^\s/?#@:]{0,512}:\S{0,512})(?=@)"),
     re.compile(rf"""(?i)(?<![\w-])(?:{_NAMED})["']?\s*[=:]\s*({_VALUE})"""),
     re.compile(rf"""(?i)[?&;](?:{_OF_QUERY})=([^\s&;'"]+)"""),
@@ -43,7 +43,7 @@ def without_credentials(text: str) -> str:
 
 
 def names_credential(name: str) -> bool:
-    """Whether a field of an address's query holds a credential, by its name."""
+    """Return whether a URL query parameter of this name holds a credential."""
     return _QUERY_NAME.fullmatch(name) is not None
 
 

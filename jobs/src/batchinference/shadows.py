@@ -1,9 +1,9 @@
-"""Files of the user that hide a module of Python, or a package that Ray needs.
+"""Finds user files that shadow a Python module, or a package that Ray needs.
 
-Python looks into the directory of the job and into PYTHONPATH first. With a `random.py` there, each
-process of Ray dies when it starts, with an error that does not name the file.
+Python searches the job's directory and PYTHONPATH first. If one of them contains a `random.py`,
+every Ray process fails at startup with an error that does not name the file.
 
-This module runs before any other, so it imports only what Python has loaded when it starts.
+This module runs before all others, so it imports only modules that Python loads at startup.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 _HARMLESS = {"antigravity", "chunk", "idlelib", "lib2to3", "mailbox", "sched", "test", "this"}
 _HARMLESS |= {"turtle", "turtledemo"}
-"""Modules of Python that no library imports."""
+"""Standard library modules that no library imports."""
 PACKAGES = frozenset(
     "aiohttp aiosignal annotated_doc annotated_types attr attrs batchinference certifi "  # noqa: SIM905
     "charset_normalizer click cloudpickle colorama dateutil filelock frozenlist fsspec google grpc "
@@ -23,11 +23,11 @@ PACKAGES = frozenset(
     "referencing requests rich rpds setproctitle shellingham six tqdm typer typing_extensions "
     "typing_inspection urllib3 yaml yarl zstandard".split()
 )
-"""Packages that Ray or this program imports. Those of models are not among them."""
+"""Packages that Ray or this program imports, without the packages that models need."""
 
 
 def shadowing(directories: Iterable[str]) -> list[str]:
-    """Return the problems with the files of these directories, for people."""
+    """Return a readable message for each file in these directories that shadows a module."""
     return [
         f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start: rename {entry}"
         for directory in directories
@@ -37,7 +37,7 @@ def shadowing(directories: Iterable[str]) -> list[str]:
 
 
 def check_start() -> None:
-    """End this process if a file in a directory of PYTHONPATH would break it."""
+    """Exit this process if a file in a PYTHONPATH directory would break it."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if problems := shadowing(path for path in paths if path):
         os.write(2, "".join(f"PYTHONPATH: {problem}\n" for problem in problems).encode())
@@ -45,7 +45,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the files of a directory, unless libraries are installed there."""
+    """Return the entries of a directory, or none if libraries are installed there."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []
@@ -69,7 +69,7 @@ _HERE = os.path.realpath(__file__)
 
 
 def _module_of(directory: str, entry: str) -> str | None:
-    """Return the name by which a file or a directory is imported."""
+    """Return the module name of a file or directory, or None if it cannot be imported."""
     if entry.endswith((".py", ".so", ".pyd")):
         return entry.partition(".")[0]
     package = os.path.join(directory, entry, "__init__.py")

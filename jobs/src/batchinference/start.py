@@ -1,4 +1,4 @@
-"""Where the program `batchinference` starts."""
+"""The entry point of the program `batchinference`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from batchinference.shadows import check_start
 
 
 def main() -> None:
-    check_start()  # before the imports that a file in PYTHONPATH would break
+    check_start()  # before the imports that a file in PYTHONPATH could break
     from batchinference.cli.main import app
 
     app()

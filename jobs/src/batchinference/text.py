@@ -1,7 +1,8 @@
-"""Text of unknown origin, made safe to print.
+"""Makes text from untrusted sources safe to print.
 
-A path, a row or a message of another program may hold escape sequences. A terminal obeys them: they
-move the cursor, clear the screen, set the title. Bidirectional controls reorder what a reader sees.
+A path, a row or a message of another program may contain escape sequences. A terminal executes
+them: they move the cursor, clear the screen or set the title. Bidirectional controls change the
+displayed order of characters.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def without_controls(text: str) -> str:
-    """Return the text without control characters. Newlines and tabs stay.
+    """Return the text without control characters, except newlines and tabs.
 
     A lone surrogate, which no encoding can print, becomes U+FFFD."""
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
 def in_one_line(text: str) -> str:
-    """Return the text without control characters, with each run of white space as one space."""
-    spaced = " ".join(text.split())  # line breaks of every kind are spaces before they are removed
+    """Return the text without control characters, with each run of whitespace as one space."""
+    spaced = " ".join(text.split())  # turns all line breaks into spaces, before they are removed
     return " ".join(without_controls(spaced).split())
 
 
 def escaped_controls(line: str) -> str:
-    """Return JSON in one line with control characters in their escaped form."""
+    """Return a line of JSON with its control characters escaped."""
     return _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], line)

@@ -188,8 +188,8 @@ def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
         (["a.parquet"], "has no part such as 'class=cat/'"),
         (["kind=a/a.parquet", "z.parquet"], "does not have the parts"),
         (["kind=a/a.parquet", "sort=b/b.parquet"], "does not have the parts"),
-        (["id=7/a.parquet"], "has a column 'id' of its own: leave out read.options.partitioning"),
-        (["path=7/a.parquet"], "has a column 'path' of its own: leave out read.options"),
+        (["id=7/a.parquet"], "has a column 'id' of its own. Remove read.options.partitioning"),
+        (["path=7/a.parquet"], "has a column 'path' of its own. Remove read.options"),
     ],
 )
 def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], reason: str) -> None:

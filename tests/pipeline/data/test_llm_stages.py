@@ -213,7 +213,9 @@ class Away(StatefulStageUDF):
 
 
 def test_connection_error_ends_the_job() -> None:
-    with pytest.raises(JobFailure, match="step 'ask' cannot go on: ConnectionError: nobody there"):
+    with pytest.raises(
+        JobFailure, match="step 'ask' cannot continue: ConnectionError: nobody there"
+    ):
         made_of(stage(Away, model()), {}, {})
 
 

@@ -126,7 +126,7 @@ def test_connection_errors_are_retried(
     monkeypatch.setattr(user_code, "flaky", Flaky(times, error), raising=False)
     run = runner({"name": "flaky", "python": {"callable": "user_code:flaky"}})
     if times > len(WAITS):
-        with pytest.raises(JobFailure, match="step 'flaky' cannot go on: "):
+        with pytest.raises(JobFailure, match="step 'flaky' cannot continue: "):
             run(table("a", "b"))
     else:
         assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}

@@ -107,7 +107,7 @@ class TestTooManyBadRows:
         refused = run_in_process(job)
         assert refused.report.reason == "BadInput"
         assert re.search(
-            r"c\.txt' has changed .*\(4 bytes then, 9 now\).* begin anew with resume: false",
+            r"c\.txt' has changed .*\(4 bytes then, 9 now\).* start over with resume: false",
             str(refused.report.message),
         )
         job["spec"]["resume"] = False

@@ -162,7 +162,7 @@ def test_storage_error_is_not_blamed_on_a_row(tmp_path: Path) -> None:
     step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
     run = run_in_process(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED
-    assert "step 'own' cannot go on: OSError: [Errno 5] the disk is gone" in (
+    assert "step 'own' cannot continue: OSError: [Errno 5] the disk is gone" in (
         run.report.message or ""
     )
 

@@ -45,8 +45,8 @@ OTHERS, GONE = "another job's", "gone"
 
 REFUSED = {
     "job.json": ("job.json' is damaged", "remove this one"),
-    "input.parquet": ("input.parquet' is gone, damaged or another", "resume: false"),
-    "attempts/*/start.json": ("start.json' is gone, damaged or another", "resume: false"),
+    "input.parquet": ("input.parquet' is missing, damaged or another", "resume: false"),
+    "attempts/*/start.json": ("start.json' is missing, damaged or another", "resume: false"),
 }
 """Files without which it cannot be told what is done, how each is named, and the way out."""
 DONE_AGAIN = [
@@ -198,7 +198,7 @@ class TestComplete:
     def test_unreadable_counts_are_refused_and_the_advice_works(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "report.json", GONE)
         (outputs.output / STATE / "output.json").write_bytes(b"{}")
-        outputs.refusal("output.json' is gone, damaged or", "with write.mode: overwrite")
+        outputs.refusal("output.json' is missing, damaged or", "with write.mode: overwrite")
         outputs.finished(outputs.with_("write.mode", "overwrite"))
 
     def test_success_mark_is_restored_without_reading_rows(self, outputs: Outputs) -> None:

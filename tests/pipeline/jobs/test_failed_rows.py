@@ -30,10 +30,10 @@ def test_each_is_named_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id_", ["1", "one:1", ":", "", None])
 def test_row_without_a_number_is_damage(tmp_path: Path, id_: str | None) -> None:
-    with pytest.raises(BadOutput, match=r"part\.parquet' is gone, damaged"):
+    with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
         Failed.read(stored(tmp_path, id=["1:1", id_], step=["read", "read"]))
 
 
 def test_so_is_a_file_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(BadOutput, match=r"part\.parquet' is gone, damaged"):
+    with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
         Failed.read(stored(tmp_path, id=["1:1"]))

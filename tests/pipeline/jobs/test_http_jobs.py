@@ -77,7 +77,7 @@ def test_unreachable_endpoint_fails_the_job_and_no_row(tmp_path: Path) -> None:
         url = server.url
     run = run_job(asking(tmp_path, url, retries=1))
     assert run.report.state == JobState.FAILED
-    assert "step 'ask' cannot go on: EndpointDown: the endpoint cannot be reached" in str(
+    assert "step 'ask' cannot continue: EndpointDown: the endpoint cannot be reached" in str(
         run.report.message
     )
     assert errors_of(tmp_path / "out") == []

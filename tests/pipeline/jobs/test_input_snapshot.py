@@ -92,7 +92,7 @@ def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
     ids=["not begun", "in part", "whose end is not known"],
 )
 def test_missing_unread_file_is_named(source: Path, before: Snapshot) -> None:
-    words = r"/in/b\.txt' is gone, and the output lacks rows of it: begin anew with resume: false"
+    words = r"/in/b\.txt' is gone, and the output lacks rows of it: start over with resume: false"
     with pytest.raises(BadInput, match=words):
         check(source, before, "remove b.txt")
 
@@ -149,7 +149,7 @@ class TestStored:
         content = place.read()
         place.write(damage(content))  # type: ignore[operator]
         with pytest.raises(
-            BadOutput, match=r"input\.parquet' is gone, damaged or another output's"
+            BadOutput, match=r"input\.parquet' is missing, damaged or of another output"
         ):
             read_snapshot_with_digest(place, digest(content), FROM_ENVIRONMENT)
 
@@ -248,7 +248,7 @@ class TestGoingOn:
         self, document: Document, tmp_path: Path
     ) -> None:
         (tmp_path / "out" / "_batchinference" / "input.parquet").write_bytes(b"")
-        with pytest.raises(BadOutput, match=r"input\.parquet' is gone, damaged"):
+        with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
             self.begin(document)
         document["spec"]["resume"] = False
         prepared = self.begin(document)

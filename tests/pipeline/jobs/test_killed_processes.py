@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.commit.manifest import parse_manifest_name
-from batchinference.pipeline.execution import table_sink
+from batchinference.pipeline.execution import sink
 from batchinference.pipeline.execution.sink import Commit
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
@@ -55,7 +55,7 @@ def test_write_task_killed_before_it_writes_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": TEXTS[:25], "b.txt": TEXTS[25:]})
-    monkeypatch.setattr(table_sink, "Commit", dying(at, tmp_path / "died"))
+    monkeypatch.setattr(sink, "Commit", dying(at, tmp_path / "died"))
     run = run_job(job_document("job", source, tmp_path / "out"))
     assert (tmp_path / "died").exists()
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 1)

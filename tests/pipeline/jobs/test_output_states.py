@@ -213,7 +213,7 @@ def test_missing_snapshot_is_refused_without_changes(
     if content is not None:
         (place / "start.json").write(content)
     before = files_below(tmp_path)
-    with pytest.raises(BadOutput, match=r"start\.json' is gone, damaged.*with resume: false"):
+    with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged.*with resume: false"):
         open_output(layout, mode)
     assert files_below(tmp_path) == before
     assert start_in(opened(layout, mode, resume=False)).pieces == []
@@ -397,7 +397,7 @@ def test_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
 def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
     output = tmp_path / ".hidden" / "out"
     layout = layout_of(output, errors=output / below)
-    with pytest.raises(BadOutput, match=r"errors\.path '.*' lies in write\.path"):
+    with pytest.raises(BadOutput, match=r"errors\.path '.*' is below write\.path"):
         open_output(layout)
     assert not output.exists()
 

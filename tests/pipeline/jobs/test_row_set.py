@@ -331,7 +331,7 @@ def test_shares_of_the_last_possible_row() -> None:
 
 def test_rows_after_the_end_of_a_file_are_refused() -> None:
     held = RowSet.of([ManifestEntry(RowCounts(12, 12), [(0, 0, 12)], [], [], [], None)])
-    with pytest.raises(Incomplete, match="rows 10 to 11 of file 0 lie behind its end"):
+    with pytest.raises(Incomplete, match="rows 10 to 11 of file 0 are beyond its end"):
         held.check_ends({0: 10})
     held.check_ends({0: 12})
     held.check_ends({})

@@ -57,7 +57,7 @@ def test_truncated_snapshot_is_refused(
     content = FULL.serialized()
     place = Location(str(tmp_path_factory.mktemp("cut") / "start.json"))
     place.write(content[: data.draw(st.integers(0, len(content) - 1))])
-    with pytest.raises(BadOutput, match=r"start\.json' is gone, damaged or another output's"):
+    with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged or of another output"):
         Snapshot.read(place, OURS)
 
 
@@ -69,7 +69,7 @@ def test_truncated_snapshot_is_refused(
 )  # fmt: skip
 def test_invalid_snapshot_is_refused(place: Location, content: bytes) -> None:
     place.write(content)
-    with pytest.raises(BadOutput, match=r"damaged.*begin anew: with resume: false"):
+    with pytest.raises(BadOutput, match=r"damaged.*start over: with resume: false"):
         Snapshot.read(place, OURS)
 
 

@@ -390,5 +390,5 @@ def test_printed_text_says_what_is_wrong_and_what_to_do(out: Path) -> None:
     place = lines.index("gone         1 files of the output that are gone")
     assert lines[place + 1 : place + 3] == [
         str(file),
-        "-> put them back as they were, or run the job again with write.mode overwrite",
+        "-> restore them, or run the job again with write.mode overwrite",
     ]

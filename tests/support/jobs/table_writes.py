@@ -17,8 +17,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.state import inspect_output
-from batchinference.pipeline.execution.sink import CommitSink
-from batchinference.pipeline.execution.table_sink import sink_for
+from batchinference.pipeline.execution.sink import CommitSink, sink_for
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.spec import BatchInferenceSpec

@@ -30,8 +30,8 @@ from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.execution import cluster, executor, sink
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.monitor import StopSignal
+from batchinference.pipeline.execution.sink import sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.execution.table_sink import sink_for
 from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage import location

@@ -30,7 +30,7 @@ def _lines(proof: VerificationReport) -> Iterator[Line]:
     for finding in proof.findings:
         yield from _of_finding(finding)
     if len(proof.works) > 1 or proof.findings:
-        yield "together", _WORDS.get(proof.result, proof.result.value)
+        yield "overall", _WORDS.get(proof.result, proof.result.value)
 
 
 def _of_work(work: JobReport, *, named: bool) -> Iterator[Line]:
@@ -39,7 +39,7 @@ def _of_work(work: JobReport, *, named: bool) -> Iterator[Line]:
     yield "result", _result(work)
     counts, made = work.committed.counts, work.committed
     done = f"{work.held} = " if work.held == counts.written + counts.failed + counts.skipped else ""
-    done += f"{counts.written} written + {counts.failed} failed + {counts.skipped} left out"
+    done += f"{counts.written} written + {counts.failed} failed + {counts.skipped} filtered"
     yield "rows", done
     rows = "" if work.rows is None else f"{work.rows} rows in "
     yield "input", f"{rows}{work.input.files} file(s), {work.input.counted} counted again"

@@ -27,6 +27,22 @@ _TROUBLE_NUMBERS = frozenset(
     {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
      errno.ESTALE}
 )  # fmt: skip
+_MEMORY_ERRORS = frozenset({"OutOfMemoryError", "MemoryError", "ResourceExhaustedError"})
+_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "alloc_failed", "resource_exhausted")
+_TRANSIENT = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
+    r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
+    r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
+    r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
+)
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_TRANSIENT_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
+_DEATHS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
+_STEP_OF_ACTOR = re.compile(r"MapBatches\(([\w-]+)\)")
+_MORE_MEMORY = (
+    "give it more memory (resources.memory of the step, cluster.workers.memory) or fewer rows at a "
+    "time (batchSize)"
+)
 
 
 def may_pass(error: BaseException) -> bool:
@@ -40,8 +56,8 @@ def may_pass(error: BaseException) -> bool:
 def is_about_the_row(error: BaseException) -> bool:
     """Return whether an error may be attributed to a row.
 
-    JobFailure is not. Neither are errors of storage, network, memory or a device: the same row may
-    succeed in a retry."""
+    A JobFailure may not. Neither may errors of storage, network, memory or a device, after which
+    the same row may succeed in a retry."""
     # compare names, so that torch, requests and other libraries need not be imported
     if _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__):
         return False
@@ -64,12 +80,6 @@ def is_about_the_file(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or is_about_the_row(error)
 
 
-_MEMORY_ERRORS = frozenset({"OutOfMemoryError", "MemoryError", "ResourceExhaustedError"})
-
-
-_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "alloc_failed", "resource_exhausted")
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the device or the process ran out of memory, so that fewer rows may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
@@ -78,35 +88,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(part in words for part in _MEMORY_MESSAGES)
 
 
-_TRANSIENT = re.compile(
-    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
-    r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
-    r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
-    r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
-)
-
-
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-
-
-_TRANSIENT_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
-
-
 def is_transient(error: OSError) -> bool:
     """Return whether a storage error is transient."""
     return error.errno in _TRANSIENT_NUMBERS or bool(_TRANSIENT.search(str(error)))
-
-
-_DEATHS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
-
-
-_STEP_OF_ACTOR = re.compile(r"MapBatches\(([\w-]+)\)")
-
-
-_MORE_MEMORY = (
-    "give it more memory (resources.memory of the step, cluster.workers.memory) or fewer rows at a "
-    "time (batchSize)"
-)
 
 
 def root_cause(error: BaseException) -> JobFailure:

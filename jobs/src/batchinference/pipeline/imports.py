@@ -38,6 +38,6 @@ def load_callable(path: str) -> Any:
         return reduce(getattr, name.split("."), module)
     except Exception as error:  # importing a module can raise any error
         raise ModelLoad(
-            f"cannot load '{path}': {type(error).__name__}: {error}. The module must lie beside "
-            "the job's file, be installed, or be in the image"
+            f"cannot load '{path}': {type(error).__name__}: {error}. The module must be in "
+            "the directory of the job's file, be installed, or be in the image"
         ) from error

@@ -147,10 +147,9 @@ def _check_unfinished(spec: BatchInferenceSpec, state: OutputState) -> None:
     retried = layout.end.exists() and Snapshot.read(layout.end, layout.key).attempt
     if layout.success.exists() or (retried and retried < state.attempts):
         raise BadInput(
-            f"errors.retry: read.format '{spec.read.format}' cannot yield the rows that failed by "
-            "themselves, because nothing tells whether the source is what it was; the output was "
-            "left as it is. Leave errors.retry out where that is complete, or have all rows done "
-            "anew by write.mode overwrite without it"
+            f"errors.retry: read.format '{spec.read.format}' cannot read only the failed rows, "
+            "because it is unknown whether the source has changed. The output was not changed. "
+            "Remove errors.retry, or process all rows again with write.mode: overwrite"
         )
 
 
@@ -167,7 +166,7 @@ def _changed(given: JobInput, complete: Sequence[Layout]) -> str:
     try:
         before = {part for content in contents for part in _parts(content)}
     except pa.ArrowInvalid:
-        return "its input.parquet is damaged, so whether the input has changed cannot be told"
+        return "its input.parquet is damaged, so it is unknown whether the input has changed"
     now = _parts(given.serialized())
     if not contents or before == set(now):
         return ""
@@ -230,8 +229,8 @@ def _check_module(step: str, path: str) -> None:
         found = False
     if not found:
         raise ModelLoad(
-            f"step '{step}': there is no module '{module}'. It must lie beside the job's file, be "
-            "installed, or be in the image"
+            f"step '{step}': there is no module '{module}'. It must be in the directory of the "
+            "job's file, be installed, or be in the image"
         )
 
 

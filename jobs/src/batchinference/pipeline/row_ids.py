@@ -10,7 +10,7 @@ The shares of all rows from one input row add up to FULL_SHARE, however often it
 SHARE column exists only if a row was divided; null means FULL_SHARE.
 
 A column with only nulls in a table has no type, and Ray cannot concatenate it with tensors. Between
-stages such columns are dropped and their names are stored in the NULLS column.
+stages such columns are dropped. The NULLS column holds their names and positions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a specification to stages, actor pools and worker groups."""
+"""Plans the stages, actor pools and worker groups for a specification."""
 
 from batchinference.plan.groups import CPU_GROUP, WorkerGroup
 from batchinference.plan.plan import (

@@ -1,4 +1,4 @@
-"""Which columns each step finds, and whether those that it reads are there."""
+"""Determines the columns before each step, and checks that the columns it reads exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
 
 OWN_PREFIX = "_bi_"
-"""Columns that begin so are the product's own."""
+"""Prefix of columns that are reserved for BatchInference."""
 _FORMAT_COLUMNS = {
     "images": ["image"],
     "text": ["text"],
@@ -27,7 +27,7 @@ _FORMAT_COLUMNS = {
 
 
 def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """The columns that come out of the reader; None where the files themselves decide."""
+    """Return the columns that the reader yields, or None if they depend on the files."""
     options = spec.read.options
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
@@ -43,8 +43,11 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[Problem]:
-    """What is wrong with the columns that steps name. Whether they are there is not known after a
-    step of your own code, whose columns only running it would tell, until one selects columns."""
+    """Return the problems with the columns that steps and the output name.
+
+    The columns after a step with user code are unknown without running it. From there until the
+    next step that selects columns, missing columns are not detected.
+    """
     problems: list[Problem] = []
     for index, step in enumerate(spec.steps):
         messages = _wrong_names(step)
@@ -61,7 +64,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[P
 
 
 def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
-    """What is wrong with the columns that the output names."""
+    """Return the problems with the columns that the output names."""
     problems = []
     for field, named in write.column_fields.items():
         missing = [column for column in named if columns is not None and column not in columns]
@@ -78,7 +81,7 @@ def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
 
 
 def _wrong_names(step: Step) -> list[str]:
-    """Names that no column could make right."""
+    """Return messages for added columns whose names are reserved."""
     reserved = f"columns that begin with '{OWN_PREFIX}' are the product's own"
     return [
         f"step '{step.name}' adds column '{added}', but {reserved}"
@@ -97,7 +100,7 @@ def _taken(step: Step, columns: list[str]) -> list[str]:
 
 
 def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
-    """The columns that a step leaves; None where that cannot be told."""
+    """Return the columns after a step, or None if they are unknown."""
     if step.select_columns is not None:
         return step.select_columns
     if columns is None or step.python is not None:

@@ -1,4 +1,4 @@
-"""Devices: what replicas get beside CPUs and memory, and what that is by the profiles."""
+"""Devices of replicas (GPUs and custom resources), and the profiles that describe them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Profiles = Mapping[str, Profile]
 
 
 def with_devices(stage: Stage, profiles: Profiles) -> Stage:
-    """The stage with the custom resources that its pool asks for, and the kinds of its devices."""
+    """Return the stage with the custom resources that its pool requests and its device kinds."""
     asked = stage.steps[0].resources if stage.replicas else None
     if asked is None:
         return stage
@@ -26,10 +26,10 @@ def with_devices(stage: Stage, profiles: Profiles) -> Stage:
 def profiles_of(
     gpus: int, custom: Custom, accelerator: str | None, profiles: Profiles
 ) -> dict[str, Profile]:
-    """The profile of each resource that is asked for, by Ray's name of it, GPUs first.
+    """Return the profile of each requested resource, by Ray's name of the resource, GPUs first.
 
-    That of the accelerator's type lies over that of the device. A resource without a profile has an
-    empty one.
+    The profile of the accelerator type overrides the profile of its device. A resource without a
+    profile gets an empty one.
     """
     known = known_profiles(profiles)
     names = [GPU, *dict(custom)] if gpus else list(dict(custom))

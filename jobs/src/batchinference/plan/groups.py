@@ -1,8 +1,8 @@
 """Worker groups: the kinds of pods that a job's stages run on.
 
-Everything that asks for CPUs alone shares the group `cpu`. A pool that asks for GPUs, for memory or
-for custom resources gets pods of just its shape, one replica a pod; pools of the same shape share
-them.
+All stages that request only CPUs share the group `cpu`. A pool that requests GPUs, memory or custom
+resources gets pods of exactly its shape, with one replica per pod. Pools of the same shape share a
+group.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from batchinference.spec.problems import Problem, SpecError
 
 CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
-"""The head carries it where other nodes come when they are asked for."""
+"""Group label of the head in clusters that start their other nodes on demand."""
 GROUP_LABEL = "batchinference.dev/group"
-"""Label of Ray nodes that names their worker group; tasks and actors choose nodes by it."""
+"""Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
-"""No job can do without a first worker, so it starts while the head does. GPUs come when asked."""
+"""Every job needs a first worker, so it starts together with the head. GPUs start on demand."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
-"""KubeRay puts the group's name into pod names and cuts those at 50 characters."""
+"""KubeRay puts the group's name into pod names and truncates those to 50 characters."""
 
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """Pods of one shape: what each has, and how many there may be."""
+    """Pods of one shape: the resources of each pod, and the minimum and maximum number of pods."""
 
     name: str
     cpus: float
@@ -48,19 +48,19 @@ class WorkerGroup:
 
 
 Shape = tuple[float, int, str, Custom, str | None]
-"""CPUs, GPUs, memory, custom resources and type of accelerator of a pod."""
+"""CPUs, GPUs, memory, custom resources and accelerator type of a pod."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:
-    """Whether a stage runs on the shared group `cpu`."""
+    """Return whether a stage runs on the shared group `cpu`."""
     return stage.gpus == 0 and stage.memory is None and not stage.custom
 
 
 def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
-    """The worker groups for these stages, `cpu` first.
+    """Return the worker groups for these stages, `cpu` first.
 
-    Raises SpecError when the group `cpu` could not hold what must run at the same time: its actors
-    would take every CPU and the tasks that feed them would wait for ever.
+    Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
+    Its actors would take all CPUs, and the tasks that feed them would wait forever.
     """
     shapes: dict[Shape, WorkerGroup] = {}
     for stage in stages:
@@ -77,7 +77,7 @@ def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
 
 
 def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
-    """The name of the group that a stage runs on."""
+    """Return the name of the group that a stage runs on."""
     if is_cpu_stage(stage):
         return CPU_GROUP
     return next(
@@ -98,7 +98,10 @@ def _group(stage: Stage) -> WorkerGroup:
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
-    """`cpu` and `head` are taken, and cutting names may have made two alike."""
+    """Return the groups with unique names.
+
+    `cpu` and `head` are reserved, and two truncated names may be equal.
+    """
     taken = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
@@ -131,7 +134,10 @@ def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
 
 
 def _default_cpus(demands: list[float]) -> float:
-    """Workers that each hold all that must run at the same time, unless that is very much."""
+    """Return the CPUs of a worker that holds everything that must run at the same time.
+
+    The result is at most MAX_DEFAULT_CPUS, unless a single demand is larger.
+    """
     together = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
     return float(max(together, math.ceil(max(demands))))
 

@@ -1,4 +1,4 @@
-"""A plan made to fit one machine: what it lacks, the steps do without."""
+"""Fits stages to one machine: steps run without the resources that it lacks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from batchinference.spec.steps import Replicas
 def fitted(
     stages: list[Stage], found: Mapping[str, float], memory: float | None
 ) -> tuple[list[Stage], list[str]]:
-    """The stages as the machine can run them, and a note on each thing that a step does without.
+    """Return the stages as the machine can run them, and a note for each missing resource of a step.
 
-    `found` counts its devices by Ray's names of them; `memory` is what replicas may have, in bytes,
-    and None leaves it out of account.
+    `found` has the number of each of the machine's devices, by Ray's names. `memory` is the memory
+    available to replicas, in bytes. If it is None, memory requests are dropped without a note.
     """
     notes: list[str] = []
-    # a machine takes the accelerators that it has
+    # one machine uses the accelerators that it has, whatever their type
     result = [_one_at_least(replace(stage, accelerator=None)) for stage in stages]
     for name, wanted in _wanted(stages).items():
         there = int(found.get(name, 0))
@@ -33,7 +33,7 @@ def fitted(
 
 
 def _wanted(stages: list[Stage]) -> dict[str, int]:
-    """Of each resource, what one replica of every pool takes together."""
+    """Return the total of each resource for one replica of every pool."""
     wanted: dict[str, int] = {}
     for stage in stages:
         for name, count in stage.resources.items():
@@ -54,7 +54,7 @@ def _without(stage: Stage, name: str) -> Stage:
 
 
 def _within(memory: float | None, stages: list[Stage], notes: list[str]) -> list[Stage]:
-    """The stages with their memory counted where one replica of each pool fits into it."""
+    """Return the stages, with their memory requests only if one replica of each pool fits."""
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)
     if memory is not None and wanted <= memory:
@@ -69,7 +69,10 @@ def _within(memory: float | None, stages: list[Stage], notes: list[str]) -> list
 
 
 def _one_at_least(stage: Stage) -> Stage:
-    """A machine grows its pools from one replica, whatever a cluster must start with."""
+    """Return the stage with a minimum of one replica.
+
+    On one machine, pools grow from one replica, whatever minimum applies on a cluster.
+    """
     if stage.replicas is None:
         return stage
     return replace(stage, replicas=Replicas.model_construct(min=1, max=stage.replicas.max))

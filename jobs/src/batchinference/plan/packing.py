@@ -1,11 +1,14 @@
-"""How many pods hold a set of tasks and actors."""
+"""Computes the number of pods for a set of tasks and actors."""
 
 from __future__ import annotations
 
 
 def pods_needed(cpus: list[float], size: float) -> int:
-    """Pods of `size` CPUs that hold all of these demands, placed largest first, each on the first
-    pod that has room. No demand is larger than a pod."""
+    """Return the number of pods of `size` CPUs that hold all of these CPU demands.
+
+    Demands are placed largest first, each on the first pod that has room. No demand may be larger
+    than a pod.
+    """
     free: list[float] = []
     for demand in sorted(cpus, reverse=True):
         for index, room in enumerate(free):

@@ -1,6 +1,6 @@
-"""The plan of a job: stages and worker groups. Pure: a specification in, plain data out.
+"""The plan of a job: stages and worker groups, computed from a specification without side effects.
 
-The operator renders pods from the same plan by which the pipeline runs.
+The operator renders pods from the same plan that the pipeline runs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from batchinference.spec.profiles import GPU
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages between reading and writing, and the worker groups that they run on."""
+    """The stages between reading and writing, and the worker groups that they run on."""
 
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
     notes: tuple[str, ...] = ()
-    """What the machine at hand made different from what the file asks."""
+    """Notes on how the plan differs from the job's file because of the machine it runs on."""
 
     def group_of(self, stage: Stage) -> str:
         return group_of(stage, list(self.groups))
 
 
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
-    """The plan on a cluster. Raises SpecError when the job could not run to its end."""
+    """Return the plan for a cluster. Raises SpecError if the job could not finish."""
     stages = _checked_stages(spec)
     return Plan(tuple(stages), tuple(groups_of(stages, spec.cluster.workers)))
 
@@ -43,17 +43,21 @@ def plan_for_machine(
     custom: Mapping[str, float] | None = None,
     memory: float | None = None,
 ) -> Plan:
-    """The plan on one machine that has so many GPUs and custom resources: no groups, and steps on
-    the CPU when the devices do not suffice for all of them.
+    """Return the plan for one machine with these GPUs and custom resources.
 
-    `memory` is what Ray lets replicas have, in bytes; None leaves it out of account.
+    The plan has no worker groups. Steps run on the CPU if there are not enough devices for all of
+    them. `memory` is the memory that Ray makes available to replicas, in bytes. If it is None,
+    memory requests are dropped.
     """
     stages, notes = fitted(_checked_stages(spec), {**(custom or {}), GPU: gpus}, memory)
     return Plan(tuple(stages), (), tuple(notes))
 
 
 def cpus_needed(plan: Plan) -> float:
-    """CPUs without which the plan's replicas would starve the tasks that feed them and write."""
+    """Return the minimum number of CPUs for the plan.
+
+    With fewer CPUs, the replicas would starve the tasks that feed them and the write tasks.
+    """
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
     pools += sum(sum(stage.beside) for stage in plan.stages)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]

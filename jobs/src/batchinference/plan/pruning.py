@@ -1,4 +1,4 @@
-"""Dropping columns as early as their last reader allows, so that they travel no further."""
+"""Drops columns right after the last step that reads them, so that later steps do not carry them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from batchinference.spec.steps import Step
 
 
 def drop_early(steps: list[Step]) -> list[Step]:
-    """The same steps with each dropped column dropped right after the last step that needs it.
+    """Return the steps with each dropped column dropped right after the last step that needs it.
 
-    The rows and columns that come out are the same. Your own code is never passed, because it
-    may read every column.
+    The resulting rows and columns are the same. A drop is never moved before a step with user code,
+    because that code may read every column.
     """
     result: list[Step] = []
     for step in steps:
@@ -33,13 +33,13 @@ def _insert_drop(steps: list[Step], drop: Step, column: str) -> None:
 
 
 def needs(step: Step, column: str) -> bool:
-    """Whether a drop of the column may not be moved before the step."""
+    """Return whether the step needs the column, so that a drop must not be moved before it."""
     own_code = step.python is not None
     return own_code or column in columns_read(step) or column in columns_added(step)
 
 
 def columns_read(step: Step) -> set[str]:
-    """The columns that a step reads, as far as that can be told: not for your own code."""
+    """Return the columns that a step reads. They are unknown for user code, which returns none."""
     if step.model is not None:
         return set(step.model.inputs.values())
     if step.filter is not None:
@@ -54,7 +54,7 @@ def columns_read(step: Step) -> set[str]:
 
 
 def columns_added(step: Step) -> list[str]:
-    """The columns that a step adds or replaces, as far as that can be told."""
+    """Return the columns that a step adds or replaces. They are unknown for user code."""
     if step.model is not None:
         return [step.model.output]
     if step.label_from_path is not None:

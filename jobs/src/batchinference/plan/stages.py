@@ -1,8 +1,9 @@
-"""Stages: what Ray Data runs as one operator.
+"""Stages: groups of steps that Ray Data runs as one operator.
 
-Steps that only touch columns run with their neighbours in one task. A model or a class gets an
-actor pool of its own, and no CPU work joins it, so that the next batch is prepared while the
-device computes. Only dropping columns joins a pool: pixels that nobody reads again stay there.
+Adjacent steps that only change columns run together in one task. A model or a class gets its own
+actor pool. CPU work is not fused into that pool, so that the next batch is prepared while the
+device computes. Only drops of columns are fused into a pool: image data that no later step reads
+then never leaves the actor.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Replicas, Step
 
 SEARCH_ROWS = 256
-"""The most rows of a batch that `batchSize: auto` tries."""
+"""The largest batch that `batchSize: auto` tries, in rows."""
 TASK_CPUS = 1.0
-"""CPUs of a task that reads or runs column steps."""
+"""CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
-"""CPUs of a write task. It mostly waits for storage, and must never have to wait for a whole CPU
-until all reading is done: what is not written is not safe."""
+"""CPUs of a write task. It mostly waits for storage. If it needed a whole CPU, it might have to wait
+until all reading is done, and rows are not safe until they are written."""
 BESIDE_CPUS = 0.25
-"""CPUs of an actor that prepares rows for a model's own actors, and mostly waits for them."""
+"""CPUs of an actor that prepares rows for a model's actors, and mostly waits for them."""
 Custom = tuple[tuple[str, int], ...]
-"""Custom resources by Ray's names of them, and how many of each."""
+"""Custom resources: pairs of Ray's name and the number of units."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One operator: its steps, and what each of its tasks or actors takes.
+    """One operator: its steps, and the resources of each of its tasks or actors.
 
-    `replicas` is None for tasks, which start wherever CPUs are free.
-    `batch_size` is in rows; None stands for a whole block. `kinds` are the resources that are
-    devices, with PyTorch's name of the kind of each. On a cluster a replica has its GPUs in so many
-    `pods`, each with its CPUs and memory. `beside` has a number for each pool of actors that
-    prepares rows for this one: the CPUs of one of them.
+    `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
+    means a whole block. `kinds` lists the resources that are devices, each with PyTorch's name of
+    the device kind. On a cluster, the GPUs of a replica are divided among `pods` pods, each of which
+    has `cpus` and `memory`. `beside` has one number for each actor pool that prepares rows for this
+    stage: the CPUs of one of its actors.
     """
 
     name: str
@@ -53,24 +54,24 @@ class Stage:
 
     @property
     def resources(self) -> dict[str, int]:
-        """GPUs and custom resources of one replica, by Ray's names of them."""
+        """GPUs and custom resources of one replica, by Ray's names."""
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
     def is_llm(self) -> bool:
-        """Whether Ray Data runs it by a processor of its own, in several operators."""
+        """Whether Ray Data runs the stage with an LLM processor, as several operators."""
         model = self.steps[0].model if self.steps else None
         return model is not None and model.runtime == "vllm"
 
     @property
     def rows_per_block(self) -> int | None:
-        """Rows of the blocks that the stage cuts; None for one that does not."""
+        """Rows per block if the stage repartitions blocks, otherwise None."""
         cut = self.steps[0].repartition if self.steps else None
         return cut.rows_per_block if cut else None
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
-    """The steps as stages, in their order, with columns dropped as early as possible."""
+    """Return the stages of the steps, in order, with columns dropped as early as possible."""
     stages: list[Stage] = []
     for step in drop_early(steps):
         stage = _stage(step)

@@ -1,4 +1,4 @@
-"""Write tasks beside all others: how many there are, and the CPUs that they take."""
+"""Computes the number of concurrent write tasks and the CPUs that they need."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ MIN_WRITERS, CPUS_A_WRITER = 2, 2
 
 
 def writers(cpus: float) -> int:
-    """Write tasks at a time, at most, where there are so many CPUs.
+    """Return the maximum number of concurrent write tasks for this number of CPUs.
 
-    Of an operator without such a bound Ray Data keeps up to a quarter of all CPUs free, which is
-    far too much for these: of three CPUs it would leave one to tasks that compute. With a bound it
-    keeps no more than so many tasks can take.
+    For an operator without a concurrency limit, Ray Data reserves up to a quarter of all CPUs. That
+    is far too much for write tasks: of three CPUs, it would leave one for tasks that compute. With
+    a limit, Ray Data reserves only the CPUs that this number of tasks can use.
     """
     return max(MIN_WRITERS, int(cpus / CPUS_A_WRITER))
 
 
 def with_writers(cpus: int) -> int:
-    """How many CPUs Ray must have so that all tasks but those that write are left so many."""
+    """Return the CPUs that Ray must have so that `cpus` CPUs remain besides the write tasks."""
     return next(all_ for all_ in count(cpus) if all_ - writers(all_) * WRITE_CPUS >= cpus)

@@ -92,9 +92,9 @@ class BatchInferenceSpec(SpecModel):
         if not isinstance(self.write, WriteTable):
             return None
         return (
-            f"the rows of a table (write.format '{self.write.format}') come in one commit, so that "
-            "those which failed cannot be done again by themselves; leave it out, and have all "
-            "rows done anew with write.mode overwrite"
+            f"the rows of a table (write.format '{self.write.format}') are written in one "
+            "commit, so the failed rows cannot be retried alone. Remove errors.retry, or process "
+            "all rows again with write.mode: overwrite"
         )
 
 

@@ -110,7 +110,7 @@ def read_lease(layout: Layout) -> Lease | None:
         return _OWNER.validate_python({"key": stored["work"], **fields, "process": process})
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
-            f"'{layout.job.uri}' is damaged, so whose output this is cannot be told: choose "
+            f"'{layout.job.uri}' is damaged, so the job of this output is unknown. Choose "
             "another write.path, or remove this one"
         ) from None
 

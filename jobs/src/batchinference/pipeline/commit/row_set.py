@@ -167,8 +167,8 @@ def _between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
 
 def _behind(file: int, end: int, after: int) -> str:
     return (
-        f"rows {end} to {after - 1} of file {file} lie behind its end, so it has changed while it "
-        "was read: begin anew with resume: false"
+        f"rows {end} to {after - 1} of file {file} are beyond its end, so the file changed while "
+        "it was read. Start over with resume: false"
     )
 
 

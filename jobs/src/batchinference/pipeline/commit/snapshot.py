@@ -122,6 +122,6 @@ _ENDS = TypeAdapter(list[End])
 
 def _later(place: Location, version: str) -> BadOutput:
     return BadOutput(
-        f"'{place.uri}' was written by version {version}, which this one cannot read: go on with "
-        f"that version or a later one, or {START_OVER}"
+        f"'{place.uri}' was written by version {version}, which this version cannot read. Resume "
+        f"with that version or a later one, or {START_OVER}"
     )

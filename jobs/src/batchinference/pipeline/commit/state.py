@@ -229,8 +229,8 @@ def _is_late(layout: Layout, table: CommittedTable | None, lease: Lease, *, repl
         return False
     if not replaces:
         raise BadOutput(
-            f"the table of write.path '{layout.output.uri}' has got the rows of an attempt that "
-            "was held up, after another one had begun, so that its bad rows are not known: set "
+            f"the table of write.path '{layout.output.uri}' has the rows of a delayed attempt that "
+            "committed after a later attempt had started, so its failed rows are unknown. Set "
             "write.mode to overwrite, or remove its rows and write.path"
         )
     return True
@@ -245,8 +245,8 @@ def _check_errors(layout: Layout) -> None:
         return
     if not any(part.startswith(("_", ".")) for part in within.removeprefix(place).split("/")):
         raise BadOutput(
-            f"errors.path '{errors.uri}' lies in write.path '{output.uri}', so that readers would "
-            "take bad rows for output: choose another one, or leave it out"
+            f"errors.path '{errors.uri}' is below write.path '{output.uri}', so readers would "
+            "read error records as output. Choose another errors.path, or remove the field"
         )
 
 

@@ -51,7 +51,7 @@ class RayFiles:
 
     @property
     def of_ray(self) -> str:
-        """Ray's directory. It is in the private one, because Ray makes its own readable for all users."""
+        """Ray's directory. It is inside the private one, because Ray opens it to all users."""
         return f"{self.path}/r"
 
 
@@ -72,7 +72,7 @@ def ray_files() -> Iterator[RayFiles]:
 
 @contextmanager
 def own_token() -> Iterator[None]:
-    """Set a random token for the Ray of this program, instead of one in a file open to all users."""
+    """Set a random token for Ray, instead of one in a file that is open to all users."""
     before = os.environ.get("RAY_AUTH_TOKEN")
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     AuthenticationTokenLoader.instance().reset_cache()
@@ -87,12 +87,12 @@ def own_token() -> Iterator[None]:
 
 @contextmanager
 def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
-    """Start Ray on this machine and yield its resources by Ray's names: CPU, GPU, NPU, memory in bytes.
+    """Start Ray on this machine and yield its resources.
 
-    Ray gets at least `cpus` logical CPUs, and at least the CPUs of this machine plus those of the
-    write tasks. Its workers can import modules in `directory`. `files` is the directory for Ray's
-    own files. `quiet` redirects the output of Ray to a file.
-    Raises JobFailure if Ray does not start.
+    The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray gets at least `cpus`
+    logical CPUs, and at least the CPUs of this machine plus those of the write tasks. Its workers
+    can import modules in `directory`. `files` is the directory for Ray's own files. `quiet`
+    redirects the output of Ray to a file. Raises JobFailure if Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
@@ -222,7 +222,7 @@ def _connect(address: str, environment: dict[str, str] | None, quiet: bool) -> N
 
 
 def spilled_bytes() -> int | None:
-    """Return the bytes that the object stores of all nodes have spilled to disk; None if unknown."""
+    """Return the bytes that the object stores of all nodes spilled to disk; None if unknown."""
     try:
         address = ray.get_runtime_context().gcs_address
         stats = get_memory_info_reply(get_state_from_address(address)).store_stats

@@ -31,8 +31,8 @@ class ExecutionControl:
         self._given_up = threading.Event()
         self._draining = threading.Event()
         self.stage: str | None = None
-        """The last stage that had work at the last step. If no rows come out, they are in this
-        stage; earlier stages may only be waiting for it."""
+        """The last stage that had work at the last scheduling step. If no rows come out, they are
+        in this stage; earlier stages may only be waiting for it."""
 
     def give_up(self) -> None:
         """Abort the execution from within. Shutting down Ray while it runs would end the whole
@@ -44,7 +44,7 @@ class ExecutionControl:
         self._draining.set()
 
     def look(self, states: Sequence[OpState]) -> None:
-        """Update the stage and drain if requested. Raises JobFailure if the execution is aborted."""
+        """Update the stage, and drain if requested. Raises JobFailure after `give_up`."""
         if self._given_up.is_set():
             raise JobFailure("given up")
         if self._draining.is_set():
@@ -57,7 +57,7 @@ class ExecutionControl:
 
 
 class ControlCallback(ExecutionCallback):
-    """Connects Ray's execution to the newest control. Workers import this class by its name."""
+    """Connects an execution to the newest ExecutionControl. Workers import this class by name."""
 
     oversight = ExecutionControl()
 
@@ -83,8 +83,9 @@ def _has_work(state: OpState) -> bool:
 
 
 def _names(operators: Sequence[str]) -> list[str]:
-    """Return the job's names of the operators. Ray's own operators get the name of the step whose rows
-    an earlier operator converted for them."""
+    """Return the job's names of the operators.
+
+    Ray's own operators belong to the step whose rows an earlier operator converted for them."""
     names: list[str] = []
     step = ""
     for name in map(_name, operators):
@@ -94,8 +95,9 @@ def _names(operators: Sequence[str]) -> list[str]:
 
 
 def _name(operator: str) -> str:
-    """Return the job's name of an operator of Ray Data, which may be several fused operators. The
-    name is empty if the operator is unknown."""
+    """Return the job's name of an operator of Ray Data, which may be several fused operators.
+
+    The name is empty if the operator is unknown."""
     parts = [_of_part(part) for part in operator.split("->")]
     return ", ".join(filter(None, parts))
 

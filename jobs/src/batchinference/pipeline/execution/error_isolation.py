@@ -22,7 +22,7 @@ class Part:
 
 
 def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
-    """Yield the results of `apply` over a batch, in order. Each row that raises is a part of its own.
+    """Yield the results of `apply` over a batch, in order. Each failed row is a part of its own.
 
     Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
     row: see `is_about_the_row`.
@@ -37,7 +37,7 @@ def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
 
 
 def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
-    # halve outside of this function, or the error of the batch becomes the context of each row's
+    # do not halve here: this error would become the context of the errors of single rows
     try:
         return apply(batch)
     except Exception as error:

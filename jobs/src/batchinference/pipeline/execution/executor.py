@@ -1,4 +1,4 @@
-"""The plan as a Ray Data pipeline: read tasks, stages, write tasks."""
+"""Runs a plan as a Ray Data pipeline of read tasks, stages and write tasks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.memory import MemoryWatch
+from batchinference.pipeline.execution.sink import sink_for
 from batchinference.pipeline.execution.source import RowSource
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner, load_steps
-from batchinference.pipeline.execution.table_sink import sink_for
 from batchinference.pipeline.output.schema_rewrite import RewriteTask, rewrites
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
@@ -34,27 +34,27 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.quantities import memory_bytes
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
-"""Ray's default for tasks, given all the same: Ray Data joins only operators with equal arguments,
-and actors and write tasks do not have this one. So reading and task stages are joined with each
-other, and never into an actor pool or a write task, which would run them one after the other."""
+"""Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
+and actors and write tasks do not have this one. So read tasks and task stages are fused with each
+other, but never into an actor pool or a write task, which would run them sequentially."""
 TASK_RETRIES = 10
-"""How often a task is run again whose process died. Nodes come and go, but code that ends its
-process does so every time, and the job must not go on for ever."""
+"""Retries of a task whose process died. Nodes may be lost, but code that crashes its process does
+so in every retry, and the job must not run forever."""
 ACTOR_RESTARTS = 20
-"""How often an actor is started again whose process died."""
+"""Restarts of an actor whose process died."""
 
 
 class Executor:
-    """A pass over what is missing of the input."""
+    """Runs an attempt: processes the missing rows of the input."""
 
     def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self._oversight = ControlCallback.oversight = ExecutionControl()
 
     def run(self) -> None:
-        """Returns when all rows are committed."""
+        """Run the attempt until all rows are committed."""
         configure()
-        # for what has none of its own, such as cutting blocks
+        # for tasks without their own selector, such as those that split blocks
         options = DataContext.get_current().execution_options
         options.label_selector = _selector(self._plan, CPU_GROUP)
         attempt, sizing = self._prepared.attempt, self._prepared.sizing
@@ -67,7 +67,7 @@ class Executor:
         dataset.write_datasink(sink, ray_remote_args=arguments, concurrency=at_once)
 
     def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
-        """Have the files of a finished output agree on their columns."""
+        """Unify the schemas of the files of a finished output. Return the new snapshot."""
         work = rewrites(self._prepared.attempt, end.pieces, compression)
         task: Any = ray.remote(**_of_write_tasks(self._plan))(_run)
         rewritten = ray.get([task.remote(rewrite) for rewrite in work.values()])
@@ -76,7 +76,7 @@ class Executor:
         return replace(end, pieces=pieces)
 
     def drain(self) -> None:
-        """Make `run`, in another thread, end soon, when what is under way is committed."""
+        """Make `run`, in another thread, return soon, after running tasks are committed."""
         self._oversight.drain()
 
     def give_up(self) -> None:
@@ -85,21 +85,21 @@ class Executor:
 
     @property
     def stage(self) -> str | None:
-        """The last of the stages that have work; None before there is any."""
+        """The last stage that has work; None before any stage has work."""
         return self._oversight.stage
 
     def _read(self) -> Dataset:
         prepared = self._prepared
         sizing = prepared.sizing.of_part(prepared.input.share(prepared.gaps))
         tasks = prepared.input.read_tasks(sizing.read_tasks, prepared.gaps)
-        # cutting blocks keeps steps from joining the reading of their rows
+        # splitting blocks prevents Ray Data from fusing steps with the read tasks
         enough = 2 * len(tasks) > sizing.blocks and not self._spec.read.options.override_num_blocks
         dataset: Dataset = ray.data.read_datasource(
             RowSource(tasks),
             override_num_blocks=len(tasks) if enough else sizing.blocks,
             num_cpus=TASK_CPUS,
             label_selector=_selector(self._plan, CPU_GROUP),
-            # rows in another order would have the ids of others
+            # if a retry reads rows in another order, they get ids of other rows
             ray_remote_args={"max_retries": TASK_RETRIES if prepared.input.repeatable else 0},
             **_UNFUSED,
         )
@@ -107,8 +107,9 @@ class Executor:
 
 
 class Loading:
-    """Loads each step once, as its replicas will, and keeps nothing. Engines of vLLM are left out:
-    they take minutes to start."""
+    """Loads each step once, with the resources of a replica, and discards the result.
+
+    vLLM engines are skipped because they take minutes to start."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -116,7 +117,7 @@ class Loading:
         self._given_up = threading.Event()
 
     def run(self) -> None:
-        """Raises what is wrong with a step."""
+        """Load the steps. Raises the failure of a step."""
         for stage in self._plan.stages:
             if stage.steps and not stage.is_llm and not self._given_up.is_set():
                 task: Any = ray.remote(**self._arguments(stage))(_load)
@@ -133,7 +134,7 @@ class Loading:
             ray.cancel(self._under_way, force=True)
 
     def _arguments(self, stage: Stage) -> dict[str, Any]:
-        """Those of a replica. The process ends with its task, so that it gives the device back."""
+        """Return Ray's arguments for a replica. `max_calls` ends the process to free the device."""
         selector = _selector(self._plan, self._plan.group_of(stage)) if self._plan.groups else None
         wanted = {
             "num_gpus": stage.gpus,
@@ -155,10 +156,10 @@ def _run(rewrite: RewriteTask) -> ManifestEntry:
 
 
 def configure() -> None:
-    """Settings of Ray Data for this process."""
-    # of a job so small that it has fewer write tasks than may run
+    """Set the Ray Data settings of this process."""
+    # a small job may have fewer write tasks than are allowed to run at a time
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
-    # Ray prints it on the terminal of the user, who does not pass the argument
+    # Ray prints this on the terminal of the user, who did not pass the argument
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
     context.enable_progress_bars = False
@@ -167,33 +168,37 @@ def configure() -> None:
 
 
 def _selector(plan: Plan, group: str) -> dict[str, str] | None:
-    """Where on a cluster tasks and actors go; a single machine has no groups."""
+    """Return the label selector of a worker group; None on a single machine, without groups."""
     return {GROUP_LABEL: group} if plan.groups else None
 
 
 def _all_cpus(plan: Plan) -> float:
-    """Those that Ray has, or will have once its groups have grown."""
+    """Return the CPUs that Ray has, or will have when its worker groups are at their maximum."""
     planned = sum(group.max * group.cpus for group in plan.groups)
     return max(planned, float(ray.cluster_resources().get("CPU", 0)))
 
 
 def _of_write_tasks(plan: Plan) -> dict[str, Any]:
-    """Ray's arguments of tasks that write."""
+    """Return Ray's arguments for write tasks."""
     arguments: dict[str, Any] = {"num_cpus": WRITE_CPUS, "max_retries": TASK_RETRIES}
     selector = _selector(plan, CPU_GROUP)
     return {**arguments, "label_selector": selector} if selector else arguments
 
 
 def _cpus(stage: Stage, plan: Plan) -> float:
-    """CPUs of a task or actor. Ray counts a pod's CPUs rounded up, and where replicas have pods of
-    their own, a second one must not find room in what is rounded."""
+    """Return the CPUs of a task or actor.
+
+    Ray rounds the CPUs of a pod up. If replicas have pods of their own, their CPUs are rounded up
+    too, so that a second replica does not fit into the remainder."""
     alone = bool(plan.groups) and not is_cpu_stage(stage)
     return math.ceil(stage.cpus) if alone else stage.cpus
 
 
 def _memory(stage: Stage, plan: Plan) -> int | None:
-    """Memory of an actor in bytes: on a single machine alone, where it tells how many of them
-    there is room for. On a cluster it is that of the actor's own pod."""
+    """Return the memory of an actor in bytes; None on a cluster or if it is not set.
+
+    On a single machine it limits the number of actors. On a cluster, the actor's own pod has this
+    memory."""
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 
@@ -239,8 +244,10 @@ def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) 
 
 
 def _actor(stage: Stage, errors: ErrorHandling) -> type:
-    """A class for an actor pool. What it is made of is part of the class, because arguments that
-    Ray keeps in its object store can be lost, and then an actor cannot be started again."""
+    """Return a class for an actor pool.
+
+    The class contains its arguments. Constructor arguments are in Ray's object store and can be
+    lost, and then Ray cannot restart the actor."""
 
     class StageActor:
         def __init__(self) -> None:
@@ -248,7 +255,7 @@ def _actor(stage: Stage, errors: ErrorHandling) -> type:
             try:
                 self._runner = MemoryWatch(stage.name, StageRunner(stage, errors))
             except JobFailure as failure:
-                # raised at the first batch: an error of a constructor loses its cause on the way
+                # raised at the first batch: Ray drops the cause of an error in a constructor
                 self._failure = failure
 
         def __call__(self, table: pa.Table) -> pa.Table:
@@ -272,6 +279,6 @@ def _task(stage: Stage, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]
 
 @lru_cache(maxsize=16)
 def _runner_of_process(pickled: bytes) -> MemoryWatch:
-    """One runner a worker process, however many tasks that process runs."""
+    """Return the runner of this worker process, which all its tasks share."""
     stage, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
     return MemoryWatch(stage.name, StageRunner(stage, errors))

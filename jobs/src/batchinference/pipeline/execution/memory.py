@@ -1,4 +1,4 @@
-"""How much memory this process has taken."""
+"""Measures and reports the peak memory of worker processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from batchinference.pipeline.arrow import concat
 
 GROWTH = 1.1
 _UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes of what getrusage counts in."""
+"""Bytes per unit of getrusage."""
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had at any time, what it shares with others included."""
+    """Return the peak memory of this process in bytes, including shared memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
 
 
@@ -29,13 +29,13 @@ def peak_note() -> str:
 
 
 class Growth:
-    """What to tell of a process, whenever it has grown well beyond what was told before."""
+    """Creates notes on the memory of a process when it has grown by GROWTH since the last note."""
 
     def __init__(self) -> None:
         self._told = 0.0
 
     def note(self, step: str) -> pa.Table | None:
-        """A NOTE row, if there is news."""
+        """Return a NOTE row if memory has grown enough, else None."""
         peak = peak_bytes()
         if peak < self._told * GROWTH:
             return None
@@ -44,7 +44,7 @@ class Growth:
 
 
 class MemoryWatch:
-    """Adds notes on the process's memory to a stage's rows."""
+    """Adds notes on the memory of the process to the rows of a stage."""
 
     def __init__(self, stage: str, run: Callable[[pa.Table], pa.Table]) -> None:
         self._stage = stage
@@ -59,11 +59,12 @@ class MemoryWatch:
 
 @dataclass(frozen=True)
 class ReadWatch:
-    """Adds notes to the rows of a read task. Those of one reading, in one process, tell what is new
-    together: they run one after the other."""
+    """Adds notes on the memory of the process to the rows of a read task.
+
+    Tasks of one reading in one process share a Growth, because they run one after the other."""
 
     reading: str
-    """Tells the reading from others that the process may have done before."""
+    """Id of the reading, which differs from earlier readings in the same process."""
     step: str
     read: Callable[[], Iterator[pa.Table]]
 

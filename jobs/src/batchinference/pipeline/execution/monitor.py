@@ -1,4 +1,4 @@
-"""Watching over a running job: progress from its commits, the limit of bad rows, stop signals."""
+"""Runs work in a thread, with regular observation and handling of stop signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
 LAST_SECONDS = 10.0
-"""What work that is given up has left to end."""
+"""Seconds that aborted work has to end."""
 STOPPING = (
     f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
     "A second signal (Ctrl-C) stops at once"
@@ -24,7 +24,7 @@ STOPPING = (
 
 
 class StopSignal:
-    """Set when somebody asks the job to stop (SIGTERM, SIGINT); who asks twice wants it at once."""
+    """A request to stop the job (SIGTERM, SIGINT). A second request stops it immediately."""
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         self.say = say
@@ -39,15 +39,16 @@ class StopSignal:
         self.event.set()
 
     def check(self) -> None:
-        """Raise Interrupted once somebody has asked."""
+        """Raise Interrupted if a stop was requested."""
         if self.event.is_set():
             raise Interrupted(f"stopped by {signal.Signals(self.signal or signal.SIGTERM).name}")
 
 
 @contextmanager
 def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
-    """A StopRequest that SIGTERM and SIGINT set while the block runs. `say` gets a line for the
-    user when that takes time."""
+    """Yield a StopSignal that SIGTERM and SIGINT set while the `with` block runs.
+
+    `say` is called with a line for the user if stopping takes time."""
     request = StopSignal(say)
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
@@ -59,12 +60,12 @@ def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
 
 
 class Work(Protocol):
-    """Something long that another thread can end."""
+    """A long operation that another thread can end."""
 
     def run(self) -> None: ...
 
     def drain(self) -> None:
-        """Make `run` return soon: what is under way is committed, and nothing more begun."""
+        """Make `run` return soon: commit running tasks and start no others."""
 
     def give_up(self) -> None:
         """Make `run` raise soon."""
@@ -76,11 +77,11 @@ def run_monitored(
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
-    """Run `work` in a thread and call `observe` every few seconds until it ends.
+    """Run `work` in a thread and call `observe` every `poll_seconds` until it ends.
 
-    Work that somebody stops gets some time to commit what is under way. Raises the failure of
-    `work`, what `observe` raises, or Interrupted when that was not enough. In the last two cases
-    the work is given up, and the thread, should it not end in time, left behind.
+    After a stop request, `work` has DRAIN_SECONDS to commit its running tasks. Raises the failure
+    of `work`, any error of `observe`, or Interrupted if the time was not sufficient. In the last
+    two cases the work is aborted. If the thread does not end in LAST_SECONDS, it is left running.
     """
     errors: list[BaseException] = []
     done = threading.Event()
@@ -88,7 +89,7 @@ def run_monitored(
     def run() -> None:
         try:
             work.run()
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+        except BaseException as error:  # noqa: BLE001 - passed to the main thread
             errors.append(error)
         finally:
             done.set()
@@ -108,7 +109,7 @@ def run_monitored(
             done.wait(LAST_SECONDS)
         raise
     if errors:
-        stop.check()  # Ctrl-C reaches the workers as well, and what they die of is not the cause
+        stop.check()  # Ctrl-C also kills workers, whose errors are not the cause
         raise root_cause(errors[0]) from errors[0]
 
 

@@ -1,4 +1,4 @@
-"""Whether the nodes of a Ray cluster that is there already can run a plan."""
+"""Checks whether the nodes of an existing Ray cluster can run a plan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.profiles import GPU
 
 Node = Mapping[str, Any]
-"""A node as `ray.nodes()` shows it."""
+"""A node as returned by `ray.nodes()`."""
 
 
 def check_nodes(plan: Plan, nodes: Sequence[Node]) -> None:
-    """Raise JobFailure that says which nodes are missing, for Ray would wait for them for ever.
+    """Raise JobFailure that names the missing nodes: Ray would wait for them forever.
 
-    A head with the group `head` belongs to a cluster that scales: its nodes come when asked for.
+    A head node in the group `head` belongs to an autoscaling cluster. Such clusters pass, because
+    they start nodes on demand.
     """
     groups = [(_group(node), node["Resources"]) for node in nodes if node["Alive"]]
     if HEAD_GROUP in dict(groups):
@@ -38,7 +39,7 @@ def _group(node: Node) -> str | None:
 
 
 def _need(plan: Plan, group: WorkerGroup) -> dict[str, float]:
-    """What a node of a group needs at the least, by Ray's names."""
+    """Return the minimum resources of a node of a group, by Ray's names."""
     if group.name == CPU_GROUP:
         cpus = [stage.cpus for stage in plan.stages if is_cpu_stage(stage)]
         return {"CPU": max([TASK_CPUS, *cpus])}

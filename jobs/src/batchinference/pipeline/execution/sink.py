@@ -1,4 +1,4 @@
-"""The datasink: each task puts its data file, its error file, and last its manifest."""
+"""The datasink: each write task writes data files, an error file, and last its manifest."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.memory import peak_note
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.write import Write, WriteTable
 
 ERRORS_SCHEMA = pa.schema(
     [
@@ -45,14 +47,16 @@ PUT_THREADS = 8
 
 @dataclass(frozen=True)
 class Commit:
-    """Puts the rows of one task and commits them."""
+    """Writes and commits the rows of write tasks."""
 
     attempt: Attempt
     writer: Writer
     cut: FileLayout
 
     def put(self, table: pa.Table, task: int) -> None:
-        """Raises BadOutput when the output takes no more of this run, and then leaves nothing."""
+        """Write and commit the rows of one task.
+
+        Raises BadOutput, and leaves no files, if the output accepts no more commits of this run."""
         self.attempt.check_open()
         good, rest = row_ids.split(table)
         pieces = [self._piece(done, task) for done in TaskOutcome.of(good, rest).groups()]
@@ -68,10 +72,13 @@ class Commit:
         return ManifestEntry(done.counts, done.ranges, done.shares, data, columns, errors)
 
     def _remove_if_late(self, manifest: Manifest) -> None:
-        """Remove the files of a task that comes late. Files that were put before the output was
-        closed are seen by the driver, which closes it and then looks; others are removed here. So
-        only a late task whose process ends between its put and this leaves a file beside the
-        output, and no manifest ever names one that is gone."""
+        """If the output is closed or taken over, remove the files of this late task and raise
+        BadOutput.
+
+        The driver closes the output and then lists its files, so it finds all files that were
+        written before. Files that were written later are removed here. So a late task leaves
+        orphan files only if its process dies between its writes and this call, and no manifest
+        ever names a file that was removed."""
         try:
             self.attempt.check_open()
         except BadOutput:
@@ -99,7 +106,7 @@ class Commit:
             return list(pool.map(lambda file: _put(place, *file), files))
 
     def _columns(self, good: pa.Table) -> list[tuple[str, str]]:
-        """The columns that come into the files, with their types there."""
+        """Return the names and types of the columns in the data files."""
         names = self.cut.written(row_ids.data_columns(good))
         table = tensors_to_lists(good.slice(0, 0).select(names))
         if isinstance(self.writer, ParquetWriter):
@@ -131,7 +138,7 @@ def _notes(rest: pa.Table | None) -> list[tuple[str, str]]:
 
 
 class CommitSink(Datasink[None]):
-    """The output of a job for Ray Data. `rows_per_file` is the least a task waits for."""
+    """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task."""
 
     def __init__(self, commit: Commit, rows_per_file: int) -> None:
         self._commit = commit
@@ -152,7 +159,7 @@ class CommitSink(Datasink[None]):
 
 
 def error_rows(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
-    """Failed rows in the form of the errors dataset."""
+    """Return failed rows as error records."""
     ids = _ids(failed)
     files, positions = row_ids.unpack(ids)
     columns = [
@@ -173,3 +180,31 @@ def _ids(table: pa.Table | None) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     ids: np.ndarray = table.column(row_ids.ID).to_numpy()
     return ids
+
+
+def sink_for(write: Write, attempt: Attempt, rows_per_file: int) -> CommitSink:
+    """Return the datasink of a target.
+
+    `rows_per_file` is the minimum number of rows of a write task, unless files must have more."""
+    cut = FileLayout.of(write)
+    rows_per_task = max(rows_per_file, cut.rows_per_file or 0)
+    if isinstance(write, WriteTable):
+        table = table_for(write)
+        return TableSink(Commit(attempt, table, cut), rows_per_task, table)
+    return CommitSink(Commit(attempt, writer_for(write), cut), rows_per_task)
+
+
+class TableSink(CommitSink):
+    """Prepares a table on the driver before it is sent to the write tasks."""
+
+    def __init__(self, commit: Commit, rows_per_file: int, table: Table) -> None:
+        super().__init__(commit, rows_per_file)
+        self._table = table
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Prepare the table. Ray calls this with the schema of the first rows that are ready."""
+        known = schema if isinstance(schema, pa.Schema) else pa.schema([])
+        names = [name for name in known.names if name not in row_ids.OWN_COLUMNS]
+        if chosen := self._commit.cut.columns:
+            names = [name for name in chosen if name in names]
+        self._table.begin(pa.schema([known.field(name) for name in names]))

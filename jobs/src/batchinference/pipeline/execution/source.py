@@ -1,4 +1,4 @@
-"""The datasource: the input of a job for Ray Data."""
+"""The datasource of a job for Ray Data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.pipeline.row_ids import READ_STEP
 
 
 class RowSource(Datasource):
-    """Rows with ids, from tasks that are there already."""
+    """A datasource that yields rows with ids from prepared read tasks."""
 
     def __init__(self, tasks: list[ReadRows]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

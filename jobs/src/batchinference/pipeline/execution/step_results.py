@@ -1,4 +1,4 @@
-"""What becomes of the rows of a batch in a step: ids, shares, and those that go no further."""
+"""Applies a step to a batch and assigns ids and shares to the resulting rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.steps.base import Transform, TransformResult
 
 ErrorRowFactory = Callable[[int, int, Exception], pa.Table]
-"""From a row's id, its share and its error to a bad row."""
+"""Returns a failed row for a row's id, its share and its error."""
 
 
 def apply_step(transform: Transform, good: pa.Table, set_aside: ErrorRowFactory) -> pa.Table:
-    """The rows that a step makes of good ones, followed by those that failed or were left out."""
+    """Return the rows that a step makes of good rows, followed by failed and filtered rows."""
     changed = transform(good.select(row_ids.data_columns(good)))
     if isinstance(changed, pa.Table):
         return row_ids.with_own_columns(changed, good.column(row_ids.ID), row_ids.shares_of(good))
@@ -30,8 +30,9 @@ def _children(good: pa.Table, changed: TransformResult) -> pa.Table:
 
 
 def divide(shares: np.ndarray | None, parents: np.ndarray, count: int) -> np.ndarray | None:
-    """The shares of rows by those of their `count` parents, divided without a rest. None where all
-    are whole."""
+    """Return the shares of child rows. The share of each of the `count` parents is divided exactly.
+
+    The shares of the children add up to that of their parent. None if no row was divided."""
     children = np.bincount(parents, minlength=count)
     if shares is None:
         if children.max(initial=0) <= 1:

@@ -1,4 +1,4 @@
-"""A stage as Ray Data runs it: a callable over blocks that carries each row's fate along."""
+"""Runs a stage in Ray Data: a callable over blocks that keeps the state of each row."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
 WAITS = (1.0, 4.0)
-"""Seconds before a batch is tried again after trouble that may pass."""
+"""Seconds before the retries of a batch after an error that may be transient."""
 UNLIMITED = 1 << 40
-"""Rows of a batch that is a whole block."""
+"""The batch size for batches that are whole blocks."""
 
 
 @dataclass(frozen=True)
 class ErrorHandling:
-    """What happens to a row on which a step raises: set aside, or the end of the job.
+    """What happens when a step raises on a row: the row becomes a failed row, or the job fails.
 
-    `input` is the address of the frozen input, by which a row is named.
+    `input` is the address of the input snapshot, which error messages use to name a row.
     """
 
     tolerant: bool
     input: Location
 
     def set_aside(self, step: str, row_id: int, share: int, error: Exception) -> pa.Table:
-        """The row in the form of a bad row. Raises JobFailure where none is tolerated."""
+        """Return the row as a failed row. Raises JobFailure if no failed rows are allowed."""
         if not self.tolerant:
             (file,), (row,) = row_ids.unpack(np.array([row_id]))
             path = paths_of(self.input)[int(file)].as_py()
@@ -55,14 +55,14 @@ class ErrorHandling:
 
 
 def load_steps(stage: Stage) -> list[Transform]:
-    """Load what the steps of a stage need: models and own code. Raises ModelLoad."""
+    """Return the loaded steps of a stage, with their models and user code. Raises ModelLoad."""
     custom, kinds = dict(stage.custom), dict(stage.kinds)
     device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
     return [load_step(step, device) for step in stage.steps]
 
 
 class StageRunner:
-    """Runs the steps of a stage over a table. Made once in each actor or worker process."""
+    """Runs the steps of a stage over a table. Created once in each actor or worker process."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         pairs = zip(stage.steps, load_steps(stage), strict=True)
@@ -75,7 +75,7 @@ class StageRunner:
 
 
 class StepRunner:
-    """Runs one step over the good rows of a table; the others pass by, behind them."""
+    """Runs one step over the good rows of a table. The other rows follow unchanged."""
 
     def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
         self.name = step.name
@@ -87,14 +87,14 @@ class StepRunner:
     def __call__(self, table: pa.Table) -> pa.Table:
         good, rest = row_ids.split(table)
         if good.num_rows == 0:
-            # without the columns of others beside them, which the step may be there to drop
+            # without the empty data columns, which the step may be meant to drop
             return table if rest is None else rest
         results: list[pa.Table] = []
         start = 0
         while start < good.num_rows:
             batch = good.slice(start, self._batch.size)
             if (result := self._run(batch)) is None:
-                empty_caches()  # only now: until here, the error held the tensors of the batch
+                empty_caches()  # not earlier: the error referenced the tensors of the batch
                 continue
             results += result
             start += batch.num_rows
@@ -102,7 +102,7 @@ class StepRunner:
         return concat([*results, rest] if rest is not None else results)
 
     def _run(self, batch: pa.Table) -> list[pa.Table] | None:
-        """What becomes of a batch; None when it must be tried again in smaller ones."""
+        """Return the results of a batch; None if it must be retried, maybe in smaller batches."""
         began = time.perf_counter()
         try:
             results = self._isolated(batch)
@@ -116,13 +116,13 @@ class StepRunner:
                 time.sleep(self._waits.pop(0))
                 return None
             words = row_ids.describe(error)
-            raise JobFailure(f"step '{self.name}' cannot go on: {words}") from error
+            raise JobFailure(f"step '{self.name}' cannot continue: {words}") from error
         self._batch.ran(batch.num_rows, time.perf_counter() - began)
         self._waits = list(WAITS)
         return results
 
     def _isolated(self, batch: pa.Table) -> list[pa.Table]:
-        """What becomes of the rows, with each on which the step raises set aside, behind them."""
+        """Return the results of the rows, followed by the failed rows."""
         set_aside = partial(self._errors.set_aside, self.name)
         ids, shares = row_ids.ids_of(batch), row_ids.shares_of(batch)
         results: list[pa.Table] = []
@@ -139,5 +139,5 @@ class StepRunner:
 def _first_size(step: Step) -> BatchSize:
     if step.batch_size == "auto":
         return BatchSize(step.name, FIRST_SIZE, SEARCH_ROWS)
-    # Ray Data cuts the batches of a model; those of a function are cut here
+    # Ray Data cuts the batches for models; batches for functions are cut here
     return BatchSize(step.name, step.batch_size or UNLIMITED)

@@ -1,4 +1,4 @@
-"""The user's modules beside a job, for processes of another machine."""
+"""Copies the user's modules in the directory of a job, for processes on other machines."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.spec.job import BatchInferenceSpec
 
 MAX_BYTES = 100 << 20
-"""What is sent at most: modules, and not the data or the models of a project."""
+"""Maximum size of the modules that are sent. Data and models of a project do not belong there."""
 _MODULES = (".py", ".so")
 
 
 def names_code(spec: BatchInferenceSpec) -> bool:
-    """Whether a step has code that may lie beside the job."""
+    """Return whether a step uses code that may be in the directory of the job."""
     models = (step.model.factory_or_none for step in spec.steps if step.model is not None)
     return any(models) or any(step.python is not None for step in spec.steps)
 
 
 @contextmanager
 def copied_modules(directory: str) -> Iterator[str | None]:
-    """Yield a temporary directory with the modules and packages of a directory, and nothing else of
-    it; None if there are none. Ray would send all that is there, data and outputs included.
+    """Yield a temporary directory with only the modules and packages of a directory.
 
-    Raises JobFailure if they are too large, or cannot be read.
+    Yields None if there are none. Ray would send the whole directory, including data and outputs.
+    Raises JobFailure if the modules are too large or cannot be read.
     """
     files = list(_files_of_modules(Path(directory)))
     if not files:
@@ -50,7 +50,7 @@ def _files_of_modules(directory: Path) -> Iterator[Path]:
 
 
 def _files_of_package(package: Path) -> Iterator[Path]:
-    """Its regular files, without caches and hidden files, such as the locks of an editor."""
+    """Yield the files of a package, without caches and hidden files such as editor locks."""
     for parent, directories, names in os.walk(package):
         directories[:] = [
             name for name in directories if name != "__pycache__" and not name.startswith(".")

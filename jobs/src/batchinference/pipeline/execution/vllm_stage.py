@@ -1,4 +1,4 @@
-"""The operators of a stage whose model is a language model: rows in, rows with an answer out."""
+"""The Ray Data operators of a stage with a language model, which adds an answer to each row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batchinference.spec.models import VllmModel
 def add_llm(
     dataset: Dataset, stage: Stage, errors: ErrorHandling, nodes: NodeSelectors, tries: RetryOptions
 ) -> Dataset:
-    """The rows as they come out of the stage."""
+    """Return the dataset with the operators of the stage added."""
     step = stage.steps[0]
     if not isinstance(step.model, VllmModel):
         raise TypeError(f"step '{step.name}' has no model for vLLM")
@@ -47,22 +47,24 @@ def add_llm(
 
 
 def _leave_out_detector(dataset: Dataset) -> None:
-    """Ray's detector of high memory asks for the arguments of actors that it never starts, again
-    and again, each time with a placement group: GPUs would be reserved that nobody uses
-    (ray#64012). There is MemoryWatch."""
+    """Disable Ray's high memory detector; MemoryWatch does its work.
+
+    The detector repeatedly requests the arguments of actors that it never starts, each time with a
+    placement group. This would reserve GPUs that are not used (ray#64012)."""
     found = dataset.context.issue_detectors_config
     found.detectors = [one for one in found.detectors if one is not HighMemoryIssueDetector]
 
 
 def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
-    """Unseals rows and runs what has joined the stage: columns that nobody reads again go."""
+    """Return a function that decodes rows and runs the other steps of the stage, which drop columns
+    that no later step reads."""
     set_aside = partial(errors.set_aside, stage.steps[0].name)
     joined = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
     return lambda table: joined(decode_rows(table, model, set_aside))
 
 
 def _named(name: str, function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
-    """Ray Data calls an operator by its function's name."""
+    """Return the function with another name, which Ray Data uses as the operator's name."""
 
     def run(table: pa.Table) -> pa.Table:
         return function(table)

@@ -81,4 +81,4 @@ def _parts(path: str) -> dict[str, str | None]:
 
 
 def _clash(name: str, uri: str, option: str) -> str:
-    return f"{uri} has a column '{name}' of its own: leave out read.options.{option}"
+    return f"{uri} has a column '{name}' of its own. Remove read.options.{option}"

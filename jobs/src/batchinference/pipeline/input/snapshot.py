@@ -14,7 +14,7 @@ from batchinference.pipeline.storage.checksummed_json import damaged_state
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import Storage
 
-WAY_OUT = "begin anew with resume: false"
+WAY_OUT = "start over with resume: false"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _changed(
 ) -> BadInput:
     return BadInput(
         f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
-        f"output holds rows of it as it was: {way_out}"
+        f"output has rows of its earlier content: {way_out}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,12 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.prefetch import prefetch_one
 from batchinference.pipeline.input.readers.base import BadRow
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.location import Location, is_storage_error
+
+Item = TypeVar("Item")
 
 FETCH_THREADS = 8
 """Files that a task fetches concurrently while it decodes earlier files on its one CPU."""
@@ -105,3 +106,14 @@ def _table(
         ids = np.array([row_ids.pack(file.number, 0) for file, _ in good], dtype=np.int64)
         tables.insert(0, row_ids.with_own_columns(table, pa.array(ids)))
     return concat(tables)
+
+
+def prefetch_one(pieces: Iterable[Item]) -> Iterator[Item]:
+    """Yield each piece after the next one has started.
+
+    The work on a piece starts when the iterable creates it."""
+    before: list[Item] = []
+    for piece in pieces:
+        yield from before
+        before = [piece]
+    yield from before

@@ -53,7 +53,7 @@ def of_image(index: Index, file: Location) -> np.ndarray:
 def step_for(index: Index, kind: str) -> Step:
     """Return the job's embedding step, configured to embed a `text` or an `image`.
 
-    Raises BadInput if there is no such step, or if it cannot embed a query without other steps.
+    Raises BadInput if there is no such step, or if it needs more input than the query.
     """
     step = _step_of(index)
     made_of = _kind(index.spec, step.model) if step.model else None

@@ -136,8 +136,8 @@ def _cast(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
             raise TypeError(f"input '{name}' is {dtype}, and a value does not fit in it")
     elif values.dtype.kind != dtype.kind:
         raise TypeError(
-            f"input '{name}' is {dtype} and the column {values.dtype}, which is not cast: whole "
-            "numbers such as those of an image are seldom what floating ones stand for. Convert "
-            "them in a python step"
+            f"input '{name}' is {dtype} and the column {values.dtype}, which is not cast: the "
+            "integers of an image, for example, are usually not what a model of floats expects. "
+            "Convert them in a python step"
         )
     return values.astype(dtype, copy=False)

@@ -19,7 +19,7 @@ from batchinference.pipeline.search.topk import (
 )
 
 BLOCK_BYTES = 16 << 20
-"""Maximum bytes of a block's values, and of its products with all queries, as float32."""
+"""Target bytes of a block's values, and of its products with all queries, as float32."""
 MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 256, 16384
 
 

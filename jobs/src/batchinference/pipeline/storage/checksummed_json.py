@@ -46,11 +46,11 @@ def _checksum(state: dict[str, Any]) -> int:
 
 def damaged_state(place: Location) -> BadOutput:
     return BadOutput(
-        f"'{place.uri}' is gone, damaged or another output's, so what is done cannot be told: put "
-        f"it back, or {START_OVER}"
+        f"'{place.uri}' is missing, damaged or of another output, so the committed rows are "
+        f"unknown. Restore it, or {START_OVER}"
     )
 
 
 START_OVER = (
-    "begin anew: with resume: false, or where the output is complete with write.mode: overwrite"
+    "start over: with resume: false, or with write.mode: overwrite if the output is complete"
 )

@@ -1,7 +1,7 @@
 """Fetches content from an address, with retries.
 
-An address whose server reports that nothing is there is gone. An address that does not respond, or
-reports a transient error, is away: the request is retried a few times.
+If the server reports that nothing is at an address, the error is Gone. If the server does not
+respond, or reports a transient error, the error is Away and the request is retried a few times.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Fetcher:
         allow_field: str = "read.options.allow",
         limit: str = "read.options.max_bytes",
     ) -> None:
-        """`allow_field` and `limit` are the names of the prefixes and of `max_bytes` in messages."""
+        """Messages call the allowed prefixes `allow_field`, and `max_bytes` is called `limit`."""
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 
     def __reduce__(self) -> tuple[type[Fetcher], tuple[Any, ...]]:
-        # without the sessions: connections cannot leave their process
+        # without the sessions, which cannot leave their process
         return Fetcher, (self._allowed, self._max_bytes, self._allow_field, self._limit)
 
     @cached_property

@@ -203,7 +203,7 @@ def _write_local(path: Path, content: bytes | memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
-        with temporary.open("xb") as file:  # not mkstemp: permissions follow the umask
+        with temporary.open("xb") as file:  # permissions follow the umask
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -41,7 +41,7 @@ def _s3(storage: Storage) -> _Options:
 
 
 def _google(storage: Storage) -> _Options:
-    # skip_signature only affects reads: writes request a token unless there is an empty key
+    # skip_signature affects reads only; without the empty account key, writes request a token
     nobody = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
     return {
         "google_base_url": storage.endpoint,

@@ -69,18 +69,18 @@ class Commits:
     def _of_errors(self, piece: ManifestEntry) -> list[Found]:
         failed = piece.counts.failed
         if piece.errors is None:
-            return [self._miscounted(piece, "no bad rows", failed)] if failed else []
+            return [self._miscounted(piece, "no failed rows", failed)] if failed else []
         checked, file = self.errors.check(piece.errors), self.errors.place / piece.errors.name
         if checked.found:
             return [checked.found]
         found = []
         if checked.rows != failed:
-            found.append(self._miscounted(piece, f"{checked.rows} bad rows", failed))
+            found.append(self._miscounted(piece, f"{checked.rows} failed rows", failed))
         try:
             wrong = with_retries(lambda: wrong_errors(piece, file))
         except DAMAGE as error:
             raise_trouble(error)
-            return [(Kind.DAMAGED, Spot(file.uri, detail="it is no list of bad rows"), 1)]
+            return [(Kind.DAMAGED, Spot(file.uri, detail="it is not a list of failed rows"), 1)]
         return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
 
     def _of_rows(self, piece: ManifestEntry) -> Iterator[Found]:

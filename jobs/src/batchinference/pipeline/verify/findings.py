@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 MAX_SPOTS = 1000
 """Maximum number of locations that are listed per kind. All of them are counted."""
 _ANEW = "run the job again with write.mode overwrite"
-_BACK = f"put them back as they were, or {_ANEW}"
+_BACK = f"restore them, or {_ANEW}"
 
 
 class Kind(StrEnum):
@@ -34,39 +34,39 @@ class Kind(StrEnum):
 
 
 MEANINGS = {
-    Kind.MISSING: "rows of the input that neither the output nor the errors hold",
-    Kind.DUPLICATED: "rows that are held once more than once",
-    Kind.UNKNOWN: "rows that are held and that the input does not have",
-    Kind.GONE: "files of the output that are gone",
-    Kind.DAMAGED: "files of the output that are not as they were committed",
-    Kind.MISCOUNTED: "commits whose rows are not as many as they say",
-    Kind.ORPHANS: "files of the job that do not count, and that readers take for rows",
-    Kind.STRANGERS: "files that none of the jobs has written, and that readers take for rows",
-    Kind.WRONG_ERRORS: "rows of the errors that are there twice, or not of the commit's rows",
-    Kind.INPUT_CHANGED: "files of the input that have changed since",
-    Kind.INPUT_GONE: "files of the input that are gone since",
-    Kind.INPUT_TWICE: "files of the input that were read once more, when new ones were added",
-    Kind.REPORT: "counts of the report that differ from what is there",
-    Kind.STATE: "files of the state that cannot be relied on",
-    Kind.NO_COMMIT: "commits that the table knows nothing of",
+    Kind.MISSING: "input rows that are neither in the output nor in the errors",
+    Kind.DUPLICATED: "rows that are in the output more than once",
+    Kind.UNKNOWN: "rows in the output that the input does not have",
+    Kind.GONE: "output files that are missing",
+    Kind.DAMAGED: "output files that differ from what was committed",
+    Kind.MISCOUNTED: "commits with a wrong number of rows",
+    Kind.ORPHANS: "orphan files of the job, which readers would read as output",
+    Kind.STRANGERS: "files of unknown origin, which readers would read as output",
+    Kind.WRONG_ERRORS: "error records that are duplicated or do not belong to the commit",
+    Kind.INPUT_CHANGED: "input files that have changed since",
+    Kind.INPUT_GONE: "input files that are missing now",
+    Kind.INPUT_TWICE: "input files that a later append has read again",
+    Kind.REPORT: "counts in the report that differ from the files",
+    Kind.STATE: "state files that are damaged",
+    Kind.NO_COMMIT: "commits that the table does not contain",
 }
 WAYS_OUT = {
     Kind.MISSING: _ANEW,
     Kind.DUPLICATED: _ANEW,
-    Kind.UNKNOWN: f"was the input replaced? Put it back, or {_ANEW}",
+    Kind.UNKNOWN: f"if the input was replaced, restore it, or {_ANEW}",
     Kind.GONE: _BACK,
     Kind.DAMAGED: _BACK,
     Kind.MISCOUNTED: _ANEW,
     Kind.ORPHANS: "delete them",
     Kind.STRANGERS: "move them elsewhere",
     Kind.WRONG_ERRORS: _ANEW,
-    Kind.INPUT_CHANGED: f"what is held is of them as they were: put them back, or {_ANEW}",
-    Kind.INPUT_GONE: "what is held of them cannot be compared: put them back",
+    Kind.INPUT_CHANGED: f"the output has rows of their earlier content: restore them, or {_ANEW}",
+    Kind.INPUT_GONE: "their rows cannot be compared: restore them",
     Kind.INPUT_TWICE: _ANEW,
-    Kind.REPORT: "go by the files and not by the report",
+    Kind.REPORT: "rely on the files, not on the report",
     Kind.STATE: _BACK,
-    Kind.NO_COMMIT: "were its rows replaced, or is its history cut? If not, remove "
-    "_batchinference under the output, and run the job again",
+    Kind.NO_COMMIT: "if its rows were not replaced and its history is complete, remove "
+    "_batchinference below the output and run the job again",
 }
 
 

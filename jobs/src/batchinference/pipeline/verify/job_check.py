@@ -125,7 +125,7 @@ class Proving:
         elif self.input.counted < self.input.sizes.files:
             yield "the rows of files of the input that were not read again"
         if self._committed.counts.skipped:
-            yield "that the rows which were left out are those that the job's filters leave out"
+            yield "that the filtered rows are the rows that the job's filters remove"
         if self._foreign_catalog:
             yield (
                 "the commit in the table, whose catalog or database only the output names: "

@@ -112,7 +112,7 @@ class _Array:
         size = self.dtype.itemsize * math.prod(self.shape)
         no_shape = any(length < 0 for length in self.shape) or size > MAX_BYTES
         if no_shape or (size == 0 and self.rows > MAX_EMPTY_ROWS):
-            raise ValueError(f"the header tells a shape that no array has: {self.shape}")
+            raise ValueError(f"the header has an impossible shape: {self.shape}")
         at_once = size if self.fortran else self.row_bytes
         if at_once > most:
             what = "an array in Fortran order" if self.fortran else "a row"

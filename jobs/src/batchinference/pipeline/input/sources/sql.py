@@ -119,8 +119,8 @@ def _way_out(error: Exception) -> str:
     if "ORDER BY clause is invalid" not in str(error):
         return ""
     return (
-        ". The query stands within another one, which counts its rows: write OFFSET 0 ROWS behind "
-        "its ORDER BY, or leave that out"
+        ". The query is wrapped in another query, which counts its rows. Add OFFSET 0 ROWS after "
+        "its ORDER BY, or remove the ORDER BY"
     )
 
 
@@ -132,7 +132,7 @@ def _check_shards(
     if not source.supports_sharding(shards):
         raise BadInput(
             f"read.options.shard_hash_fn: the database cannot compute {shard}: name another "
-            "function, or leave out shard_keys and override_num_blocks"
+            "function, or remove shard_keys and override_num_blocks"
         )
     nowhere = database.one(
         f"SELECT COUNT(*) FROM {_within(source.sql)} WHERE {shard} IS NULL"  # noqa: S608

@@ -1,4 +1,4 @@
-"""One module a table format. Their libraries are imported where a job writes such a table."""
+"""Table outputs, one module per format. A format's library is imported only if a job writes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LIBRARIES = {"lance": "lance", "delta": "deltalake", "iceberg": "pyiceberg", "s
 
 
 def table_for(write: WriteTable) -> Table:
-    """The table that a job writes.
+    """Return the table that a job writes.
 
-    Raises BadOutput that says what to install when the format's library is missing.
+    Raises BadOutput, which states what to install, if the format's library is missing.
     """
     need(f"the format '{write.format}'", _LIBRARIES[write.format], FORMATS_EXTRA, BadOutput)
     match write:
@@ -43,7 +43,7 @@ def table_for(write: WriteTable) -> Table:
 
 
 def table_of(write: Write) -> Table | None:
-    """The table that a job writes; None for files."""
+    """Return the table that a job writes, or None if it writes files."""
     return table_for(write) if isinstance(write, WriteTable) else None
 
 

@@ -1,10 +1,13 @@
-"""What a table is to a job, and how rows take the form of one.
+"""The interface of table outputs, and the conversion of rows to a table's schema.
 
-Rows become visible in one commit, when the driver has seen that all of them are there. Until then a
-write task puts its rows where no reader of the table looks, and leaves a receipt, which the task's
-manifest names as it names files: so a task that is tried again, and an attempt that fails, leave
-nothing behind that counts. The commit carries a mark, by which a driver that died right after it
-is known to have done it, and one of its series, which keeps drivers apart that were held up.
+Rows become visible in one commit, after the driver has checked that no rows are missing. Until then
+a write task stores its rows where readers of the table do not see them. It also writes a receipt,
+which the task's manifest lists like a data file. A retried task or a failed attempt therefore
+leaves nothing behind that counts.
+
+The commit carries two marks. The first one identifies the commit: it shows that the commit was
+made if the driver died right after it. The second one identifies a series of attempts: a table
+takes one commit per series, so a delayed driver cannot commit the same rows again.
 """
 
 from __future__ import annotations
@@ -29,22 +32,23 @@ Receipt = dict[str, Any]
 
 
 class Table(CommittedTable, Protocol):
-    """A table. In write tasks it is the writer of receipts."""
+    """A table as the output of a job. In write tasks it is the writer of receipts."""
 
     def begin(self, schema: pa.Schema) -> None:
-        """Told on the driver, before the first write task: the columns of the first rows.
+        """Prepare the table for rows with these columns.
 
-        Raises BadOutput when the table cannot take the rows."""
+        Runs on the driver before the first write task. `schema` is that of the first rows.
+        Raises BadOutput if the table cannot take the rows."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Put rows where nobody sees them; yield the receipts of it."""
+        """Store rows where readers of the table do not see them, and yield their receipts."""
 
     def first_rows(self, count: int) -> list[Row]:
-        """Some rows of the table."""
+        """Return up to `count` rows of the table."""
 
 
 def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
-    """The file of a receipt: how its name ends, and its bytes."""
+    """Return the file of a receipt: the end of its name, and its bytes."""
     stored = base64.b64encode(schema.serialize()).decode()
     return ".json", json.dumps({"schema": stored, **fields}).encode()
 
@@ -52,10 +56,11 @@ def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
 def read_receipts(
     addresses: list[Location], paths: Callable[[Receipt], Iterable[str]]
 ) -> list[Receipt]:
-    """Read receipts. `paths` are those that one names, relative to the table.
+    """Return the contents of receipts. `paths` returns the paths in one receipt, relative to the
+    table.
 
-    Raises BadOutput for a receipt that is damaged, or names a file outside the table: whoever can
-    write to the output could have it read another file."""
+    Raises BadOutput if a receipt is damaged, or names a file outside the table. Without this check,
+    anyone who can write to the output could make the table read another file."""
     with ThreadPoolExecutor(READ_THREADS) as pool:
         return list(pool.map(lambda address: _read_receipt(address, paths), addresses))
 
@@ -77,7 +82,7 @@ def _read_receipt(address: Location, paths: Callable[[Receipt], Iterable[str]]) 
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The schema of all rows. Raises BadOutput when a column has several types."""
+    """Return the unified schema of all rows. Raises BadOutput if a column has several types."""
     try:
         return pa.unify_schemas([schema.remove_metadata() for schema in schemas])
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -88,8 +93,10 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def aligned(table: pa.Table, expected: pa.Schema | None) -> pa.Table:
-    """The table with the columns of `expected`, in their order and with their types, before its
-    others; what it lacks is null. Raises BadOutput for values that do not fit."""
+    """Return the table with the columns of `expected` first, in their order and with their types,
+    and then its other columns. Missing columns become null.
+
+    Raises BadOutput if values do not fit the types."""
     if expected is None:
         return table
     columns = {field.name: _fitted(table, field) for field in expected}
@@ -112,19 +119,21 @@ def _fitted(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
 
 
 def expected_schema(table: pa.Table) -> pa.Schema:
-    """What the first rows tell of the others: nothing of columns that are null in all of them."""
+    """Return the schema without columns of type null. Columns that are null in all of the first
+    rows say nothing about the types in other rows."""
     return pa.schema([field for field in table.schema if not pa.types.is_null(field.type)])
 
 
 def without_nulls(table: pa.Table) -> pa.Table:
-    """The table without columns that have no type; a reader finds null in their place."""
+    """Return the table without columns of type null. Readers return null for them."""
     return table.select(expected_schema(table).names)
 
 
 def common_types(table: pa.Table) -> pa.Table:
-    """The table in types that table formats have: signed whole numbers of 32 and 64 bits, floats of
-    32 and 64, timestamps in microseconds, and no dictionaries. Raises BadOutput for values that
-    these cannot hold."""
+    """Return the table with types that all table formats have: signed integers of 32 and 64 bits,
+    floats of 32 and 64 bits, timestamps in microseconds, and no dictionaries.
+
+    Raises BadOutput if these types cannot hold a value."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))

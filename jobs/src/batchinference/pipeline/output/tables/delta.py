@@ -1,4 +1,4 @@
-"""Delta Lake tables: tasks write Parquet files, the commit names them in one transaction."""
+"""Writes Delta Lake tables: tasks write Parquet files, the commit adds them in one transaction."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DeltaLakeTable:
 
     def commit(self, receipts: list[Location], fence: Fence) -> None:
         found, table = read_receipts(receipts, lambda entry: [entry["path"]]), self._table()
-        # a commit made meanwhile that has one of these as well is a conflict
+        # Delta reports a conflict if a concurrent commit has one of these as well
         made = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
         done = CommitProperties(app_transactions=made)
         if table is None:
@@ -92,7 +92,7 @@ class DeltaLakeTable:
             return
         schema = unified([entry["schema"] for entry in found])
         fence.check()
-        create_table_with_add_actions(  # which fails when there is one by now
+        create_table_with_add_actions(  # fails if the table exists by now
             location(self._address),
             Schema.from_arrow(schema),
             [_action(entry) for entry in found],
@@ -145,7 +145,7 @@ class DeltaLakeTable:
         self._partition_by = existing
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
-        """Add the columns that the table lacks; the schema of both."""
+        """Add the columns that the table lacks, and return the unified schema."""
         before = pa.schema(table.schema().to_arrow())
         whole = unified([before, schema])
         if new := [field for field in whole if field.name not in before.names]:
@@ -155,11 +155,11 @@ class DeltaLakeTable:
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Raise BadOutput for a column of a type that Delta lacks, such as a time of day."""
+    """Raise BadOutput if Delta does not support a column's type, such as a time of day."""
     for field in schema:
         try:
             Schema.from_arrow(pa.schema([field]))
-        except Exception:  # noqa: BLE001 - it raises no other
+        except Exception:  # noqa: BLE001 - deltalake raises a plain Exception
             raise BadOutput(
                 f"write: column '{field.name}' is {field.type}, which Delta does not have: make it "
                 "text in a step, or leave it out of write.columns"
@@ -175,8 +175,10 @@ def _application(mark: str) -> str:
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
-    """The values of the partition columns, which all rows share; a directory may have a part of a
-    long one only. Raises BadOutput for an empty one, which Delta's protocol takes for null."""
+    """Return the values of the partition columns, which are the same in all rows. They are not read
+    from the directory name, which may contain only a part of a long value.
+
+    Raises BadOutput if a value is an empty text, which Delta's protocol reads as null."""
     values: dict[str, str | None] = {}
     for name in names:
         value = rows.column(name)[0].as_py()

@@ -1,4 +1,4 @@
-"""Iceberg tables: tasks write Parquet files, the commit adds them as one snapshot."""
+"""Writes Iceberg tables: tasks write Parquet files, and the commit adds them as one snapshot."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class IcebergTable:
         self._expected = expected_schema(common_types(tensors_to_lists(schema.empty_table())))
         if existing is None:
             catalog.create_namespace_if_not_exists(self._write.table.rpartition(".")[0])
-            # a transaction that is never committed: it tells where the table will be
+            # this transaction is never committed: it provides the location of the new table
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
             self._place = staged._table.io, staged.table_metadata.location
             return
@@ -109,7 +109,7 @@ class IcebergTable:
     def _put(self, table: ExistingTable, found: list[Receipt], fence: Fence) -> None:
         if fence.is_passed(partial(_commits, table)):
             return
-        # the library would go on with the table as it is after a conflict, without a look at it
+        # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
             if not self._append:
@@ -160,14 +160,14 @@ class IcebergTable:
 
 
 def _files(transaction: Transaction, found: list[Receipt]) -> list[str]:
-    """The files of receipts, which name them relative to the table."""
+    """Return the full paths of the files in receipts. Receipts name them relative to the table."""
     place = transaction.table_metadata.location.rstrip("/")
     return [f"{place}/{entry['name']}" for entry in found]
 
 
 def _refuse_classes_of_tables(catalog: Catalog) -> None:
-    """Make a catalog refuse tables whose properties name a class to import: whoever can write to a
-    table sets its properties."""
+    """Make a catalog refuse tables whose properties name a class to import. Anyone who can write to
+    a table can set its properties."""
     load = catalog._load_file_io
 
     def guarded(properties: Mapping[str, str] = NOTHING, location: str | None = None) -> FileIO:
@@ -197,7 +197,7 @@ def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:
 
 
 def _widen(transaction: Transaction, table: ExistingTable, schemas: list[pa.Schema]) -> None:
-    """Add the columns that the table lacks."""
+    """Add the columns that the table lacks to its schema."""
     before = common_types(table.schema().as_arrow().empty_table()).schema
     whole = unified([before, *schemas])
     if not whole.equals(before):

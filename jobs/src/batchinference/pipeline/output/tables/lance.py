@@ -1,4 +1,4 @@
-"""Lance datasets: tasks write fragments, the commit adds them as one version."""
+"""Writes Lance datasets: tasks write fragments, and the commit adds them as one version."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class LanceTable:
             location(self._address),
             lance.Transaction(version, operation, transaction_properties=fence.marks),
             storage_options=storage_options(self._address),
-            max_retries=0,  # a conflict asks for another look; rows that are added make none
+            max_retries=0,  # on a conflict, check the marks again; appends do not conflict
         )
 
     def _operation(
         self, found: list[Receipt], dataset: lance.LanceDataset | None
     ) -> lance.LanceOperation.BaseOperation | None:
-        """What is to be done; None for nothing."""
+        """Return the operation to commit, or None if there is nothing to do."""
         if not found:
             if dataset is None or self._append:
                 return None
@@ -125,8 +125,10 @@ def _commits(dataset: lance.LanceDataset, mark: str) -> int:
 
 
 def _one(schemas: list[pa.Schema]) -> pa.Schema:
-    """The schema of all rows. In fragments that are written apart, columns are told by their
-    number alone, so that any difference would mix them up."""
+    """Return the schema of all rows.
+
+    Raises BadOutput if schemas differ. Fragments that are written separately identify columns only
+    by number, so any difference would mix up columns."""
     whole = unified(schemas)
     if any(not schema.remove_metadata().equals(whole) for schema in schemas):
         raise BadOutput(
@@ -138,7 +140,8 @@ def _one(schemas: list[pa.Schema]) -> pa.Schema:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """The table with tensors as lists, those of one dimension and size as lists of fixed size."""
+    """Return the table with tensors as lists. Tensors with one dimension of a fixed size become
+    lists of fixed size."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field

@@ -1,4 +1,4 @@
-"""Tables of databases: tasks stage Parquet files, the commit inserts their rows in one
+"""Writes database tables: tasks stage Parquet files, and the commit inserts their rows in one
 transaction."""
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
-"""The table beside the user's that has a row for each commit, made in the same transaction."""
+"""A table in the user's schema. It holds the marks of each commit, inserted in the same
+transaction."""
 INSERT_ROWS = 1000
 
 
@@ -68,18 +69,18 @@ class SqlTable:
         table = self._existing(engine) if existed else self._new(schema)
         fence.check()
         try:
-            # before the transaction, which some databases would end here
+            # before the transaction: in some databases, creating a table ends a transaction
             table.metadata.create_all(engine)
             marks.create(engine, checkfirst=True)
             with engine.begin() as connection:
-                # of a series there is one: its key is unique
+                # the unique key allows one commit per series
                 for mark in (fence.series, fence.mark):
                     connection.execute(sa.insert(marks).values(mark=mark))
                 if self._write.mode == "overwrite":
                     connection.execute(sa.delete(table))
                 for rows in _batches(receipts):
                     connection.execute(sa.insert(table), rows)
-        except Exception as error:  # noqa: BLE001 - drivers raise what they like
+        except Exception as error:  # noqa: BLE001 - drivers raise any exception
             if self._was_committed(fence):
                 return
             if not existed and not self.first_rows(1):
@@ -89,8 +90,9 @@ class SqlTable:
             ) from None
 
     def _was_committed(self, fence: Fence) -> bool:
-        """Whether only the answer to the commit was lost. Raises BadOutput when another attempt has
-        made one."""
+        """Return whether the commit was made and only its response was lost.
+
+        Raises BadOutput if another attempt has made a commit."""
         try:
             found = {mark: self.commits(mark) for mark in (fence.mark, fence.series)}
         except (SQLAlchemyError, BadOutput):
@@ -147,7 +149,7 @@ def _batches(receipts: list[Location]) -> Iterator[list[Row]]:
 
 
 def _type(kind: pa.DataType) -> Any:
-    """The type of a new column."""
+    """Return the SQL type of a new column."""
     types = pa.types
     if types.is_boolean(kind):
         return sa.Boolean()
@@ -169,6 +171,6 @@ def _type(kind: pa.DataType) -> Any:
 
 
 def _in_short(error: Exception) -> str:
-    """What the database says, without the statement and its values."""
+    """Return the database's error message without the statement and its values."""
     cause = getattr(error, "orig", None) or error
     return without_secrets(" ".join(str(cause).split())[:300])

@@ -1,4 +1,4 @@
-"""One module an output format: from a table to the bytes of files."""
+"""Converts tables to the bytes of files. There is one module per output format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchinference.spec.write import (
 
 
 def writer_for(write: WriteFiles) -> Writer:
-    """The writer of a format, with its options."""
+    """Return the writer for a format, with its options."""
     match write:
         case WriteParquet():
             return ParquetWriter(write.compression)

@@ -1,4 +1,4 @@
-"""What a writer is, and plain columns instead of tensors."""
+"""The interface of writers, and error messages that name the column."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from batchinference.pipeline.errors import BadOutput
 
 
 class Writer(Protocol):
-    """From rows to the files of one format. It travels into the write tasks."""
+    """Converts rows to files of one format. Ray serializes it into the write tasks."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        """The files that hold a table: how the name of each ends, and all of its bytes."""
+        """Yield the files that hold a table: the end of each file's name, and all of its bytes."""
 
 
 @contextmanager
 def naming(column: str) -> Iterator[None]:
-    """Let an error of a value name its column."""
+    """Raise BadOutput with the column's name if a value raises ValueError or TypeError."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Files of separated values, by pyarrow. What is no plain value becomes JSON."""
+"""Writes files of delimiter-separated values with pyarrow. Nested values and bytes become JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CsvWriter:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """The table with lists, structs and bytes as JSON text."""
+    """Return the table with lists, structs and bytes as JSON text."""
     for index, field in enumerate(table.schema):
         kind = field.type
         if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

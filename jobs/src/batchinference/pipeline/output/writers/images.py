@@ -1,4 +1,4 @@
-"""Image files, one a row."""
+"""Writes image files, one per row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batchinference.pipeline.output.file_names import safe
 from batchinference.pipeline.output.writers.base import naming
 
 MAX_NAME = 100
-"""Bytes: a file system takes 255, and a part's name comes before."""
+"""Maximum bytes of a name. File systems allow 255, and the name of the part comes first."""
 _ENDINGS = {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}
 
 
@@ -34,8 +34,8 @@ class ImageWriter:
 
 
 def file_name(value: object) -> str:
-    """The last part of a name or path, without its extension, of characters that are safe in any
-    file system, letters of any language among them; empty when nothing of it is left."""
+    """Return the last part of a name or path, without its extension. It has only characters that
+    are safe in any file system, including letters of any language. It may be empty."""
     if value is None:
         return ""
     last = re.split(r"[/\\]", str(value).rstrip("/\\"))[-1]

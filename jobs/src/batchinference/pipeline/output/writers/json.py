@@ -1,6 +1,6 @@
-"""JSON Lines files.
+"""Writes JSON Lines files.
 
-JSON has no NaN and no infinity: they become null.
+NaN and infinity become null, because JSON cannot represent them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JsonWriter:
 
 
 def to_json(value: Any) -> str:
-    """A plain value in one line of JSON."""
+    """Return a plain value as one line of JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_other)
     except ValueError:
@@ -50,7 +50,8 @@ def _finite(value: Any) -> Any:
 
 
 def _other(value: Any) -> Any:
-    """What JSON has no form for: bytes as base64, dates and the like as text."""
+    """Return a value that JSON cannot represent as text: bytes as base64, others such as dates as
+    their `str`."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)

@@ -1,4 +1,4 @@
-"""Files of NumPy arrays. Nothing in them is pickled."""
+"""Writes files of NumPy arrays without pickling."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
 
 NO_FORM = np.empty(0, dtype=object)
-"""Stands for what only pickling could hold."""
+"""Placeholder for a column that could only be stored with pickle."""
 
 
 _UNSAFE = re.compile(r"(^|[/\\])\.{0,2}[/\\]|^[A-Za-z]:[/\\]|[\x00-\x1f]")
-"""Names with an empty part, `.` or `..` before a slash, a drive, or control characters."""
+"""Matches names with an empty part, `.` or `..` before a slash, a drive, or control characters."""
 
 
 class NumpyWriter:
@@ -32,14 +32,14 @@ class NumpyWriter:
 
 
 def npy(array: np.ndarray) -> bytes:
-    """The file of an array."""
+    """Return an array as the bytes of an .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
 
 
 def _npz(arrays: dict[str, np.ndarray]) -> bytes:
-    # np.savez has no room for a column that is named as its own argument is
+    # np.savez cannot store a column that has the same name as one of its own arguments
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
@@ -54,10 +54,12 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
-    """A column whose first axis is the row. Raises BadOutput where NumPy has no plain type."""
+    """Return a column as an array whose first axis is the row.
+
+    Raises BadOutput if NumPy has no plain type for it."""
     try:
         array = _stacked(column)
-    except ValueError:  # rows of several shapes
+    except ValueError:  # rows differ in shape
         array = NO_FORM
     if array.dtype.hasobject or array.dtype.kind == "S":
         raise BadOutput(

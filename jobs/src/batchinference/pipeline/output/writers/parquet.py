@@ -1,4 +1,4 @@
-"""Parquet files, by pyarrow."""
+"""Writes Parquet files with pyarrow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ParquetWriter:
 
 
 def without_halves(table: pa.Table) -> pa.Table:
-    """The table with float32 in the place of half precision, which Spark for one does not read."""
+    """Return the table with float16 as float32, because some readers, such as Spark, do not support
+    float16."""
     for index, field in enumerate(table.schema):
         if (kind := _widened(field.type)) != field.type:
             wide = table.column(index).cast(kind)

@@ -1,4 +1,4 @@
-"""Tar files in WebDataset's form: members that share a key are the columns of a row."""
+"""Writes tar files in WebDataset format: members that share a key are the columns of a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
 
 NOTHING = ("json", b"null")
-"""The member of a row without values: readers know a row by its members alone."""
+"""The member of a row without values. Readers recognize a row only by its members."""
 _UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 Encode = Callable[[Any], bytes]
 
@@ -67,14 +67,16 @@ class WebdatasetWriter:
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
-    """The members that columns with values become. Raises BadOutput where two would be one."""
+    """Return the member name and encoder of each column that has values.
+
+    Raises BadOutput if two columns would have the same member name."""
     members: dict[str, tuple[str, Encode]] = {}
     taken: dict[str, str] = {}
     for name, column in values.items():
         if all(value is None for value in column):
             continue
         members[name] = member_of(name, column)
-        member = members[name][0].lower()  # as readers take it
+        member = members[name][0].lower()  # readers ignore case
         if (other := taken.setdefault(member, name)) != name:
             raise BadOutput(
                 f"write: columns {other!r} and {name!r} would both be members '.{member}': rename "
@@ -84,8 +86,8 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
 
 
 def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
-    """What follows the key in the names of a column's members, and how its values become bytes;
-    values that are bytes stay as they are."""
+    """Return what follows the key in the names of a column's members, and the encoder of its
+    values. Values that are bytes are written unchanged."""
     first = next((value for value in values if value is not None), None)
     words = [_UNSAFE.sub("_", word) for word in column.split(".")]
     if words[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
@@ -113,8 +115,9 @@ def _numbers(table: pa.Table) -> list[str]:
 
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
-    """Keys without what would end them or lead out of a directory, each once: WebDataset takes
-    members that follow each other with one key for one row."""
+    """Return a unique key for each row. Characters that would end a key or lead out of a directory
+    are replaced. Keys are unique because WebDataset reads consecutive members with the same key as
+    one row."""
     taken: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):

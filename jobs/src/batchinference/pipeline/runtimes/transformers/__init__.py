@@ -1,7 +1,7 @@
-"""Models of the transformers library.
+"""Runs models of the transformers library.
 
-Embeddings and classification call the model itself, generation its `generate`, all else the
-library's pipeline for the task.
+Embedding and classification tasks call the model itself. Generation tasks call its `generate`. All
+other tasks use the library's pipeline for the task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from batchinference.spec.models.transformers_tasks import GENERATION
 
 
 def load_transformers(model: TransformersModel, device: Device) -> Runtime:
-    """A model, loaded and ready on a device."""
+    """Return a model that is loaded and ready on a device."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if model.task in GENERATION:

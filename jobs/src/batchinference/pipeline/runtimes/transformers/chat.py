@@ -1,4 +1,4 @@
-"""What a language model is asked: the prompt of each row, as text or as messages of a chat."""
+"""Builds the prompt of each row for a language model, as text or as chat messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Row = dict[str, Any]
 def prompt_of(
     model: TransformersModel, row: Row, images: Sequence[Any] = (), *, chat: bool
 ) -> str | list[Message]:
-    """The prompt of a row: for a model with a chat template messages.
+    """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
-    A text that comes without a template is continued as it is; a list of messages is a chat
-    whatever the model has.
+    If there is neither a `prompt` template nor an image, a text is returned unchanged and the model
+    continues it. A list of messages is always a chat, even if the model has no chat template.
     """
     asked = content_of(model, row)
     if isinstance(asked, str) and (not chat or (model.prompt is None and not model.images)):
@@ -35,12 +35,12 @@ def prompt_of(
 
 
 def images_of(model: TransformersModel, row: Row) -> list[Any]:
-    """The images of a row, in the order of their names, as Pillow has them."""
+    """Return the images of a row as Pillow images, in the order of `model.images`."""
     return pictures([row[name] for name in model.images])
 
 
 def in_parts(messages: list[Message]) -> list[Message]:
-    """The messages in parts, as processors want them."""
+    """Return the messages with their content split into parts, as processors require."""
     return [
         {**turn, "content": [_part(part) for part in parts_of(turn.get("content"))]}
         for turn in messages
@@ -48,7 +48,7 @@ def in_parts(messages: list[Message]) -> list[Message]:
 
 
 def _part(part: Part) -> Part:
-    # of an image or a film in a column the library would fetch the address
+    # the library would fetch the address of an image or video from a column
     if part.get("type") != "text" and not isinstance(part.get("image"), Image.Image):
         raise TypeError(f"a message in a column holds text alone, not '{part.get('type')}'")
     return part

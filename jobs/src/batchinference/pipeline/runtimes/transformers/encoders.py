@@ -1,4 +1,4 @@
-"""Embeddings and classification: one call of the model for the rows of a batch."""
+"""Computes embeddings and classifications with one call of the model for the rows of a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODELS = {
     "video-classification": transformers.AutoModelForVideoClassification,
 }
 _SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
-"""SigLIP was trained on texts padded to this length, and knows no mask."""
+"""SigLIP was trained on texts padded to this length, and has no attention mask."""
 Prepare = Callable[[dict[str, np.ndarray]], Iterator[tuple[np.ndarray, Any]]]
 
 
@@ -42,7 +42,7 @@ class EncoderRuntime:
         self._prepare = _input(source, model, self._model)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
-        """Embeddings: rows x width, float32. Classification: see `results.labels`."""
+        """Return embeddings (rows x width, float32), or classes as in `result_types.labels`."""
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
         for rows, prepared in self._prepare(inputs):
@@ -57,7 +57,7 @@ class EncoderRuntime:
         return labels(torch.from_numpy(results), self._model.config, self._spec.top_k)
 
     def _compute(self, prepared: Any) -> torch.Tensor:
-        """rows x width, or rows x classes."""
+        """Return embeddings of rows x width, or logits of rows x classes."""
         prepared = to_model(prepared, self._model)
         if self._spec.task not in EMBEDDING:
             logits: torch.Tensor = self._model(**prepared).logits
@@ -72,8 +72,8 @@ class EncoderRuntime:
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
-    """One vector a row: from rows x tokens x width, or rows x width x height x width of a
-    convolutional network. Padding (mask 0) has no part in a mean."""
+    """Return one vector per row. `hidden` is rows x tokens x width, or rows x channels x height x
+    width for a convolutional network. A mean excludes padding (mask 0)."""
     if hidden.ndim == 4:
         return hidden.mean(dim=(2, 3))
     if how == "cls":
@@ -85,7 +85,9 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Ten
 
 
 def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
-    """The half of a CLIP-like model that makes embeddings in the space of both."""
+    """Return the text or image half of a CLIP-like model, which embeds both in the same space.
+
+    Returns None for other models and tasks. Raises ModelLoad if the model lacks that half."""
     if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
         return None
     kind = "text" if model.task == "feature-extraction" else "image"

@@ -1,4 +1,4 @@
-"""Text from text, or from images and text: one call of `generate` for the rows of a batch."""
+"""Generates text from text, or from images and text, with calls of `generate` for many rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from batchinference.spec.models import TransformersModel
 
 
 class GenerationRuntime:
-    """Gives each row its new text, or a list of texts where several are asked for."""
+    """Generates a text for each row, or a list of texts if several are requested."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
         source = Source(model, device)
@@ -48,7 +48,7 @@ class GenerationRuntime:
         return pa.array([text for (text,) in texts], pa.string())
 
     def _generate(self, asked: PromptBatch) -> list[list[str]]:
-        """The new texts of each row."""
+        """Return the new texts of each row."""
         check_room(asked.tensors, self._model.config, self._sampling.config)
         tensors = to_model(asked.tensors, self._model)
         texts: list[list[str]] = [[] for _ in asked.rows]
@@ -67,7 +67,7 @@ class GenerationRuntime:
         return texts
 
     def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
-        """Without the prompt, with which most models begin what they give."""
+        """Return the output without the prompt, which most models repeat at the beginning."""
         if prompt is None or not self._continues:
             return output
         prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)

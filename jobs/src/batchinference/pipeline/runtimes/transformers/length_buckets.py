@@ -1,4 +1,4 @@
-"""Rows of like length together, so that little is computed for padding."""
+"""Groups rows of similar length into batches, which reduces padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def padded(length: int, multiple: int | None, limit: int) -> int:
-    """The length rounded up to a multiple, but never beyond the limit of the model."""
+    """Return the length rounded up to a multiple, but not beyond the limit of the model."""
     if multiple is None:
         return length
     return max(length, min(-(-length // multiple) * multiple, limit))
@@ -17,10 +17,11 @@ def padded(length: int, multiple: int | None, limit: int) -> int:
 def buckets(
     lengths: Sequence[int], most_tokens: int | None, multiple: int | None, limit: int
 ) -> list[np.ndarray]:
-    """The numbers of the rows in groups: sorted by length, and cut where a group's rows times its
-    longest, padded, would come to more than `most_tokens`. A row above that stands alone.
+    """Return groups of row numbers, sorted by length.
 
-    Without `most_tokens`, all rows in their order.
+    The number of rows in a group times its longest padded length is at most `most_tokens`. A row
+    that exceeds this limit is in a group of its own. Without `most_tokens`, one group holds all
+    rows in their order.
     """
     if most_tokens is None:
         return [np.arange(len(lengths))]

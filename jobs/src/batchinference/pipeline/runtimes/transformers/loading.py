@@ -1,4 +1,4 @@
-"""Loading weights: their numbers, their attention, and the devices that they lie on."""
+"""Loads weights with their dtype and attention implementation, and places them on devices."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 
 NO_CODE = {"trust_remote_code": False}
-"""Refuses models with code of their own. By default transformers asks on a terminal."""
+"""Refuses models with their own code. By default, transformers prompts the user on a terminal."""
 _TRAINING = re.compile(r"(^|\.)(masked_spec_embed|mask_token)$")
-"""What stands for hidden parts of an input in training, and is often left out afterwards."""
+"""Weights that replace masked parts of an input in training. Checkpoints often omit them."""
 _POOLER = re.compile(r"(^|\.)pooler\.")
 _STATISTICS = re.compile(r"\.running_(mean|var)$")
 _BY_TOKEN = ("document-question-answering", "fill-mask", "token-classification")
 
 
 class Source:
-    """Where a model comes from, and how what lies there is to be loaded."""
+    """The location of a model, and the options for loading it."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
         self._spec = model
@@ -47,8 +47,8 @@ class Source:
         self.device_map = device_map_of(model, device)
 
     def _check_adapter(self) -> None:
-        """Raise ModelLoad for an adapter that the library would not find its model for, or that it
-        would leave out."""
+        """Raise ModelLoad for an adapter whose base model the library would not find, or which the
+        library would ignore."""
         revision = self._spec.revision
         found = find_adapter_config_file(self.path, revision=revision)
         if found is None:
@@ -56,7 +56,7 @@ class Source:
         missing = {"_raise_exceptions_for_missing_entries": False}
         whole = cached_file(self.path, "config.json", revision=revision, **missing)
         if whole and is_peft_available():
-            return  # the library then joins the two
+            return  # the library then combines the two
         base = json.loads(Path(found).read_text()).get("base_model_name_or_path")
         raise ModelLoad(
             f"model '{self._spec.source}' holds an adapter of peft for the model '{base}': merge "
@@ -65,15 +65,16 @@ class Source:
         )
 
     def model(self, kind: Any) -> Any:
-        """An object of an Auto class with its weights, in evaluation mode on the device.
+        """Return a model of an Auto class with its weights, in evaluation mode on the device.
 
-        Raises ModelLoad when there are no weights for a part of it that the task needs.
+        Raises ModelLoad if weights are missing that the task needs.
         """
         loaded = self._complete(kind.from_pretrained(self.path, **self._options()))
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def pipeline_model(self) -> Any:
-        """The same as the library's pipeline for the task chooses it, without its place."""
+        """Return the model with the class that the library's pipeline for the task chooses. It is
+        not moved to the device."""
         config = self.processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         kinds = task["pt"]
@@ -96,22 +97,22 @@ class Source:
             some = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
             raise ModelLoad(
                 f"model '{self._spec.source}' has no weights for what '{self._spec.task}' needs, "
-                f"and random ones would stand in: {some}. Name a model that was trained for this "
+                f"and random weights would be used: {some}. Name a model that was trained for this "
                 "task, or the task that this one was trained for"
             )
         return loaded
 
     def processor(self, kind: Any, **options: Any) -> Any:
-        """A tokenizer or processor, by its Auto class."""
+        """Return a tokenizer or processor, by its Auto class."""
         return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:
-    """Those of the missing weights that the task computes with."""
+    """Return the missing weights that the task needs."""
     unused = [_TRAINING]
     if task in _BY_TOKEN or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
         unused.append(_POOLER)
-    # buffers are made anew, but for what a normalization has learned
+    # the library recomputes buffers, except the statistics that a normalization has learned
     learned = {name for name, _ in loaded.named_parameters()}
     learned |= {name for name, _ in loaded.named_buffers() if _STATISTICS.search(name)}
     needed = learned.intersection(missing)
@@ -119,13 +120,15 @@ def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]
 
 
 def take_loading(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that choose an implementation when a processor is loaded: taken out, so
-    that those of its calls are left."""
+    """Remove and return the options that select an implementation when a processor is loaded. Only
+    the options for calls of the processor remain."""
     return {name: options.pop(name) for name in ("backend", "use_fast") if name in options}
 
 
 def device_map_of(model: TransformersModel, device: Device) -> Any:
-    """How accelerate lays the model out; None where it goes to the one device as a whole."""
+    """Return the device map for accelerate, or None if the whole model goes to one device.
+
+    Raises ModelLoad if accelerate is needed and missing."""
     wanted = model.device_map or ("auto" if device.count > 1 else None)
     if wanted:
         what = "a model on several devices, or with 'deviceMap',"
@@ -134,7 +137,8 @@ def device_map_of(model: TransformersModel, device: Device) -> Any:
 
 
 def to_model(tensors: Any, model: Any) -> Any:
-    """The tensors on the model's device, numbers that are no indices in its type."""
+    """Return the tensors on the model's device. Floats of a BatchFeature are also converted to the
+    model's dtype."""
     if isinstance(tensors, BatchFeature):
         return tensors.to(model.device, dtype=model.dtype)
     return tensors.to(model.device)

@@ -1,4 +1,4 @@
-"""Images, sound and films to the tensors that the model wants."""
+"""Converts images, audio and video to the tensors that the model requires."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batchinference.spec.models import TransformersModel
 
 
 class ImageInput:
-    """Images (height x width x channels, uint8)."""
+    """Converts images (height x width x channels, uint8)."""
 
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
@@ -41,13 +41,13 @@ class ImageInput:
 
 
 class AudioInput:
-    """Sound, with or without its rate in Hz."""
+    """Converts audio, with or without its sampling rate in Hz."""
 
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._extractor = source.processor(transformers.AutoFeatureExtractor)
         check_options(model.options, of_feature_extractor(self._extractor))
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
-        # some pad to a length that their model forced on
+        # some extractors already pad by default, to a length that their model requires
         pad = padding is not None and padding.default is False
         self._options = {**({"padding": True} if pad else {}), **model.options}
 
@@ -61,7 +61,8 @@ class AudioInput:
 
 
 class VideoInput:
-    """Films, of which the model sees as many frames as it was made for, evenly spread."""
+    """Converts video. The model receives the number of frames that it was made for, evenly spaced
+    over the video."""
 
     def __init__(self, source: Source, model: TransformersModel, config: Any) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
@@ -87,8 +88,9 @@ class VideoInput:
 
 
 def image_processor(source: Source, options: dict[str, Any]) -> Any:
-    """The image processor, in the implementation that the options ask for. Raises ModelLoad for an
-    option that it does not know."""
+    """Return the image processor, in the implementation that the options select.
+
+    Raises ModelLoad for an option that the processor does not know."""
     processor = source.processor(transformers.AutoImageProcessor, **take_loading(options))
     check_options(options, of_image_processor(processor))
     return processor

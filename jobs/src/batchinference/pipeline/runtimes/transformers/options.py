@@ -1,7 +1,7 @@
-"""Options by their names: the library drops most of those that it does not know without a word.
+"""Checks the names of options, because the library silently drops most options it does not know.
 
-The names are those that its own signatures have. Where code takes names that no signature has, as
-tokenizers of some models do, any is taken.
+The known names come from the library's own signatures. Some code, such as the tokenizers of some
+models, takes names that no signature has. There, any name is accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from batchinference.spec.problems import did_you_mean
 
 
 def check_options(given: Mapping[str, Any], known: set[str] | None) -> None:
-    """Raise ModelLoad for an option that is none of the known ones. None stands for any."""
+    """Raise ModelLoad for an option that is not in `known`. With None, any option is accepted."""
     if known is None:
         return
     for name in given:
@@ -46,7 +46,8 @@ def of_feature_extractor(extractor: Any) -> set[str]:
 
 
 def of_processor(processor: Any) -> set[str] | None:
-    """The names of all that a processor hands on to its tokenizer and its other parts."""
+    """Return the names of the processor's options, including those that it passes to its tokenizer
+    and its other parts. Return None if its signature does not list them."""
     call = inspect.signature(type(processor).__call__).parameters
     taken = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
     if not is_typeddict(taken):
@@ -58,7 +59,8 @@ def of_processor(processor: Any) -> set[str] | None:
 
 
 def of_pipeline(pipeline: Any) -> set[str]:
-    """What its task takes; where that generates, what `generate` takes as well."""
+    """Return the options of the pipeline's task. If the task passes options on to a model that
+    generates, include those of `generate`."""
     kind = type(pipeline)
     calls = [Pipeline.__call__, kind._sanitize_parameters]
     if not _takes_any(kind._sanitize_parameters):
@@ -78,7 +80,7 @@ def _of_generation(model: Any) -> set[str]:
 
 
 def _names(*calls: Any) -> set[str]:
-    """Parameters that can be named, of all the calls."""
+    """Return the parameters of all calls that can be passed by name."""
     found = (inspect.signature(call).parameters.values() for call in calls)
     return {each.name for some in found for each in some if each.kind not in _NAMELESS}
 

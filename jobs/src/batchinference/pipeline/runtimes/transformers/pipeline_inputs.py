@@ -1,4 +1,4 @@
-"""What each of the library's pipelines takes for a row."""
+"""Converts the rows of a batch to the inputs of the library's pipelines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.spec.models import TransformersModel
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs of a batch by their names, for a model and the pipeline that runs it."""
+    """The inputs of a batch by name, with the model and the pipeline that runs it."""
 
     inputs: dict[str, np.ndarray]
     model: TransformersModel
@@ -50,8 +50,8 @@ def sound(batch: Batch) -> list[Any]:
 
 
 def document(batch: Batch) -> list[Any]:
-    """With the words and their boxes (x0, y0, x1, y1 of 0 to 1000) where they are known; else the
-    library reads them with Tesseract."""
+    """Return the image and the question of each row. If known, add the words and their boxes (x0,
+    y0, x1, y1 from 0 to 1000). Otherwise the library reads the words with Tesseract."""
     inputs = batch.inputs
     columns: dict[str, Any] = {"image": picture(batch), "question": texts(inputs["question"])}
     if "words" in inputs:
@@ -61,7 +61,8 @@ def document(batch: Batch) -> list[Any]:
 
 
 def table(batch: Batch) -> list[Any]:
-    """Tables are lists of structs, or structs of lists; the library wants all cells as text."""
+    """Return the table and the query of each row. The input tables are lists of structs, or structs
+    of lists. The library requires all cells as text."""
     pairs = zip(batch.inputs["table"], texts(batch.inputs["query"]), strict=True)
     return [{"table": _table(value), "query": query} for value, query in pairs]
 

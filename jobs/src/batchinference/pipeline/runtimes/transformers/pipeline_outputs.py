@@ -1,4 +1,4 @@
-"""What each of the library's pipelines gives for a row, and its type as Arrow has it."""
+"""Converts the results of the library's pipelines, and defines their Arrow types."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ TRANSCRIPT = pa.struct([("text", pa.string()), ("chunks", pa.list_(_CHUNK))])
 
 
 def listed(result: Any) -> Any:
-    """As the library has it."""
+    """Return the library's result unchanged."""
     return result
 
 
 def ranked_columns(result: Any) -> Any:
-    """Labels with their scores, as the other zero-shot tasks give them."""
+    """Return labels with their scores, in the form that the other zero-shot tasks return."""
     pairs = zip(result["labels"], result["scores"], strict=True)
     return [{"label": label, "score": score} for label, score in pairs]
 
 
 def entities(result: Any) -> Any:
-    """Tokens, or with an aggregation_strategy words."""
+    """Return tokens, or words if `aggregation_strategy` is set."""
     return [{**found, "label": found.get("entity_group", found.get("entity"))} for found in result]
 
 
 def fillings(result: Any) -> Any:
-    """The tokens for each mask, counted from 0."""
+    """Return the tokens for each mask. Masks are counted from 0."""
     masks = result if result and isinstance(result[0], list) else [result]
     return [{**found, "mask": mask} for mask, some in enumerate(masks) for found in some]
 
 
 def depth(result: Any) -> Any:
-    """height x width"""
+    """Return the predicted depth as height x width."""
     return result["predicted_depth"].float().numpy().tolist()
 
 
 def segments(result: Any) -> Any:
-    """With masks of the image's size as PNG: 255 where the segment is."""
+    """Return segments with masks as PNG of the image's size. Pixels of the segment are 255."""
     return [{**found, "mask": _png(found["mask"])} for found in result]
 
 
@@ -97,7 +97,7 @@ def transcript(result: Any) -> Any:
 
 
 def timed_transcript(result: Any) -> Any:
-    """With its parts, and the seconds where they begin and end."""
+    """Return the text and its parts, with the begin and end of each part in seconds."""
     chunks = [
         {"text": chunk["text"], "start": chunk["timestamp"][0], "end": chunk["timestamp"][1]}
         for chunk in result["chunks"]
@@ -106,7 +106,7 @@ def timed_transcript(result: Any) -> Any:
 
 
 def answers_type(questions: Mapping[str, Any]) -> pa.DataType:
-    """A field for each question."""
+    """Return a struct type with a field for each question."""
     return pa.struct([(name, _answer_type(asked)) for name, asked in questions.items()])
 
 

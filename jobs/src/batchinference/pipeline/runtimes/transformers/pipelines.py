@@ -1,4 +1,4 @@
-"""Tasks that run as one of the library's pipelines."""
+"""Runs tasks with the library's pipelines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PipelineRuntime:
         self._model = model
         self._task = task_of(model)
         self._options = dict(model.options)
-        self._options.pop("questions", None)  # they come with each row
+        self._options.pop("questions", None)  # passed with each row
         self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
         check_options(self._options, of_pipeline(self._pipeline))
         if model.task in RANKED:
@@ -45,14 +45,14 @@ class PipelineRuntime:
         return pa.array(results, self._task.type)
 
     def _run(self, rows: list[Any]) -> list[Any]:
-        # the __call__ that some tasks have takes a list of one row for that row
+        # some tasks override __call__, which then treats a list of one row as a single row
         call: Any = transformers.Pipeline.__call__
         size = 1 if self._task.kind is None else len(rows)
         found: list[Any] = call(self._pipeline, rows, batch_size=size, **self._options)
         return found
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
-        """The numbers of the rows that are computed together."""
+        """Return groups of the numbers of rows that are computed together."""
         budget = self._model.max_tokens_per_batch
         if budget is not None:
             tokenizer = self._pipeline.tokenizer
@@ -86,8 +86,8 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
 
 
 def _parts(source: Source, task: str) -> dict[str, Any]:
-    """Where the library finds what the task needs beside the model: it asks for that when it is
-    given a model that is loaded already."""
+    """Return where the library finds the other components that the task needs. The library requires
+    this if it is given a model that is already loaded."""
     kind = load_callable(":".join(check_task(task)[1]["impl"].rsplit(".", 1)))
     parts = {part: source.path for part in _PARTS if getattr(kind, f"_load_{part}") is not False}
     if task == "automatic-speech-recognition":

@@ -1,4 +1,4 @@
-"""Prompts as the tensors that `generate` takes."""
+"""Converts prompts to the tensors that `generate` takes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from batchinference.spec.models import TransformersModel
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Rows that are computed together, by their numbers: their tensors, and for each of them a key
-    that stands for all that it asks."""
+    """Rows that are computed together: their numbers, their tensors, and for each row a key that
+    identifies its whole prompt."""
 
     rows: np.ndarray
     tensors: Any
@@ -35,26 +35,26 @@ class PromptBatch:
 
 
 class TextPrompts:
-    """Prompts of text alone."""
+    """Converts prompts of text only."""
 
     def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
         self.tokenizer = source.processor(transformers.AutoTokenizer, padding_side=padding_side)
         self._model = model
         self._template = ChatTemplate(self.tokenizer, model)
-        # a prompt that is cut off would ask something else
+        # a truncated prompt would ask something else
         self._tokens = Tokens(self.tokenizer, model, truncation=False)
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         prompts = [prompt_of(self._model, row, chat=self._template.there) for row in rows]
         texts = [self._template(prompt) for prompt in prompts]
-        # a chat template writes the special tokens itself
+        # a chat template adds the special tokens itself
         special = {"add_special_tokens": False} if isinstance(prompts[0], list) else {}
         for numbers, tensors in self._tokens.batches(texts, **special):
             yield PromptBatch(numbers, tensors, [texts[number] for number in numbers])
 
 
 class ImagePrompts:
-    """Prompts of text and images."""
+    """Converts prompts of text and images."""
 
     def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
         self._options = dict(model.options)
@@ -85,9 +85,9 @@ class ImagePrompts:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer or processor, where it has one.
+    """The chat template of a tokenizer or processor, if it has one.
 
-    Raises ModelLoad when the model has none and what is asked of it needs one.
+    Raises ModelLoad if the model has no chat template, but sets a field that needs one.
     """
 
     def __init__(self, processor: Any, model: TransformersModel) -> None:
@@ -99,7 +99,9 @@ class ChatTemplate:
                 raise ModelLoad(f"'{field}': {self._missing()}: put all into 'prompt'")
 
     def __call__(self, prompt: str | list[Message]) -> str:
-        """The text of a prompt. A text is that itself."""
+        """Return the text of a prompt. A prompt that is a text is returned unchanged.
+
+        Raises JobFailure if messages are given and there is no chat template."""
         if isinstance(prompt, str):
             return prompt
         if not self.there:
@@ -114,9 +116,10 @@ class ChatTemplate:
 
 
 def check_room(tensors: Any, config: Any, sampling: Any) -> None:
-    """Raise ValueError when a prompt and what is to follow it take more positions than the model
-    has: on a GPU, a look-up beyond them would end the whole process. Positions that are computed,
-    and not looked up, may be exceeded."""
+    """Raise ValueError if a prompt and its new tokens need more positions than the model has.
+
+    On a GPU, a lookup beyond the last position would end the whole process. Models that compute
+    positions instead of looking them up may exceed the limit."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
     computed = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))

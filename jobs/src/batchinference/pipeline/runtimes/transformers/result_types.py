@@ -1,4 +1,4 @@
-"""Results as Arrow: the types of the columns, and labels with their scores."""
+"""Converts results to Arrow: the column types, and labels with their scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABELED = pa.struct([("label", pa.string()), ("score", pa.float32())])
 
 
 def labels(logits: torch.Tensor, config: Any, top_k: int | None) -> pa.Array:
-    """The most likely label of each row with its score, or a list of the `top_k` most likely.
+    """Return the most likely label of each row with its score, or a list of the `top_k` best.
 
     `logits` are rows x classes.
     """
@@ -29,7 +29,8 @@ def labels(logits: torch.Tensor, config: Any, top_k: int | None) -> pa.Array:
 
 
 def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
-    """As the library's pipelines have it: a probability, or the number itself of a regression."""
+    """Return the scores as the library's pipelines do: probabilities, or for a regression the raw
+    values."""
     if config.problem_type == "regression":
         return logits
     if config.problem_type == "multi_label_classification" or logits.shape[1] == 1:

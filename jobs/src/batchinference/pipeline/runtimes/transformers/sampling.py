@@ -1,4 +1,4 @@
-"""How text is generated: the parameters of `generate`, and sampling that can be done again."""
+"""Prepares the parameters of `generate`, and makes sampling reproducible."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from batchinference.spec.problems import did_you_mean
 MAX_NEW_TOKENS = 256
 _LENGTHS = ("max_new_tokens", "max_length")
 _WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
-"""Parameters that count the prompt with its padding, and those that count only the new tokens."""
+"""Parameters that count the prompt with its padding, and those that count only new tokens."""
 _NOT_BY_ROW = {
     **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
     **{"top_h": None, "prompt_lookup_num_tokens": None},
 }
 _TOP_K = 50
-"""The library's own, where neither the user nor the model says otherwise."""
+"""The library's default, used if neither the user nor the model sets the parameter."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters, merged with the model's own. `copies` are the texts for each prompt; with a
-    `seed`, rows draw by themselves, and each copy takes a pass of its own."""
+    """The parameters, merged with the model's own. `copies` is the number of texts per prompt. With
+    a `seed`, each row has its own random numbers, and each copy needs a separate pass."""
 
     config: Any
     copies: int
@@ -47,16 +47,18 @@ class Sampling:
         return 1 if self.seed is None else self.copies
 
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
-        """Processors after which the likeliest token is one drawn at random, for the rows whose
-        prompts the keys stand for, in the pass of that number. None where the library draws, or
-        nothing is drawn."""
+        """Return processors after which the most likely token is one that was sampled at random.
+
+        `keys` identify the prompts of the rows, and `number` is the number of the pass. The list is
+        empty if the library samples, or if there is no sampling."""
         if self.seed is None:
             return LogitsProcessorList()
         seeds = [_seed(self.seed, key, number) for key in keys]
         return LogitsProcessorList([*_warpers(self.config), _RowNoise(seeds)])
 
     def generate_config(self) -> Any:
-        """What `generate` gets: it takes the likeliest token where rows draw by themselves."""
+        """Return the configuration for `generate`. With a seed it selects the most likely token,
+        because the processors do the sampling."""
         if self.seed is None:
             return self.config
         config = copy.deepcopy(self.config)
@@ -67,9 +69,9 @@ class Sampling:
 
 
 def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
-    """The user's parameters over those that come with the model.
+    """Return the model's own parameters, overridden by those of the user.
 
-    Raises ModelLoad for a parameter that the library does not know, or does not take.
+    Raises ModelLoad for a parameter that the library does not know or does not accept.
     """
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:
@@ -94,8 +96,8 @@ def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> 
 
 
 def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
-    """Remove the lengths that come with the model and count padding: with them, the text of a row
-    would depend on the longest row of its batch. Raise ModelLoad where the user asks for one."""
+    """Remove the model's own length limits that count padding. With them, the text of a row would
+    depend on the longest row of its batch. Raises ModelLoad if the user sets one."""
     for name, instead in _WITH_PADDING.items():
         if name in given:
             raise ModelLoad(
@@ -106,14 +108,14 @@ def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
 
 
 def _check_drawn(config: Any) -> None:
-    """Raise ModelLoad for a way to draw that rows cannot go by themselves."""
+    """Raise ModelLoad for a sampling parameter that does not work with a seed per row."""
     for name, nothing in _NOT_BY_ROW.items():
         if getattr(config, name, None) not in (None, nothing):
             raise ModelLoad(f"sampling: 'seed' cannot be had with '{name}': set it to {nothing}")
 
 
 def _warpers(config: Any) -> list[LogitsProcessor]:
-    """What `generate` itself would do before it draws, in its order."""
+    """Return the processors that `generate` itself would apply before it samples, in its order."""
     warpers: list[LogitsProcessor] = []
     if config.temperature not in (None, 1.0):
         warpers.append(TemperatureLogitsWarper(config.temperature))
@@ -132,10 +134,11 @@ def _seed(seed: int, key: str, number: int) -> int:
 
 
 class _RowNoise(LogitsProcessor):
-    """Adds Gumbel noise, after which the largest is a draw from the softmax of the logits.
+    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
 
-    `generate` draws for all rows from one stream, so that a row's text would change with the
-    company it keeps: after a retry, or on another number of replicas. Here each row has its own.
+    `generate` samples all rows from one random stream. A row's text would therefore depend on the
+    other rows of its batch, which change after a retry or with another number of replicas. Here
+    each row has its own stream.
     """
 
     def __init__(self, seeds: list[int]) -> None:

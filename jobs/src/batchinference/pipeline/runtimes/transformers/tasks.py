@@ -1,4 +1,4 @@
-"""What the library's pipelines take and give, in columns."""
+"""Defines the inputs and the result column of each task that runs in a library pipeline."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _alike(_row: Any, _pipeline: Any) -> Hashable:
 
 
 def _size(row: Any, _pipeline: Any) -> Hashable:
-    """The size of a row's image: the pipelines do not pad images to one."""
+    """Return the size of a row's image, because the pipelines do not pad images to one size."""
     size: tuple[int, int] = (row["image"] if isinstance(row, dict) else row).size
     return size
 
 
 def _length(row: Any, pipeline: Any) -> Hashable:
-    """The samples of a sound as the model sees it, where the pipeline would take for speech what
-    pads it, or cannot pad it."""
+    """Return the number of audio samples that the model receives, if the pipeline would treat
+    padding as speech or cannot pad. Return 0 for other pipelines."""
     if pipeline.type == "seq2seq_whisper":
         shortest: int = pipeline.feature_extractor.n_samples
         return max(len(row), shortest)
@@ -35,9 +35,12 @@ def _length(row: Any, pipeline: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class PipelineTask:
-    """`rows` makes of a batch what the pipeline takes for each row; `result` makes of what it gives
-    for one a value of `type`. Rows of one `kind`, as it tells them apart for a pipeline, are
-    computed together; without it each is alone, because the pipeline cannot do otherwise."""
+    """The conversion of a task's inputs and results.
+
+    `rows` converts a batch to the pipeline's input for each row. `result` converts the pipeline's
+    result for one row to a value of `type`. Rows for which `kind` returns the same value are
+    computed together. Without `kind`, each row is computed alone, because the pipeline does not
+    support batches."""
 
     rows: Callable[[inputs.Batch], list[Any]]
     result: Callable[[Any], Any]
@@ -46,7 +49,7 @@ class PipelineTask:
 
 
 def task_of(model: TransformersModel) -> PipelineTask:
-    """The task as the model's own fields shape it."""
+    """Return the task, adapted to the fields of the model."""
     if model.task == "automatic-speech-recognition" and model.options.get("return_timestamps"):
         task = TASKS[model.task]
         return replace(task, result=outputs.timed_transcript, type=outputs.TRANSCRIPT)
@@ -58,7 +61,7 @@ def task_of(model: TransformersModel) -> PipelineTask:
 
 
 def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
-    """The task with the best label alone, or a list of the best."""
+    """Return the task with a result of only the best label, or of the `top_k` best."""
     if top_k is None:
         return replace(task, result=lambda found: task.result(found)[0], type=LABELED)
     return replace(task, result=lambda found: task.result(found)[:top_k])
@@ -71,7 +74,7 @@ RANKED = {
     "zero-shot-classification": PipelineTask(inputs.text, outputs.ranked_columns, _LABELS, _alike),
     "zero-shot-image-classification": PipelineTask(inputs.picture, outputs.listed, _LABELS, _size),
 }
-"""Tasks that give all candidate labels, the best first."""
+"""Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
     "automatic-speech-recognition": PipelineTask(
         inputs.sound, outputs.transcript, pa.string(), _length

@@ -1,4 +1,4 @@
-"""Texts to token tensors."""
+"""Converts texts to token tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from batchinference.pipeline.runtimes.transformers.options import check_options,
 from batchinference.spec.models import TransformersModel
 
 _LEAST_SHARE = 0.1
-"""Of the tokens that a model knows. Its own tokenizer has nearly all of them."""
+"""Minimum share of the model's tokens that its tokenizer must have. A model's own tokenizer has
+nearly all of them."""
 
 
 def fit(tokenizer: Any, network: Any, source: str) -> None:
-    """Make a tokenizer and its model agree on what pads texts.
+    """Make a tokenizer and its model use the same padding token.
 
-    Raises ModelLoad when the tokenizer knows no words: the library makes such a one up where a
-    model's folder has no files of a tokenizer.
+    Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
+    a tokenizer if a model's folder has no tokenizer files.
     """
     config = network.config.get_text_config()
     words = set(tokenizer.get_vocab())
@@ -41,21 +42,21 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
 class Tokens:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `options` are those that a model or task asks for; the user's own come before them.
+    `options` are those that a model or task requires. The user's own options override them.
     """
 
     def __init__(self, tokenizer: Any, model: TransformersModel, **options: Any) -> None:
         self._tokenizer = tokenizer
         self._options = {"truncation": True, **options, **model.options}
-        take_loading(self._options)  # there is one implementation of tokenizers
+        take_loading(self._options)  # unused: tokenizers have one implementation
         check_options(self._options, of_tokenizer(tokenizer))
         self._to_the_full = self._options.pop("padding", True) == "max_length"
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of
 
     def batches(self, *texts: Sequence[str], **more: Any) -> Iterator[tuple[np.ndarray, Any]]:
-        """Groups of rows, by their numbers, with their tensors of rows x tokens. A second list of
-        texts is of pairs to the first."""
+        """Yield groups of row numbers with their tensors of rows x tokens. A second list of texts
+        holds the second text of each pair."""
         encoded = self._tokenizer(*map(list, texts), **{**self._options, **more})
         if self._to_the_full:
             full = self._options.get("max_length") or self._tokenizer.model_max_length

@@ -1,7 +1,7 @@
-"""What columns hold, checked and as the library takes it.
+"""Checks the values of columns, and converts them to the types that the library takes.
 
-The library would take text for the address of an image, a sound or a film and fetch it; here it is
-refused.
+The library would treat text as the address of an image, an audio file or a video, and fetch it. The
+functions here refuse text for these inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def texts(values: Iterable[Any]) -> list[str]:
 
 
 def images(values: Iterable[Any]) -> list[np.ndarray]:
-    """Arrays of height x width x channels."""
+    """Return arrays of height x width x channels. Raises TypeError for other values."""
     for value in values:
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise TypeError(f"expected an image of height x width x channels, got {_what(value)}")
@@ -32,13 +32,15 @@ def images(values: Iterable[Any]) -> list[np.ndarray]:
 
 
 def pictures(values: Iterable[Any]) -> list[Image.Image]:
-    """The same as objects of Pillow."""
+    """Return the same as Pillow images in RGB."""
     flat = (image[:, :, 0] if image.shape[2] == 1 else image for image in images(values))
     return [Image.fromarray(image).convert("RGB") for image in flat]
 
 
 def films(values: Iterable[Any]) -> list[np.ndarray | bytes]:
-    """Arrays of frames x height x width x channels, or the bytes of films' files."""
+    """Return arrays of frames x height x width x channels, or the bytes of video files.
+
+    Raises TypeError for other values."""
     for value in values:
         if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
             raise TypeError(
@@ -49,15 +51,15 @@ def films(values: Iterable[Any]) -> list[np.ndarray | bytes]:
 
 
 def spread(there: int, wanted: int) -> np.ndarray:
-    """The numbers of as many frames as are wanted, evenly spread over those that are there."""
+    """Return the numbers of `wanted` frames, evenly spaced over the `there` existing frames."""
     return np.linspace(0, there - 1, num=wanted).round().astype(np.int64)
 
 
 def sounds(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
-    """Samples (float32) of one channel, at the rate that is wanted.
+    """Return samples (float32) of one channel, at the rate `wanted` in Hz.
 
-    `values` are of samples, or channels x samples, at `rates` in Hz; without those at the rate that
-    is wanted.
+    `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
+    have the rate `wanted`. Raises TypeError for other values.
     """
     result = []
     for row, value in enumerate(values):
@@ -72,7 +74,7 @@ def sounds(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np
 
 
 def _floats(value: np.ndarray) -> np.ndarray:
-    """Numbers between -1 and 1; integers are taken as PCM."""
+    """Return numbers between -1 and 1. Integers are treated as PCM."""
     if value.dtype.kind == "f":
         return value.astype(np.float32)
     limits = np.iinfo(value.dtype)

@@ -1,4 +1,4 @@
-"""Frames of a film's file, by PyAV."""
+"""Reads frames of a video file with PyAV."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from batchinference.pipeline.runtimes.transformers.value_checks import spread
 
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
-    """As many frames as are wanted, height x width x RGB, evenly spread over the film.
+    """Return `count` frames, height x width x RGB, evenly spaced over the video.
 
-    The film is decoded twice, because headers do not say for certain how many frames there are,
-    and all of them at once would not fit into memory.
+    The video is decoded twice, because headers do not reliably state the number of frames, and all
+    frames at once would not fit into memory.
     """
     there = sum(1 for _ in _decoded(content))
     if there == 0:

@@ -67,7 +67,7 @@ class IsolatingStage(StatefulStageUDF):
             return await self._run(rows)
         except Exception as error:
             if not is_about_the_row(error):
-                message = f"step '{self.step}' cannot go on: {describe(error)}"
+                message = f"step '{self.step}' cannot continue: {describe(error)}"
                 raise JobFailure(message) from error
             if len(rows) == 1:
                 return [self._failed(rows[0], error)]

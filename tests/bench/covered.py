@@ -39,17 +39,17 @@ def write(directory: Path) -> None:
     for task in range(MANIFESTS - 1):
         manifest = _manifest(layout, task)
         (place / manifest.new_name()).write_bytes(manifest.serialized())
-        for file in manifest.pieces[0].data:
+        for file in manifest.entries[0].data:
             (Path(layout.output.path) / file.name).touch()
 
 
 def _manifest(layout: Layout, task: int) -> Manifest:
     middle = EACH // 2
-    ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
+    row_ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
     data = [DataFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
     columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
-    piece = ManifestEntry(RowCounts(EACH, EACH), ranges, [], data, columns, None)
-    return Manifest(task, [piece], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
+    entry = ManifestEntry(RowCounts(EACH, EACH), row_ranges, [], data, columns, None)
+    return Manifest(task, [entry], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
 
 
 def read(directory: Path) -> None:

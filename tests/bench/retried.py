@@ -41,8 +41,8 @@ def piece_of(file: int, paths: pa.ChunkedArray, errors: Location) -> ManifestEnt
 def main(files: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         errors, paths = Location(directory), pa.chunked_array([[f"{n}.txt" for n in range(files)]])
-        pieces = [piece_of(file, paths, errors) for file in range(files)]
-        snapshot = Snapshot("work", "input", pieces, dict.fromkeys(range(files), EACH))
+        entries = [piece_of(file, paths, errors) for file in range(files)]
+        snapshot = Snapshot("work", "input", entries, dict.fromkeys(range(files), EACH))
         began, before = time.monotonic(), _peak()
         start = without_failed(snapshot, errors)
         size = len(start.serialized())

@@ -31,19 +31,19 @@ def test_rows_are_divided_into_files_and_hive_directories() -> None:
             ],
         ),
     ):
-        found = [(folder, piece.column("n").to_pylist()) for folder, piece in cut.pieces(TABLE)]
+        found = [(folder, piece.column("n").to_pylist()) for folder, piece in cut.split(TABLE)]
         assert found == expected, cut
 
 
 def test_columns_are_written_in_the_given_order() -> None:
     for columns, partition_by in ((("kind", "n"), ()), (("n",), ("flag",))):
-        ((_, piece),) = FileLayout(columns, partition_by).pieces(TABLE)
+        ((_, piece),) = FileLayout(columns, partition_by).split(TABLE)
         assert piece.column_names == [*columns]
 
 
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
     for number, (directory, piece) in enumerate(
-        FileLayout(partition_by=("kind", "flag")).pieces(TABLE)
+        FileLayout(partition_by=("kind", "flag")).split(TABLE)
     ):
         (tmp_path / directory).mkdir(parents=True, exist_ok=True)
         ((ending, content),) = ParquetWriter("snappy").files(piece)
@@ -67,21 +67,21 @@ def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
 def test_unusable_columns_are_named(cut: FileLayout, message: str) -> None:
     table = TABLE if cut.partition_by != ("lists",) else TABLE.append_column("lists", [[[1]] * 7])
     with pytest.raises(JobFailure, match=message):
-        list(cut.pieces(table))
+        list(cut.split(table))
 
 
 def test_long_values_are_shortened_to_directories_that_differ() -> None:
     values = ["x" * 200, "x" * 201, "x" * 5000, "x" * 5000 + "y", "ü" * 300, "%" * 300]
     table = pa.table({"n": range(len(values)), "kind": values})
-    folders = [folder for folder, _ in FileLayout(partition_by=("kind",)).pieces(table)]
+    folders = [folder for folder, _ in FileLayout(partition_by=("kind",)).split(table)]
     assert folders[0] == f"kind={'x' * 200}"
     assert len({*folders}) == len(values)
     assert max(map(len, folders)) <= 255
     assert all(unquote(folder).isprintable() and "%~" not in folder for folder in folders)
-    assert folders == [folder for folder, _ in FileLayout(partition_by=("kind",)).pieces(table)]
+    assert folders == [folder for folder, _ in FileLayout(partition_by=("kind",)).split(table)]
 
 
 def test_column_with_too_long_a_name_cannot_be_a_directory() -> None:
     name = "ü" * 128
     with pytest.raises(JobFailure, match=f"column '{name}' is too long for a directory"):
-        list(FileLayout(partition_by=(name,)).pieces(pa.table({"n": [1], name: ["a"]})))
+        list(FileLayout(partition_by=(name,)).split(pa.table({"n": [1], name: ["a"]})))

@@ -134,16 +134,16 @@ def test_manifest_has_rows_ends_counts_and_files(commit: Commit, layout: Layout)
     assert manifest_names(commit.attempt) == ["00000003.6.3.1.2"]
     manifest = manifest_of(commit.attempt)
     (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
-    piece = {
+    entry = {
         "counts": {"read": 6, "written": 3, "failed": 1, "skipped": 2},
-        "ranges": [[0, 0, 5], [1, 7, 8]],
+        "row_ranges": [[0, 0, 5], [1, 7, 8]],
         "shares": [],
         "data": [described(data)],
         "columns": [["value", "int64"]],
         "errors": described(errors),
     }
     notes = manifest["notes"]
-    assert manifest == {"task": 3, "pieces": [piece], "ends": [[0, 5]], "notes": notes}
+    assert manifest == {"task": 3, "entries": [entry], "ends": [[0, 5]], "notes": notes}
     ((step, note),) = manifest["notes"]
     assert step == "write"
     assert json.loads(note)["peak_bytes"] > 1 << 20
@@ -173,11 +173,11 @@ class FullDisk:
 def test_manifest_has_the_types_of_the_files(commit: Commit, layout: Layout) -> None:
     halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
     commit.put(row_ids.with_ids(halves, 0, 0), task=0)
-    ((piece,),) = (manifest.pieces for manifest in commit.attempt.manifests())
-    (file,) = piece.data
+    ((entry,),) = (manifest.entries for manifest in commit.attempt.manifests())
+    (file,) = entry.data
     schema = pq.read_schema(f"{layout.output.path}/{file.name}")
-    assert piece.columns == [(field.name, str(field.type)) for field in schema]
-    assert piece.columns[0] == ("half", "float")
+    assert entry.columns == [(field.name, str(field.type)) for field in schema]
+    assert entry.columns[0] == ("half", "float")
 
 
 def test_failed_write_of_data_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
@@ -210,22 +210,22 @@ def test_task_without_good_rows_commits_no_data_file(
     commit.put(table, task=0)
     assert data_files(Path(layout.output.path)) == []
     assert manifest_names(commit.attempt) == [name]
-    assert [piece["data"] for piece in manifest_of(commit.attempt)["pieces"]] in ([], [[]])
+    assert [entry["data"] for entry in manifest_of(commit.attempt)["entries"]] in ([], [[]])
 
 
 def test_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
     commit.put(good(0, 0, 1, 2), task=0)
     assert errors_of(layout) == []
-    (piece,) = manifest_of(commit.attempt)["pieces"]
-    assert piece["errors"] is None
+    (entry,) = manifest_of(commit.attempt)["entries"]
+    assert entry["errors"] is None
 
 
 def test_rows_may_come_in_any_order(commit: Commit) -> None:
     table = concat([good(0, 0, *range(9)), good(1, 0, *range(9))])
     shuffled = table.take(np.random.default_rng(7).permutation(table.num_rows))
     commit.put(shuffled, task=0)
-    (piece,) = manifest_of(commit.attempt)["pieces"]
-    assert piece["ranges"] == [[0, 0, 9], [1, 0, 9]]
+    (entry,) = manifest_of(commit.attempt)["entries"]
+    assert entry["row_ranges"] == [[0, 0, 9], [1, 0, 9]]
 
 
 def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None:
@@ -287,7 +287,7 @@ def test_rows_of_a_damaged_file_are_missing(
     end = close_and_clean(commit.attempt)
     assert missing(end, files=2) == {0: [(0, 2)]}
     assert rows_of(Path(layout.output.path)) == [{"value": 20}]
-    assert errors_of(layout) == [], "what is left of a piece goes with it"
+    assert errors_of(layout) == [], "what is left of a entry goes with it"
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\0\0"], ids=["emptied", "cut", "rubbish"])
@@ -410,10 +410,10 @@ class TestRowsThatAreDividedUp:
     def half_failed(self, row: int) -> pa.Table:
         return row_ids.failed_row(row_ids.pack(0, row), "own", ValueError("no"), share=self.HALF)
 
-    def pieces(self, attempt: Attempt) -> list[tuple[object, object, int]]:
+    def split(self, attempt: Attempt) -> list[tuple[object, object, int]]:
         """Ranges, shares and the number of files of each."""
         (manifest,) = attempt.manifests()
-        return [(piece.ranges, piece.shares, len(piece.files)) for piece in manifest.pieces]
+        return [(entry.row_ranges, entry.shares, len(entry.files)) for entry in manifest.entries]
 
     def test_partial_row_has_files_of_its_own(self, commit: Commit) -> None:
         commit.put(concat([good(0, 0, 10, 11), self.half(2, 12), self.half(3, 13)]), task=0)
@@ -422,11 +422,11 @@ class TestRowsThatAreDividedUp:
             ([], [(0, 2, self.HALF)], 1),
             ([], [(0, 3, self.HALF)], 1),
         ]
-        assert self.pieces(commit.attempt) == expected
+        assert self.split(commit.attempt) == expected
 
     def test_partly_failed_row_has_files_of_its_own(self, commit: Commit) -> None:
         commit.put(concat([good(0, 0, 10), self.half(1, 11), self.half_failed(1)]), task=0)
-        assert self.pieces(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
+        assert self.split(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
 
     def test_half_a_row_does_not_count_and_is_done_again(
         self, commit: Commit, layout: Layout

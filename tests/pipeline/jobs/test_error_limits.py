@@ -29,7 +29,7 @@ def example(tmp_path: Path) -> Example:
     layout = layout_of(tmp_path / "out")
     attempt = begin_attempt(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
     commit_rows(attempt, rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long")))
-    return partial(bad_row, layout, close_attempt(attempt).pieces)
+    return partial(bad_row, layout, close_attempt(attempt).entries)
 
 
 def judge(example: Example, policy: dict[str, Any], failed: int, total: int | None) -> None:

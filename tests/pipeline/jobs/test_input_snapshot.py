@@ -33,7 +33,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import OURS, commit_rows, piece
+from support.outputs.made import OURS, commit_rows, entry
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
 
@@ -45,7 +45,7 @@ def source(tmp_path: Path) -> Path:
 
 def done(*files: int) -> Snapshot:
     """All four rows of some files are done."""
-    return Snapshot(OURS, "", [piece([(file, 0, 4)]) for file in files], dict.fromkeys(files, 4))
+    return Snapshot(OURS, "", [entry([(file, 0, 4)]) for file in files], dict.fromkeys(files, 4))
 
 
 def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
@@ -86,8 +86,8 @@ def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
     "before",
     [
         done(0, 2),
-        Snapshot(OURS, "", [piece([(1, 0, 2)])], {1: 4}),
-        Snapshot(OURS, "", [piece([(1, 0, 4)])]),
+        Snapshot(OURS, "", [entry([(1, 0, 2)])], {1: 4}),
+        Snapshot(OURS, "", [entry([(1, 0, 4)])]),
     ],
     ids=["not begun", "in part", "whose end is not known"],
 )
@@ -252,7 +252,7 @@ class TestGoingOn:
             self.begin(document)
         document["spec"]["resume"] = False
         prepared = self.begin(document)
-        assert (prepared.gaps, prepared.start.pieces) == (None, [])
+        assert (prepared.gaps, prepared.start.entries) == (None, [])
 
     def test_limit_holds_for_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path
@@ -297,7 +297,7 @@ class TestTables:
     def test_other_lance_version_is_read_from_the_start(self, tmp_path: Path, mode: str) -> None:
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
         prepared = self.begin(self.of_lance(tmp_path, mode), tmp_path)
-        assert (prepared.gaps, prepared.start.pieces) == (None, [])
+        assert (prepared.gaps, prepared.start.entries) == (None, [])
         assert not list((tmp_path / "out").glob("part-*"))
 
     def test_recreated_data_set_is_another_input(self, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ class TestTables:
         read["options"] = {"split": "train"}  # type: ignore[assignment]
         self.commit_some(self.begin(read, tmp_path))
         prepared = self.begin(read, tmp_path)
-        assert (prepared.attempt.number, prepared.gaps, prepared.start.pieces) == (2, None, [])
+        assert (prepared.attempt.number, prepared.gaps, prepared.start.entries) == (2, None, [])
 
 
 def test_message_names_the_first_conflicting_file(source: Path) -> None:

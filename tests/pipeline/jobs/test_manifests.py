@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.manifest_entry import (
     RowCounts,
     counts_of,
 )
-from support.outputs.made import piece
+from support.outputs.made import entry
 
 FILES = st.integers(0, 3) | st.integers(0, row_ids.MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << row_ids.ROW_BITS) - 42)
@@ -34,10 +34,10 @@ FILE = st.builds(DataFile, NAMES, st.integers(0, 2**50), st.integers(0, 2**32 - 
 RANGES = st.builds(
     lambda file, first, count: (file, first, first + count), FILES, ROWS, st.integers(1, 40)
 )
-PIECES = st.builds(
+ENTRIES = st.builds(
     ManifestEntry,
     counts=COUNTS,
-    ranges=st.lists(RANGES, max_size=5),
+    row_ranges=st.lists(RANGES, max_size=5),
     shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, row_ids.FULL_SHARE - 1)), max_size=5),
     data=st.lists(FILE, max_size=3),
     columns=PAIRS_OF_TEXT,
@@ -47,7 +47,7 @@ NOTES = st.dictionaries(st.text(), st.integers(0, 99) | st.floats(0, 1)).map(jso
 MANIFESTS = st.builds(
     Manifest,
     task=st.integers(0, 99_999_999),
-    pieces=st.lists(PIECES, max_size=3),
+    entries=st.lists(ENTRIES, max_size=3),
     ends=st.lists(st.tuples(FILES, ROWS), max_size=5),
     notes=st.lists(st.tuples(st.text(), NOTES), max_size=3),
 )
@@ -59,8 +59,8 @@ def ids_of(pairs: list[tuple[int, int]]) -> np.ndarray:
 
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))
 def test_ranges_hold_exactly_the_rows_in_any_order(pairs: list[tuple[int, int]]) -> None:
-    ranges = ranges_of(ids_of(pairs))
-    held = [(file, row) for file, first, after in ranges for row in range(first, after)]
+    row_ranges = ranges_of(ids_of(pairs))
+    held = [(file, row) for file, first, after in row_ranges for row in range(first, after)]
     assert sorted(held) == sorted(pairs)
 
 
@@ -73,8 +73,8 @@ def test_there_are_no_more_ranges_than_needed(pairs: list[tuple[int, int]]) -> N
 
 def test_ranges_do_not_cross_files() -> None:
     last = (1 << row_ids.ROW_BITS) - 1
-    ranges = ranges_of(ids_of([(0, last - 1), (1, 0)]))
-    assert ranges == [(0, last - 1, last), (1, 0, 1)]
+    row_ranges = ranges_of(ids_of([(0, last - 1), (1, 0)]))
+    assert row_ranges == [(0, last - 1, last), (1, 0, 1)]
 
 
 @given(st.dictionaries(FILES, ROWS, max_size=20))
@@ -97,8 +97,8 @@ def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 40, b"null", b"[]", b'"text"', b"{}", b'{"task": 1, "pieces": 3}',
-     b'{"task": 1, "pieces": [{}], "ends": [], "notes": []}', b"\xff\xfe{}"],
+    [b"", b"\0" * 40, b"null", b"[]", b'"text"', b"{}", b'{"task": 1, "entries": 3}',
+     b'{"task": 1, "entries": [{}], "ends": [], "notes": []}', b"\xff\xfe{}"],
 )  # fmt: skip
 def test_invalid_manifest_is_ignored(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
@@ -107,13 +107,13 @@ def test_invalid_manifest_is_ignored(content: bytes) -> None:
 
 @given(MANIFESTS)
 def test_name_has_the_task_and_its_counts(manifest: Manifest) -> None:
-    counts = counts_of(manifest.pieces)
+    counts = counts_of(manifest.entries)
     assert parse_manifest_name(manifest.new_name()) == (manifest.task, counts)
 
 
 def test_manifest_names_are_unique() -> None:
     """Not even those of a task that was tried again: so none is ever written over."""
-    manifest = Manifest(3, [piece([(0, 0, 5)])], [], [])
+    manifest = Manifest(3, [entry([(0, 0, 5)])], [], [])
     assert manifest.new_name() != manifest.new_name()
 
 
@@ -150,18 +150,18 @@ def test_counts_add_up(one: RowCounts, other: RowCounts) -> None:
 
 def test_parts_of_rows_add_up_to_rows() -> None:
     half = row_ids.FULL_SHARE // 2
-    parts = [piece(shares=[(0, 1, half)]), piece(shares=[(0, 1, half), (0, 2, half)])]
-    assert counts_of([piece([(0, 3, 5)]), *parts]).read == 3
+    parts = [entry(shares=[(0, 1, half)]), entry(shares=[(0, 1, half), (0, 2, half)])]
+    assert counts_of([entry([(0, 3, 5)]), *parts]).read == 3
 
 
 def test_manifest_is_plain_json() -> None:
     """So that whoever wants to know what became of a row can look it up."""
-    stored = json.loads(Manifest(3, [piece([(0, 0, 5)])], [(0, 5)], []).serialized())
+    stored = json.loads(Manifest(3, [entry([(0, 0, 5)])], [(0, 5)], []).serialized())
     assert (stored["task"], stored["ends"]) == (3, [[0, 5]])
-    assert stored["pieces"][0]["ranges"] == [[0, 0, 5]]
+    assert stored["entries"][0]["row_ranges"] == [[0, 0, 5]]
 
 
 def test_ranges_are_stored_without_a_copy_of_each() -> None:
     """There may be millions, where failed rows were tried again."""
-    given = piece([(0, row, row + 1) for row in range(0, 99, 2)])
-    assert given.as_json()["ranges"] is given.ranges
+    given = entry([(0, row, row + 1) for row in range(0, 99, 2)])
+    assert given.as_json()["row_ranges"] is given.row_ranges

@@ -99,7 +99,7 @@ def test_new_path_begins_with_attempt_one(tmp_path: Path, mode: str, exists: boo
     if exists:
         (tmp_path / "out").mkdir()
     attempt = opened(layout, mode)
-    assert (attempt.number, start_in(attempt).pieces) == (1, [])
+    assert (attempt.number, start_in(attempt).entries) == (1, [])
     stored = json.loads(layout.job.read())
     assert (stored["work"], stored["attempt"], stored["begun"]) == (OURS, 1, True)
 
@@ -121,7 +121,7 @@ def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
         commit_rows(attempt, row_ids.with_ids(pa.table({"value": [number]}), 0, number))
     attempt = opened(layout)
     start = start_in(attempt)
-    assert [piece.ranges for piece in start.pieces] == [[(0, n, n + 1)] for n in (1, 2, 3)]
+    assert [entry.row_ranges for entry in start.entries] == [[(0, n, n + 1)] for n in (1, 2, 3)]
     assert (attempt.counts().read, start.counts.read) == (0, 3)
 
 
@@ -145,7 +145,7 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
         patch.setattr(Attempt, "check_open", lambda self: None)
         commit_rows(earlier, row_ids.with_ids(pa.table({"value": [10]}), 0, 0))
     assert len(parts_of(layout)) == 1
-    assert start_in(opened(layout)).pieces == []
+    assert start_in(opened(layout)).entries == []
     assert parts_of(layout) == []
 
 
@@ -172,7 +172,7 @@ def test_resume_false_restarts_unfinished_work(tmp_path: Path, mode: str) -> Non
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=False)
     attempt = opened(layout, mode, resume=False)
-    assert (attempt.number, start_in(attempt).pieces) == (2, [])
+    assert (attempt.number, start_in(attempt).entries) == (2, [])
     assert parts_of(layout) == []
 
 
@@ -188,7 +188,7 @@ def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     Lease.new(layout, 0, begun=False).write(layout)
     attempt = opened(layout)
-    assert (attempt.number, start_in(attempt).pieces) == (1, [])
+    assert (attempt.number, start_in(attempt).entries) == (1, [])
 
 
 DAMAGE = {
@@ -216,7 +216,7 @@ def test_missing_snapshot_is_refused_without_changes(
     with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged.*with resume: false"):
         open_output(layout, mode)
     assert files_below(tmp_path) == before
-    assert start_in(opened(layout, mode, resume=False)).pieces == []
+    assert start_in(opened(layout, mode, resume=False)).entries == []
 
 
 def test_complete_work_is_not_touched(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_interrupted_overwrite_restarts_from_nothing(
             open_output(layout_of(tmp_path / "out"), "overwrite")
     assert theirs.success.exists() == (done == 0), "half an output never looks whole"
     attempt = opened(layout_of(tmp_path / "out"), "overwrite")
-    assert start_in(attempt).pieces == parts_of(attempt.layout) == []
+    assert start_in(attempt).entries == parts_of(attempt.layout) == []
 
 
 @MODES

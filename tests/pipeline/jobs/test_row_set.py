@@ -31,7 +31,7 @@ from batchinference.pipeline.commit.row_set import (
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_ids import MissingRows
-from support.outputs.made import OURS, piece
+from support.outputs.made import OURS, entry
 
 Row = tuple[int, int]
 """The number of a file and of a row in it."""
@@ -42,18 +42,18 @@ SETS = st.sets(ROW, max_size=8)
 PARTS = st.dictionaries(ROW, st.integers(1, 3), max_size=3)
 
 
-def ranges(of: Iterable[Row]) -> list[Range]:
+def row_ranges(of: Iterable[Row]) -> list[Range]:
     return ranges_of(np.array([row_ids.pack(*row) for row in of], dtype=np.int64))
 
 
 def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> ManifestEntry:
-    """A piece with these rows, and so many quarters of others."""
+    """A entry with these rows, and so many quarters of others."""
     shares = [(*row, quarters * QUARTER) for row, quarters in (parts or {}).items()]
-    return piece(ranges(whole), shares)
+    return entry(row_ranges(whole), shares)
 
 
 @st.composite
-def pieces(draw: st.DrawFn) -> list[ManifestEntry]:
+def entries(draw: st.DrawFn) -> list[ManifestEntry]:
     """What tasks may have committed: whole rows or parts of rows, many of them twice."""
     whole = st.builds(holding, SETS)
     parted = st.builds(holding, st.just(()), PARTS)
@@ -61,7 +61,7 @@ def pieces(draw: st.DrawFn) -> list[ManifestEntry]:
 
 
 def whole_of(one: ManifestEntry) -> list[Row]:
-    return [(file, row) for file, first, after in one.ranges for row in range(first, after)]
+    return [(file, row) for file, first, after in one.row_ranges for row in range(first, after)]
 
 
 def held_by(chosen: Iterable[ManifestEntry]) -> dict[Row, Fraction]:
@@ -77,13 +77,13 @@ def touched_by(one: ManifestEntry) -> set[Row]:
     return {*whole_of(one), *((file, row) for file, row, _ in one.shares)}
 
 
-@given(pieces())
+@given(entries())
 @settings(max_examples=400)
 def test_each_row_counts_once_or_not_at_all(given_: list[ManifestEntry]) -> None:
     assert set(held_by(resolve_overlaps(given_)).values()) <= {Fraction(1)}
 
 
-@given(pieces(), st.data())
+@given(entries(), st.data())
 def test_each_row_counts_once_in_any_order_of_commits(
     given_: list[ManifestEntry], data: st.DataObject
 ) -> None:
@@ -91,7 +91,7 @@ def test_each_row_counts_once_in_any_order_of_commits(
     assert set(held_by(resolve_overlaps(in_order)).values()) <= {Fraction(1)}
 
 
-@given(pieces())
+@given(entries())
 def test_only_committed_pieces_count_and_only_once(given_: list[ManifestEntry]) -> None:
     numbers = [
         next(n for n, one in enumerate(given_) if one is chosen)
@@ -100,13 +100,13 @@ def test_only_committed_pieces_count_and_only_once(given_: list[ManifestEntry]) 
     assert len(numbers) == len(set(numbers))
 
 
-@given(pieces())
+@given(entries())
 def test_taking_twice_changes_nothing(given_: list[ManifestEntry]) -> None:
     once = resolve_overlaps(given_)
     assert resolve_overlaps(once) == once
 
 
-@given(pieces())
+@given(entries())
 def test_piece_with_rows_of_its_own_counts(given_: list[ManifestEntry]) -> None:
     counting = resolve_overlaps(given_)
     for number, one in enumerate(given_):
@@ -115,7 +115,7 @@ def test_piece_with_rows_of_its_own_counts(given_: list[ManifestEntry]) -> None:
             assert any(one is chosen for chosen in counting)
 
 
-@given(SETS, pieces())
+@given(SETS, entries())
 def test_first_of_two_pieces_with_one_row_counts(
     first: set[Row], after: list[ManifestEntry]
 ) -> None:
@@ -123,7 +123,7 @@ def test_first_of_two_pieces_with_one_row_counts(
     assert any(one is chosen for chosen in resolve_overlaps([one, *after]))
 
 
-@given(pieces(), pieces())
+@given(entries(), entries())
 def test_later_commits_do_not_replace_whole_rows(
     before: list[ManifestEntry], after: list[ManifestEntry]
 ) -> None:
@@ -151,7 +151,7 @@ def test_parts_of_a_whole_row_do_not_count() -> None:
 
 
 def test_uncounted_parts_exclude_their_whole_piece() -> None:
-    """The row 2 is whole, but a piece counts as a whole or not at all."""
+    """The row 2 is whole, but a entry counts as a whole or not at all."""
     both = holding(parts={(0, 1): 1, (0, 2): 1})
     rest = holding(parts={(0, 2): 3})
     assert resolve_overlaps([both, rest]) == []
@@ -161,8 +161,8 @@ def test_uncounted_parts_exclude_their_whole_piece() -> None:
 
 def test_thousands_of_overlapping_pieces() -> None:
     """As a node that is lost and found leaves them: all twice, and one more across each edge."""
-    cut = [piece([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
-    across = [piece([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
+    cut = [entry([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
+    across = [entry([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
     assert resolve_overlaps([*cut, *cut, *across]) == cut
 
 
@@ -194,7 +194,7 @@ def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
 
 @st.composite
 def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
-    """Rows that count, in some pieces, and where some of the files end."""
+    """Rows that count, in some entries, and where some of the files end."""
     there = sorted(draw(SETS))
     cut = draw(st.integers(1, 4))
     parted = {row for row in there if draw(st.booleans())}
@@ -271,7 +271,7 @@ def done_again(gaps: MissingRows, sizes: list[int]) -> Manifest:
         for first, after in each
     ]
     seen = [(file, sizes[file]) for file, each in gaps.items() if each[-1][1] is None]
-    return manifest([piece([edges]) for edges in missing if edges[1] < edges[2]], seen)
+    return manifest([entry([edges]) for edges in missing if edges[1] < edges[2]], seen)
 
 
 @given(commits())
@@ -285,7 +285,7 @@ def test_doing_the_missing_rows_completes_the_output(
     done = begun.with_commits([done_again(gaps, sizes)])
     assert done.gaps(len(sizes), None) == {}
     everything = {(file, row) for file, size in enumerate(sizes) for row in range(size)}
-    assert held_by(done.pieces) == dict.fromkeys(everything, Fraction(1))
+    assert held_by(done.entries) == dict.fromkeys(everything, Fraction(1))
     assert done.rows(len(sizes), None) == done.counts.read == len(everything)
 
 
@@ -294,7 +294,7 @@ def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]
     sizes, made = given_
     begun = Snapshot(OURS, "").with_commits(made)
     again = done_again(begun.gaps(len(sizes), None), sizes)
-    assert set(held_by(begun.pieces)).isdisjoint(held_by(again.pieces))
+    assert set(held_by(begun.entries)).isdisjoint(held_by(again.entries))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]
 )
 def test_gaps_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
     ends = {} if end is None else {0: end}
-    found = RowSet.of([piece((0, *edges) for edges in held)]).gaps(1, ends)
+    found = RowSet.of([entry((0, *edges) for edges in held)]).gaps(1, ends)
     assert format_missing_rows(found) == words
 
 
@@ -323,8 +323,8 @@ def test_first_gaps_are_named_and_the_rest_counted() -> None:
 
 def test_shares_of_the_last_possible_row() -> None:
     last: Share = (row_ids.MAX_FILES - 1, (1 << row_ids.ROW_BITS) - 2, QUARTER)
-    one = piece(shares=[last])
-    rest = piece(shares=[(*last[:2], 3 * QUARTER)])
+    one = entry(shares=[last])
+    rest = entry(shares=[(*last[:2], 3 * QUARTER)])
     assert resolve_overlaps([one, rest]) == [one, rest]
     assert RowSet.of([one, rest]).has(row_ids.pack(*last[:2]))
 

@@ -157,7 +157,7 @@ class TestOutputStates:
         prepared = self.a_run(job)
         end = prepared.close_and_snapshot()
         assert prepared.missing(end) == {}
-        prepared.attempt.remove_all_but(end.pieces)
+        prepared.attempt.remove_all_but(end.entries)
         prepared.attempt.complete(end, succeeded_report(prepared.attempt.layout.output.uri))
 
     def test_commit_is_counted_and_resumed(

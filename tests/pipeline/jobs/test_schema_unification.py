@@ -67,11 +67,11 @@ def test_snapshot_names_the_rewritten_files(tmp_path: Path) -> None:
     layout = Layout.of(parse(job).spec)
     end = Snapshot.read(layout.end, layout.key)
     contents = {file.name: file.read_bytes() for file in data_files(tmp_path / "out")}
-    named = {file.name: file for piece in end.pieces for file in piece.data}
+    named = {file.name: file for entry in end.entries for file in entry.data}
     assert named == {name: DataFile.of(name, content) for name, content in contents.items()}
     schema = pads.dataset(data_files(tmp_path / "out")).schema
     columns = {(field.name, str(field.type)) for field in schema}
-    assert all(set(piece.columns) == columns for piece in end.pieces if piece.data)
+    assert all(set(entry.columns) == columns for entry in end.entries if entry.data)
 
 
 def test_column_without_values_keeps_its_type(tmp_path: Path) -> None:

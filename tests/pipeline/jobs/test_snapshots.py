@@ -18,7 +18,7 @@ from batchinference.pipeline.row_ids import FULL_SHARE
 from batchinference.pipeline.storage.checksummed_json import dump_checksummed, load_checksummed
 from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
-from support.outputs.made import OURS, THEIRS, piece
+from support.outputs.made import OURS, THEIRS, entry
 
 DATA = DataFile("part-aaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
 FULL = Snapshot(
@@ -26,7 +26,7 @@ FULL = Snapshot(
     "0" * 64,
     [
         ManifestEntry(RowCounts(3, 4, 1, 1), [(0, 0, 3)], [], [DATA], [("text", "string")], DATA),
-        piece(shares=[(1, 2, FULL_SHARE // 2)]),
+        entry(shares=[(1, 2, FULL_SHARE // 2)]),
     ],
     {0: 3, 7: 0},
     attempt=4,
@@ -64,7 +64,7 @@ def test_truncated_snapshot_is_refused(
 @pytest.mark.parametrize(
     "content",
     [b"", b"\0" * 99, b"\xff\xfe", b"null", b"[]", b"3", b"{}", b'{"format": 1}',
-     b'{"format": "1"}', b'{"format": 1, "work": "a", "pieces": {}, "ends": 3}'],
+     b'{"format": "1"}', b'{"format": 1, "work": "a", "entries": {}, "ends": 3}'],
     ids=range(10),
 )  # fmt: skip
 def test_invalid_snapshot_is_refused(place: Location, content: bytes) -> None:
@@ -102,8 +102,8 @@ WRONG_FILES = [
     *({"crc32": value} for value in (-1, 1 << 32, None)),
     {"more": 1},
 ]  # fmt: skip
-WRONG_PIECES = [
-    *({"ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
+WRONG_ENTRIES = [
+    *({"row_ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
     {"shares": [[0, 0, FULL_SHARE + 1]]}, {"shares": 3},
     {"columns": [["a"]]}, {"columns": [[1, "a"]]},
     {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaa-1"}, {"more": 1},
@@ -113,14 +113,14 @@ WRONG_PIECES = [
 def test_wrong_fields_of_a_piece_are_refused(place: Location) -> None:
     """The checksum fits: anybody can make one."""
     stored = load_checksummed(json.loads(place.read()))
-    (first, second) = stored["pieces"]
-    pieces = [first | wrong for wrong in WRONG_PIECES]
-    pieces += [first | {"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES]
-    for wrong in pieces:
-        place.write(dump_checksummed(stored | {"pieces": [wrong, second]}))
+    (first, second) = stored["entries"]
+    entries = [first | wrong for wrong in WRONG_ENTRIES]
+    entries += [first | {"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES]
+    for wrong in entries:
+        place.write(dump_checksummed(stored | {"entries": [wrong, second]}))
         with pytest.raises(BadOutput, match="damaged"):
             Snapshot.read(place, OURS)
-        manifest = {"task": 0, "pieces": [wrong], "ends": [], "notes": []}
+        manifest = {"task": 0, "entries": [wrong], "ends": [], "notes": []}
         assert not is_manifest_of(OURS, dump_checksummed(manifest)), wrong
 
 
@@ -149,22 +149,21 @@ def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document
     ids=str,
 )  # fmt: skip
 def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:
-    right = {"task": 0, "pieces": [], "ends": [], "notes": [["step", '{"batch_size": 8}']]}
+    right = {"task": 0, "entries": [], "ends": [], "notes": [["step", '{"batch_size": 8}']]}
     assert is_manifest_of(OURS, dump_checksummed(right))
     assert not is_manifest_of(OURS, dump_checksummed(right | wrong))
 
 
 def test_snapshot_of_other_work_is_refused(place: Location) -> None:
-    with pytest.raises(BadOutput, match="another output's"):
+    with pytest.raises(BadOutput, match="of another output"):
         Snapshot.read(place, THEIRS)
 
 
-def test_later_format_is_refused_with_the_version_needed(
-    place: Location,
-) -> None:
-    stored = json.loads(place.read()) | {"format": FORMAT + 1, "version": "9.9", "pieces": "new"}
+@pytest.mark.parametrize("format_", [FORMAT - 1, FORMAT + 1], ids=["earlier", "later"])
+def test_other_format_is_refused_with_the_version_needed(place: Location, format_: int) -> None:
+    stored = json.loads(place.read()) | {"format": format_, "version": "9.9", "entries": "other"}
     place.write(json.dumps(stored).encode())
-    with pytest.raises(BadOutput, match=r"was written by version 9\.9, .*go on with that version"):
+    with pytest.raises(BadOutput, match=r"was written by version 9\.9 .*Use that version, or start"):
         Snapshot.read(place, OURS)
 
 
@@ -175,9 +174,9 @@ def test_ends_cover_all_commits(place: Location) -> None:
 
 def test_partial_row_counts_when_complete() -> None:
     half = FULL.with_commits([])
-    assert [one.ranges for one in half.pieces] == [[(0, 0, 3)]]
-    other = Manifest(0, [piece(shares=[(1, 2, FULL_SHARE - FULL_SHARE // 2)])], [], [])
-    assert len(FULL.with_commits([other]).pieces) == 3
+    assert [one.row_ranges for one in half.entries] == [[(0, 0, 3)]]
+    other = Manifest(0, [entry(shares=[(1, 2, FULL_SHARE - FULL_SHARE // 2)])], [], [])
+    assert len(FULL.with_commits([other]).entries) == 3
 
 
 def test_rows_are_those_of_all_files() -> None:

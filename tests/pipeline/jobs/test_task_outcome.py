@@ -69,7 +69,7 @@ def ids_of(done: TaskOutcome) -> set[int]:
 
 
 def whole_rows(done: TaskOutcome) -> set[int]:
-    return {row for _, first, after in done.ranges for row in range(first, after)}
+    return {row for _, first, after in done.row_ranges for row in range(first, after)}
 
 
 @given(tasks())
@@ -94,7 +94,7 @@ def test_rows_are_whole_or_have_their_share(task: Task) -> None:
     assert set().union(*map(whole_rows, groups)) == whole
     shares = {row: share for group in groups for _, row, share in group.shares}
     assert shares == {row: share for row, share in sums.items() if row not in whole}
-    assert not [group for group in groups if group.ranges and group.shares]
+    assert not [group for group in groups if group.row_ranges and group.shares]
 
 
 @given(tasks())
@@ -128,7 +128,7 @@ def test_whole_rows_have_at_most_two_groups(task: Task) -> None:
 def test_rows_that_never_were_divided_are_one_group() -> None:
     done = Task([(row, row_ids.FULL_SHARE, FATES[row % 3]) for row in range(9)]).done()
     assert list(done.groups()) == [done]
-    assert done.ranges == [(0, 0, 9)]
+    assert done.row_ranges == [(0, 0, 9)]
 
 
 def test_few_partial_rows_have_own_groups_many_share_one() -> None:

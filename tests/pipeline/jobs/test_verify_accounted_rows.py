@@ -1,4 +1,4 @@
-"""Which rows pieces hold, against the same told row by row."""
+"""Which rows entries hold, against the same told row by row."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ RANGES = st.tuples(st.integers(0, FILES), st.integers(0, ROWS), st.integers(1, R
 SHARES = st.tuples(
     st.integers(0, FILES), st.integers(0, ROWS), st.sampled_from([FULL_SHARE // 2, FULL_SHARE])
 )
-PIECES = st.lists(st.tuples(st.lists(RANGES, max_size=3), st.lists(SHARES, max_size=3)), max_size=4)
+ENTRIES = st.lists(
+    st.tuples(st.lists(RANGES, max_size=3), st.lists(SHARES, max_size=3)), max_size=4
+)
 SIZES = st.dictionaries(st.integers(0, FILES - 1), st.integers(0, ROWS))
 Row = tuple[int, int]
 
 
-def piece(ranges: list[Range], shares: list[Share] | None = None) -> ManifestEntry:
-    return ManifestEntry(RowCounts(), ranges, shares or [], [], [], None)
+def entry(row_ranges: list[Range], shares: list[Share] | None = None) -> ManifestEntry:
+    return ManifestEntry(RowCounts(), row_ranges, shares or [], [], [], None)
 
 
-def times(pieces: list[ManifestEntry]) -> Counter[Row]:
+def times(entries: list[ManifestEntry]) -> Counter[Row]:
     """How often each row is held."""
     found = Counter(
         (file, row)
-        for p in pieces
-        for file, first, after in p.ranges
+        for p in entries
+        for file, first, after in p.row_ranges
         for row in range(first, after)
     )
     parts: Counter[Row] = Counter()
-    for p in pieces:
+    for p in entries:
         for file, row, share in p.shares:
             parts[file, row] += share
     for row, share in parts.items():
@@ -51,16 +53,16 @@ def times(pieces: list[ManifestEntry]) -> Counter[Row]:
     return +found
 
 
-def rows_of(ranges: list[Range]) -> Counter[Row]:
-    return Counter((file, row) for file, first, after in ranges for row in range(first, after))
+def rows_of(row_ranges: list[Range]) -> Counter[Row]:
+    return Counter((file, row) for file, first, after in row_ranges for row in range(first, after))
 
 
-@given(given_=PIECES, ends=SIZES)
+@given(given_=ENTRIES, ends=SIZES)
 def test_duplicate_missing_and_extra_rows_are_listed(
     given_: list[tuple[list[Range], list[Share]]], ends: dict[int, int]
 ) -> None:
-    pieces = [piece(*each) for each in given_]
-    holdings, often = AccountedRows.of(pieces), times(pieces)
+    entries = [entry(*each) for each in given_]
+    holdings, often = AccountedRows.of(entries), times(entries)
     sizes = Sizes(FILES, ends)
     assert holdings.rows == len(often)
     assert sum(rows_of(holdings.twice).values()) == sum(often.values()) - len(often)
@@ -76,7 +78,7 @@ def test_duplicate_missing_and_extra_rows_are_listed(
 
 @given(held=st.sets(st.integers(0, FILES)))
 def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
-    holdings = AccountedRows.of([piece([(file, 0, 1) for file in held])])
+    holdings = AccountedRows.of([entry([(file, 0, 1) for file in held])])
     sizes = Sizes(FILES, {}, rows_each=1)
     assert sizes.total == FILES
     assert set(holdings.gaps(sizes)) == set(range(FILES)) - held
@@ -84,7 +86,7 @@ def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
 
 
 def test_file_whose_rows_are_not_known_may_have_more() -> None:
-    holdings = AccountedRows.of([piece([(0, 0, 5)])])
+    holdings = AccountedRows.of([entry([(0, 0, 5)])])
     assert holdings.gaps(Sizes(1, {})) == {0: [(5, None)]}
     assert Sizes(1, {}).total is None
     assert holdings.beyond(Sizes(1, {})) == []
@@ -93,8 +95,8 @@ def test_file_whose_rows_are_not_known_may_have_more() -> None:
 def test_partial_rows_are_missing_or_extra() -> None:
     half = (0, 0, FULL_SHARE // 2)
     one = Sizes(1, {0: 1})
-    assert AccountedRows.of([piece([], [half])]).gaps(one) == {0: [(0, 1)]}
-    assert AccountedRows.of([piece([], [half]), piece([], [half])]).twice == []
-    thrice = AccountedRows.of([piece([], [half])] * 3)
+    assert AccountedRows.of([entry([], [half])]).gaps(one) == {0: [(0, 1)]}
+    assert AccountedRows.of([entry([], [half]), entry([], [half])]).twice == []
+    thrice = AccountedRows.of([entry([], [half])] * 3)
     assert (thrice.gaps(one), thrice.twice) == ({}, [(0, 0, 1)])
-    assert AccountedRows.of([piece([(0, 0, 1)]), piece([], [half])]).twice == [(0, 0, 1)]
+    assert AccountedRows.of([entry([(0, 0, 1)]), entry([], [half])]).twice == [(0, 0, 1)]

@@ -51,9 +51,9 @@ def flip(content: bytes) -> bytes:
 
 
 def change_end(layout: Layout, how: Callable[[list[Any]], list[Any]]) -> None:
-    """Change the pieces of output.json."""
+    """Change the entries of output.json."""
     end = json.loads(layout.end.read())
-    write_end(layout, {**end, "pieces": how(end["pieces"])})
+    write_end(layout, {**end, "entries": how(end["entries"])})
 
 
 def write_end(layout: Layout, end: Any) -> None:
@@ -62,7 +62,7 @@ def write_end(layout: Layout, end: Any) -> None:
 
 
 def pieces_of(layout: Layout) -> list[Any]:
-    return list(json.loads(layout.end.read())["pieces"])
+    return list(json.loads(layout.end.read())["entries"])
 
 
 def error_file(layout: Layout) -> Path:
@@ -102,9 +102,9 @@ def test_changed_bit_is_found(tmp_path: Path, format_: str) -> None:
 def test_commit_with_too_many_rows_is_found(tmp_path: Path, format_: str) -> None:
     layout = make_output(job(tmp_path, format=format_))
 
-    def more(pieces: list[Any]) -> list[Any]:
-        pieces[0]["counts"]["written"] += 1
-        return pieces
+    def more(entries: list[Any]) -> list[Any]:
+        entries[0]["counts"]["written"] += 1
+        return entries
 
     change_end(layout, more)
     done = verified(layout.output.path)
@@ -206,19 +206,19 @@ def test_files_from_before_an_append_are_accepted(tmp_path: Path) -> None:
 
 def test_missing_rows_are_found(layout: Layout, tmp_path: Path) -> None:
     lost = pieces_of(layout)[1]
-    change_end(layout, lambda pieces: [pieces[0], *pieces[2:]])
+    change_end(layout, lambda entries: [entries[0], *entries[2:]])
     done = verified(layout.output.path)
-    rows = sum(after - first for _, first, after in lost["ranges"])
+    rows = sum(after - first for _, first, after in lost["row_ranges"])
     assert done.exit_code == 1
     assert done.found == {"missing": rows, "orphans": 2, "report": 4 - 1}
     assert done.where("missing") == [
         {"file": str(tmp_path / "in" / f"{file}.txt"), "first": first, "last": after - 1}
-        for file, first, after in lost["ranges"]
+        for file, first, after in lost["row_ranges"]
     ]
 
 
 def test_duplicate_rows_are_found(layout: Layout, tmp_path: Path) -> None:
-    change_end(layout, lambda pieces: [*pieces, pieces[-1]])
+    change_end(layout, lambda entries: [*entries, entries[-1]])
     done = verified(layout.output.path)
     assert done.exit_code == 1
     assert done.found == {"duplicated": 50, "report": 3}
@@ -229,10 +229,10 @@ def test_duplicate_rows_are_found(layout: Layout, tmp_path: Path) -> None:
 def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None:
     """Even where the state says that it has."""
 
-    def longer(pieces: list[Any]) -> list[Any]:
-        pieces[-1]["ranges"] = [[3, 0, 52]]
-        pieces[-1]["counts"] |= {"read": 52, "skipped": 7}
-        return pieces
+    def longer(entries: list[Any]) -> list[Any]:
+        entries[-1]["row_ranges"] = [[3, 0, 52]]
+        entries[-1]["counts"] |= {"read": 52, "skipped": 7}
+        return entries
 
     change_end(layout, longer)
     end = json.loads(layout.end.read())
@@ -247,9 +247,9 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
 def test_rows_removed_with_their_state_are_found(layout: Layout) -> None:
     """The input is counted again: what the state says of its rows is not believed."""
     end = json.loads(layout.end.read())
-    pieces = [piece for piece in end["pieces"] if [3, 0, 50] not in piece["ranges"]]
+    entries = [entry for entry in end["entries"] if [3, 0, 50] not in entry["row_ranges"]]
     ends = [[file, 0 if file == 3 else rows] for file, rows in end["ends"]]
-    write_end(layout, {**end, "pieces": pieces, "ends": ends})
+    write_end(layout, {**end, "entries": entries, "ends": ends})
     assert verified(layout.output.path).found["missing"] == 50
 
 
@@ -301,11 +301,11 @@ def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], w
     """Even where the file is as the state says."""
     layout = make_output(job(tmp_path), every_tenth)
     end = json.loads(layout.end.read())
-    piece = next(piece for piece in end["pieces"] if piece["ranges"][0][:2] == [0, 0])
-    file = Path(layout.errors.path) / piece["errors"]["name"]
+    entry = next(entry for entry in end["entries"] if entry["row_ranges"][0][:2] == [0, 0])
+    file = Path(layout.errors.path) / entry["errors"]["name"]
     table = pq.read_table(file)
     forged = [*ids, *table.column("id").to_pylist()[2:]]
-    forge(layout, end, piece, table.set_column(0, "id", [forged]))
+    forge(layout, end, entry, table.set_column(0, "id", [forged]))
     found = {"wrongErrors": wrong} if wrong else {"damaged": 1}
     done = verified(layout.output.path)
     assert (done.exit_code, done.found) == (1, found)
@@ -313,17 +313,17 @@ def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], w
 
 def test_missing_committed_errors_are_found(layout: Layout) -> None:
     end = json.loads(layout.end.read())
-    piece = end["pieces"][0]
-    table = pq.read_table(Path(layout.errors.path) / piece["errors"]["name"])
-    forge(layout, end, piece, table.slice(1))
+    entry = end["entries"][0]
+    table = pq.read_table(Path(layout.errors.path) / entry["errors"]["name"])
+    forge(layout, end, entry, table.slice(1))
     assert verified(layout.output.path).found == {"miscounted": 1}
 
 
-def forge(layout: Layout, end: Any, piece: Any, table: Any) -> None:
+def forge(layout: Layout, end: Any, entry: Any, table: Any) -> None:
     """Put another error file, and let the state say that it is the one."""
-    file = Path(layout.errors.path) / piece["errors"]["name"]
+    file = Path(layout.errors.path) / entry["errors"]["name"]
     pq.write_table(table, file)
-    piece["errors"] = vars(DataFile.of(piece["errors"]["name"], file.read_bytes()))
+    entry["errors"] = vars(DataFile.of(entry["errors"]["name"], file.read_bytes()))
     write_end(layout, end)
 
 

@@ -204,6 +204,6 @@ import json
 from batchinference.pipeline.storage.location import Address
 for place in Address("{output}/_batchinference/attempts").directories():
     start = json.loads((place / "start.json").read())
-    print(sum(piece["counts"]["read"] for piece in start["pieces"]))
+    print(sum(entry["counts"]["read"] for entry in start["entries"]))
 """
     return [int(line) for line in store.python(script).split()]

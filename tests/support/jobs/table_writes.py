@@ -49,11 +49,11 @@ class TableJob:
         self._write(row_ids.end_of_file(0, self.written), 10_000)
         end = close_and_clean(self.attempt)
         assert end.gaps(1, None) == {}
-        return end.pieces
+        return end.entries
 
-    def commit(self, pieces: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
-        """All that makes the rows visible; `pieces` when they are checked already."""
-        checked = self.check() if pieces is None else pieces
+    def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
+        """All that makes the rows visible; `entries` when they are checked already."""
+        checked = self.check() if entries is None else entries
         layout = self.attempt.layout
         end = Snapshot(layout.key, "", checked, {0: self.written})
         report = succeeded_report(layout.output.uri)

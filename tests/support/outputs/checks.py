@@ -77,9 +77,9 @@ class Seen:
 
     def wrong_files(self) -> Iterator[str]:
         """Yield files that output.json does not name, and files that differ from it."""
-        pieces = json.loads((self.output / self.state / "output.json").read_bytes())["pieces"]
-        data = {file["name"]: file for piece in pieces for file in piece["data"]}
-        errors = [piece["errors"] for piece in pieces if piece["errors"]]
+        entries = json.loads((self.output / self.state / "output.json").read_bytes())["entries"]
+        data = {file["name"]: file for entry in entries for file in entry["data"]}
+        errors = [entry["errors"] for entry in entries if entry["errors"]]
         named = data | {f"{self.state}/errors/{file['name']}": file for file in errors}
         there = self.names()
         known = {*named, *self.files, *(f"{self.state}/{name}" for name in _STATE), self._success}

@@ -77,13 +77,13 @@ def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
 def close_and_clean(attempt: Attempt) -> Snapshot:
     """Close the attempt and remove the files that do not count."""
     end = close_attempt(attempt)
-    attempt.remove_all_but(end.pieces)
+    attempt.remove_all_but(end.entries)
     return end
 
 
-def piece(ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> ManifestEntry:
-    """Return a piece that holds these rows, in no file."""
-    held = list(ranges)
+def entry(row_ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> ManifestEntry:
+    """Return a entry that holds these rows, in no file."""
+    held = list(row_ranges)
     rows = sum(after - first for _, first, after in held)
     return ManifestEntry(RowCounts(rows, rows), held, list(shares), [], [], None)
 
@@ -119,7 +119,7 @@ def make_output(
     if complete:
         end = prepared.close_and_snapshot()
         assert prepared.missing(end) == {}
-        prepared.attempt.remove_all_but(end.pieces)
+        prepared.attempt.remove_all_but(end.entries)
         names = ("read", "written", "failed", "skipped")
         counts = {name: getattr(end.counts, name) for name in names}
         report = succeeded_report(spec.write.path, counts=counts)

@@ -1,4 +1,4 @@
-"""Commands that run nothing: validate, plan, render."""
+"""The commands that do not run a job: validate, plan and render."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from batchinference.spec.profiles import GPU
 
 
 def complain(file: str, error: SpecError) -> None:
-    """Print what is wrong with a file, one line a fault."""
+    """Print the problems with a file, one per line."""
     for problem in error.problems:
         echo(f"{file}: {problem}", err=True)
 
@@ -77,7 +77,10 @@ def render_file(file: str, defaults: Path | None) -> int:
 
 
 def _with_job(file: str, defaults: Path | None, show: Callable[[BatchInference], None]) -> int:
-    """Show something of a job whose cluster settings are complete, or what is wrong with it."""
+    """Call `show` with the job and its complete cluster settings, or print its problems.
+
+    Return the exit code.
+    """
     read_last = str(defaults)
     try:
         platform = _load_defaults(defaults)
@@ -90,7 +93,7 @@ def _with_job(file: str, defaults: Path | None, show: Callable[[BatchInference],
 
 
 def _load_defaults(file: Path | None) -> Cluster:
-    """The operator's defaults, which have the pipeline's image where they name none."""
+    """Return the operator's defaults, with the pipeline's image if they set none."""
     own = parse_cluster(read_text(str(file))) if file else Cluster()
     image = own.image or f"batchinference/pipeline:{__version__}"
     return own.model_copy(update={"image": image})
@@ -130,7 +133,7 @@ def _runs_as(stage: Stage) -> str:
 
 
 def _batch(stage: Stage) -> str:
-    """Rows a batch. A task takes a block, which its functions may get in pieces."""
+    """Return the rows per batch. A task takes a block, and may split it for its functions."""
     pieces = (step.batch_size for step in stage.steps if step.batch_size)
     sizes = dict.fromkeys([stage.batch_size] if stage.batch_size else pieces)
     return ",".join(map(str, sizes)) or "block"
@@ -142,7 +145,7 @@ def _group_row(group: WorkerGroup) -> tuple[str, ...]:
 
 
 def _devices(owner: Stage | WorkerGroup) -> str:
-    """What a replica or a pod has beside CPUs and memory: `1 GPU (T4)`."""
+    """Return the devices of a replica or a pod, such as `1 GPU (T4)`."""
     counts = {GPU: owner.gpus, **dict(owner.custom)}
     shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{shown} ({owner.accelerator})" if owner.accelerator else shown or "-"
@@ -156,7 +159,7 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _print_objects(job: BatchInference) -> None:
-    """The job's objects without an owner, ready for kubectl apply."""
+    """Print the job's objects without an owner, for kubectl apply."""
     names = Names(job.metadata.name, uuid.uuid4().hex, attempt=1)
     objects = [
         config_map(job, names, None),

@@ -1,4 +1,4 @@
-"""What a person sees of a running job: a bar on a terminal, lines elsewhere, a table at the end."""
+"""Shows a running job: a progress bar on a terminal, otherwise lines, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SHOWN_WIDTH = 60
 
 
 class Display:
-    """Shows reports as they come. Use it as a context manager."""
+    """Shows reports as they arrive. Use it as a context manager."""
 
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
-        """`verbose` shows above the bar what Ray and this process print."""
-        # a descriptor of its own, because Ray's messages may take the place of stderr
+        """If `verbose`, the output of Ray and of this process is shown above the bar."""
+        # a duplicate of stderr, because stderr may be redirected to a file for Ray's messages
         self._console = console or Console(file=os.fdopen(os.dup(2), "w"))
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -40,7 +40,7 @@ class Display:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
-            redirect_stdout=verbose,  # or a terminal would show what is kept from logs
+            redirect_stdout=verbose,  # otherwise rich would show redirected output
             redirect_stderr=verbose,
         )
         self._task = self._bar.add_task("preparing", total=None, speed="")
@@ -57,12 +57,14 @@ class Display:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._console.is_terminal:  # elsewhere rich would print an empty line
+        if self._console.is_terminal:  # without a terminal, rich would print an empty line
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line as it is: rich changes no brackets and wraps nothing. Control characters of
-        data and messages do not reach the terminal."""
+        """Print a line without markup or wrapping by rich.
+
+        Control characters from data and messages are removed.
+        """
         shown = without_controls(text)
         self._console.print(shown, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -83,7 +85,7 @@ class Display:
         )
 
     def _print_line(self, report: Report) -> None:
-        """A line a state and a tenth of the way: logs stay readable."""
+        """Print a line for each new state and each tenth of progress, which keeps logs short."""
         progress = report.progress
         percent = (progress.percent or 0) if progress else 0
         line = (report.state, percent // LINE_EVERY_PERCENT)
@@ -93,14 +95,14 @@ class Display:
             self.say(", ".join(part for part in parts if part))
 
     def summarize(self, report: Report, *, resumes: bool = True) -> None:
-        """A table of how it went. `resumes` is whether the next run keeps the rows of this one."""
+        """Print a summary table. `resumes` is whether the next run keeps the rows of this run."""
         lines = _summary(report, resumes=resumes)
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
             self.say(name.ljust(width) + value.replace("\n", "\n" + " " * width))
 
     def show_sample(self, job: BatchInference, rows: int) -> None:
-        """The first rows of the output."""
+        """Print the first rows of the output."""
         from batchinference.pipeline.output.preview import first_rows
 
         for number, row in enumerate(first_rows(job.spec.write, rows)):
@@ -155,7 +157,7 @@ def _speed(report: Report) -> str:
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
-    """A value in one line of about so many characters."""
+    """Return a value as one line of about `width` characters."""
     if isinstance(value, list):
         items = (f"{item:.4f}" if isinstance(item, float) else str(item) for item in value[:4])
         head = ", ".join(in_one_line(item)[:20] for item in items)

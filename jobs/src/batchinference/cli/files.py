@@ -1,4 +1,4 @@
-"""Reading job files."""
+"""Reads job files and makes their paths absolute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchinference.spec.uris import is_local, local_path
 
 
 def read_text(file: str) -> str:
-    """The text of a file, or of stdin for `-`. Raises SpecError when it cannot be read."""
+    """Return the text of a file, or of stdin for `-`. Raises SpecError if it cannot be read."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -20,12 +20,15 @@ def read_text(file: str) -> str:
 
 
 def directory_of(file: str) -> Path:
-    """Where a file's relative paths start and its modules lie: its own directory."""
+    """Return the directory of a job file, for its relative paths and its modules.
+
+    For stdin (`-`), this is the working directory.
+    """
     return Path.cwd() if file == "-" else Path(file).resolve().parent
 
 
 def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
-    """The job with local paths made absolute, starting at `directory`."""
+    """Return the job with its relative local paths resolved against `directory`."""
     spec = job.spec
     read = spec.read.moved(lambda path: _absolute(path, directory))
     write = spec.write.moved(lambda path: _absolute(path, directory))
@@ -49,7 +52,7 @@ def _with_absolute_places(step: Step, directory: Path) -> Step:
 
 
 def _is_path(model: Model, source: str, directory: Path) -> bool:
-    """Whether a source is a place: the name of a model of the Hub may look like a path."""
+    """Return whether a model source is a path. The name of a Hub model may look like a path."""
     if not model.HUB_FILES or source.startswith(("./", "../", "~")):
         return True
     return is_local(source) and (directory / local_path(source)).exists()

@@ -1,6 +1,6 @@
 """`batchinference`: run, validate, plan and render a BatchInference file, search and verify output.
 
-Nothing heavy is imported here: commands import what they need, so that checking a file is quick.
+Each command imports its own dependencies, so that commands such as `validate` start quickly.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def render(file: File, defaults: Defaults = None) -> None:
 
 
 @app.command()
-def search(  # noqa: PLR0913, PLR0917 - typer makes each option of a parameter
+def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="A finished job's write.path.")],
     text: Annotated[str | None, typer.Option(help="Find rows like this text.")] = None,
     image: Annotated[

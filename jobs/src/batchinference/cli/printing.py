@@ -1,4 +1,4 @@
-"""Lines on the terminal, without the control characters of data and messages."""
+"""Prints lines without the control characters that data and messages may contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a verification."""
+"""Prints the result of a verification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = tuple[str, str]
 
 
 def show(proof: VerificationReport) -> None:
-    """Print it."""
+    """Print the report."""
     for name, text in _lines(proof):
         echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 

@@ -1,4 +1,4 @@
-"""The command `run`."""
+"""The commands `run` and `retry-errors`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunOptions:
 
 
 def run_file(file: str, options: RunOptions) -> int:
-    """Run the job of a file; the exit code tells how it went."""
+    """Run the job in a file and return the exit code."""
     directory = directory_of(file)
     if (options.address or "").startswith("ray://"):
         echo(
@@ -63,7 +63,7 @@ def run_file(file: str, options: RunOptions) -> int:
         if options.retry_errors:
             job = _with_retry(job)
         report = _run(job, plan, directory, options)
-    except JobFailure as failure:  # without Ray there is no run to report on
+    except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failed(failure.reason, failure.message, options)
     if report.state == JobState.SUCCEEDED:
@@ -72,13 +72,16 @@ def run_file(file: str, options: RunOptions) -> int:
 
 
 def _failed(reason: str | None, message: str | None, options: RunOptions) -> int:
-    if options.report_directory is not None:  # it is the driver of a cluster
+    if options.report_directory is not None:  # this process is the driver on a cluster
         echo(last_word(reason, message), err=True)
     return exit_code(reason)
 
 
 def _with_retry(job: BatchInference) -> BatchInference:
-    """The job with its bad rows tried again. Raises BadInput where there can be none."""
+    """Return the job with retries of its failed rows enabled.
+
+    Raises BadInput if the job cannot retry rows, or has no output yet.
+    """
     from batchinference.pipeline.commit.layout import Layout
     from batchinference.pipeline.commit.lease import read_lease
     from batchinference.pipeline.errors import BadInput
@@ -94,8 +97,8 @@ def _with_retry(job: BatchInference) -> BatchInference:
 
 
 def pipeline_is_installed() -> bool:
-    """Whether jobs can be run here; where not, what to install is said."""
-    import batchinference.pipeline  # noqa: F401 - before Ray reads its environment variables
+    """Return whether jobs can run here. If not, print what to install."""
+    import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
 
     try:
         import ray.data  # noqa: F401
@@ -162,5 +165,5 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
 
 
 def exit_code(reason: str | None) -> int:
-    """What the program ends with after a failure."""
+    """Return the exit code for the reason of a failure."""
     return _EXITS.get(reason or "", exits.JOB_FAILED)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from batchinference.pipeline.search.search import Choice
 
 WIDE = 10_000
-"""Characters of a line where there is no terminal to show it."""
+"""Characters per line if stdout is not a terminal."""
 SHOWN_WIDTH = 200
-"""Characters of a value: enough for the end of a path."""
+"""Characters per value: enough to show the end of a path."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """`query` is what was given of text, image and row."""
+    """Options of `search`. `query` has the values of --text, --image and --row, or None."""
 
     query: dict[str, str | None]
     count: int
@@ -46,7 +46,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found. `columns` are its own, but for embeddings and tensors."""
+    """A row that was found. `columns` has its values, without embeddings and tensors."""
 
     rank: int
     similarity: float
@@ -55,7 +55,7 @@ class Hit:
 
 
 def search_output(output: str, options: SearchOptions) -> int:
-    """Print the rows of an output that are nearest to the query; the exit code."""
+    """Print the rows of an output that are nearest to the query, and return the exit code."""
     if problem := _problem(output, options):
         echo(problem, err=True)
         return exits.BAD_INPUT
@@ -126,8 +126,9 @@ def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
 def _with_model(index: Index, options: SearchOptions) -> Index:
     """Return the index with a specification whose model may be loaded.
 
-    Raises BadInput if only the output names the model: loading it may run code of whoever wrote
-    the output, and send credentials to an endpoint of theirs."""
+    Raises BadInput if only the output names the model and the output is not trusted. Loading such a
+    model may run code of whoever wrote the output, or send credentials to their endpoint.
+    """
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.query.embed import named_model
 
@@ -156,7 +157,7 @@ def _choice(index: Index, where: str | None) -> Choice | None:
 
     rows = Filter("--where", where)
     try:
-        rows.mask(index.schema.empty_table())  # so that a wrong one is told before all is read
+        rows.mask(index.schema.empty_table())  # reports a wrong filter before rows are read
     except JobFailure as failure:
         raise BadInput(failure.message.replace("step '--where'", "--where")) from None
     return Choice(sorted(columns_of(parse_expression(where))), rows.mask)

@@ -19,7 +19,7 @@ _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": 
 
 
 def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> int:
-    """Print what was proven of an output; the exit code."""
+    """Verify an output, print the result and return the exit code."""
     try:
         TypeAdapter(Uri).validate_python(output)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""YAML for people: no anchors, and texts of several lines as such."""
+"""Writes readable YAML: without anchors, and with multi-line strings as block scalars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER_OR_BOOLEAN = re.compile(
     r"[yYnN]|[-+]?(0[oOxXbB][0-9a-fA-F_]+"
     r"|(\.[0-9][0-9_]*|[0-9][0-9_]*\.?[0-9_]*)([eE][-+]?[0-9]+)?)"
 )
-"""Texts that kubectl reads as numbers or booleans unless they are quoted, where PyYAML does not."""
+"""Strings that kubectl reads as numbers or booleans unless quoted, but PyYAML does not quote."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -30,6 +30,6 @@ _Dumper.add_representer(str, _text)
 
 
 def as_yaml(objects: list[dict[str, Any]]) -> str:
-    """Objects as a stream of YAML documents."""
+    """Return the objects as a stream of YAML documents."""
     text: str = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, explicit_start=True)
     return text

@@ -159,7 +159,7 @@ class JobRun:
 
     def _finish(self, going: RunningAttempt, end: Snapshot) -> Report:
         prepared, write = going.prepared, self.job.spec.write
-        attempt, pieces = prepared.attempt, end.pieces
+        attempt, entries = prepared.attempt, end.entries
         self._enter(JobState.FINALIZING)
         self._told = collect_notes(attempt.manifests())
         # the parts of one input row may be in several tasks, none of which can count that row
@@ -167,9 +167,9 @@ class JobRun:
         counts = replace(end.counts, read=rows)
         self._meter.finish(counts, self._seconds[JobState.RUNNING] - self._ran_before)
         self._tell(self._report())
-        attempt.remove_all_but(pieces)
+        attempt.remove_all_but(entries)
         exact = RowCount(rows, estimated=False)
-        check_errors(self.job.spec.errors, counts, exact, partial(bad_row, attempt.layout, pieces))
+        check_errors(self.job.spec.errors, counts, exact, partial(bad_row, attempt.layout, entries))
         if isinstance(write, WriteTable):
             attempt.commit(write, table_for(write), end, self._report())
         elif isinstance(write, WriteParquet):

@@ -14,7 +14,7 @@ from batchinference.spec.steps import Replicas
 def fitted(
     stages: list[Stage], found: Mapping[str, float], memory: float | None
 ) -> tuple[list[Stage], list[str]]:
-    """Return the stages as the machine can run them, and a note for each missing resource of a step.
+    """Return the stages as the machine can run them, and a note per missing resource of a step.
 
     `found` has the number of each of the machine's devices, by Ray's names. `memory` is the memory
     available to replicas, in bytes. If it is None, memory requests are dropped without a note.

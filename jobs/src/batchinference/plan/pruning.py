@@ -1,4 +1,4 @@
-"""Drops columns right after the last step that reads them, so that later steps do not carry them."""
+"""Drops columns right after the last step that needs them, so that later steps carry less."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def needs(step: Step, column: str) -> bool:
 
 
 def columns_read(step: Step) -> set[str]:
-    """Return the columns that a step reads. They are unknown for user code, which returns none."""
+    """Return the columns that a step reads. Empty for user code, whose columns are unknown."""
     if step.model is not None:
         return set(step.model.inputs.values())
     if step.filter is not None:
@@ -54,7 +54,7 @@ def columns_read(step: Step) -> set[str]:
 
 
 def columns_added(step: Step) -> list[str]:
-    """Return the columns that a step adds or replaces. They are unknown for user code."""
+    """Return the columns that a step adds or replaces. Empty for user code."""
     if step.model is not None:
         return [step.model.output]
     if step.label_from_path is not None:

@@ -20,8 +20,8 @@ SEARCH_ROWS = 256
 TASK_CPUS = 1.0
 """CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
-"""CPUs of a write task. It mostly waits for storage. If it needed a whole CPU, it might have to wait
-until all reading is done, and rows are not safe until they are written."""
+"""CPUs of a write task. It mostly waits for storage. If it needed a whole CPU, it might have to
+wait until all reading is done, and rows are not safe until they are written."""
 BESIDE_CPUS = 0.25
 """CPUs of an actor that prepares rows for a model's actors, and mostly waits for them."""
 Custom = tuple[tuple[str, int], ...]
@@ -34,8 +34,8 @@ class Stage:
 
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
     means a whole block. `kinds` lists the resources that are devices, each with PyTorch's name of
-    the device kind. On a cluster, the GPUs of a replica are divided among `pods` pods, each of which
-    has `cpus` and `memory`. `beside` has one number for each actor pool that prepares rows for this
+    the device kind. On a cluster, the GPUs of a replica are divided among `pods` pods, each with
+    `cpus` and `memory`. `beside` has one number for each actor pool that prepares rows for this
     stage: the CPUs of one of its actors.
     """
 

@@ -1,4 +1,4 @@
-"""From a BatchInference to the Kubernetes objects that run it. Pure: models in, plain dicts out."""
+"""Renders the Kubernetes objects that run a BatchInference, as dicts, without side effects."""
 
 from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.defaults import effective

@@ -1,4 +1,4 @@
-"""Deadlines of the RayJob itself, by which KubeRay ends it when the operator is away."""
+"""Deadlines in the RayJob itself, which KubeRay enforces while the operator is not running."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Deadlines
 
 GRACE_SECONDS = 3600
-"""How much later KubeRay ends an attempt than the operator would. A restart of the operator, which
-knows the cause and so is to act first, takes less."""
+"""Seconds between the operator's deadline for an attempt and that of KubeRay. The operator knows
+the cause, so it should act first, even after a restart, which takes less than this."""
 MAX_SECONDS = 2**31 - 1
-"""The largest value that KubeRay takes."""
+"""The largest value that KubeRay accepts."""
 
 
 class Backstop(NamedTuple):
-    """Seconds from the start of a RayJob after which KubeRay ends it; None for never."""
+    """Seconds from the start of a RayJob after which KubeRay ends it; None means never."""
 
     active: int | None = None
-    """Until it has ended."""
+    """Deadline for the end of the RayJob."""
     pre_running: int | None = None
-    """Until its cluster is ready for the driver."""
+    """Deadline for its cluster to be ready for the driver."""
 
     @classmethod
     def of(cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0) -> Backstop:
-        """The backstop of one attempt, later than each of the operator's deadlines.
+        """Return the backstop of one attempt, which is later than each of the operator's deadlines.
 
         KubeRay counts from the start of the RayJob, which is never before its creation. The
         operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
-        is false while the operator may still begin to count anew, which KubeRay does not: when pods
-        are gated, as those of a `queued` job may be. A queued cluster may wait for gated pods
-        without end, so it has no deadline before it is ready.
+        is false while the operator may still restart its count, which KubeRay cannot do. This
+        happens if pods are gated, as the pods of a `queued` job may be. A queued cluster may wait
+        for gated pods indefinitely, so it has no deadline before it is ready.
         """
         active = _later(deadlines.active, waited) if counting else None
         pending = _later(deadlines.pending, waited) if counting and not queued else None
@@ -39,17 +39,17 @@ class Backstop(NamedTuple):
 
     @classmethod
     def in_spec(cls, spec: dict[str, Any]) -> Self:
-        """The backstop that the spec of a RayJob has."""
+        """Return the backstop in the spec of a RayJob."""
         return cls(spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds"))
 
     @property
     def fields(self) -> dict[str, int | None]:
-        """The fields of the spec of a RayJob."""
+        """The fields of the RayJob spec."""
         return {"activeDeadlineSeconds": self.active, "preRunningDeadlineSeconds": self.pre_running}
 
 
 def _later(duration: str | None, waited: int = 0) -> int | None:
-    """The grace after a deadline; None where there is no deadline, or one of decades."""
+    """Return the deadline plus the grace period; None without a deadline or above MAX_SECONDS."""
     if duration is None:
         return None
     seconds = seconds_of(duration) + waited + GRACE_SECONDS

@@ -1,4 +1,4 @@
-"""Why a cluster would refuse a job that can be planned."""
+"""Checks whether a cluster would accept a job for which a plan exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.spec.problems import Problem
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """All that is against a job whose cluster settings are complete."""
+    """Return all reasons why a cluster would reject a job whose cluster settings are complete."""
     return [
         *check_paths(spec),
         *check_profiles(spec),

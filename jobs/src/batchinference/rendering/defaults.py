@@ -1,4 +1,4 @@
-"""The platform's defaults under a job's own cluster settings."""
+"""Merges the platform's defaults into a job's cluster settings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from batchinference.spec.problems import Problem, SpecError, problems_of
 
 
 def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
-    """The job with each cluster setting that it leaves out taken from the defaults.
+    """Return the job with its unset cluster settings taken from the defaults.
 
-    Objects (head, workers, requests) and maps (nodeSelector, profiles) are filled in key by key,
-    lists of named things (env, volumes, imagePullSecrets) name by name; any other value of the job
-    stands alone. Of two limits the lower one counts: a job may do with less than the platform
-    allows, not take more.
-    Raises SpecError when the two do not go together.
+    Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
+    named items (env, volumes, imagePullSecrets) are merged by name. Any other value of the job
+    replaces the default. Of two limits the lower one applies: a job may set a lower limit than the
+    platform, but not a higher one.
+    Raises SpecError if the merged settings are invalid.
     """
     limits = lowest(job.spec.cluster.limits, defaults.limits)
     cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
@@ -27,7 +27,10 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
 
 
 def _check(cluster: Cluster) -> None:
-    """Two that are valid by themselves may still name one mount path or exceed a limit."""
+    """Raise SpecError if the merged settings are invalid.
+
+    Settings that are valid separately may use the same mount path, or exceed a limit together.
+    """
     try:
         Cluster.model_validate(cluster.model_dump(by_alias=True, exclude_none=True))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Devices of a worker group: what its pods get for them, and what Ray is told of them."""
+"""Devices of a worker group: the settings of its pods and the parameters of `ray start`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from batchinference.spec.profiles import GPU, Profile
 
 
 def start_parameters(group: WorkerGroup) -> dict[str, str]:
-    """Parameters of `ray start`. Ray's autoscaler plans by them as well, so that all that a replica
-    asks for must stand here."""
+    """Return the parameters of `ray start`.
+
+    Ray's autoscaler also uses them for scaling, so they must contain every resource that a replica
+    requests.
+    """
     parameters = {"num-cpus": str(math.ceil(group.cpus))}
-    if group.gpus:  # KubeRay finds them by itself only where their resource ends in `gpu`
+    if group.gpus:  # KubeRay detects GPUs only if their resource name ends in `gpu`
         parameters["num-gpus"] = str(group.gpus)
     resources = dict(group.custom)
     if group.accelerator:
         resources[f"accelerator_type:{group.accelerator}"] = 1
     if resources:
-        # in quotes for KubeRay's shell. Escaped quotes inside, as Ray's documentation has them, are
-        # no JSON to KubeRay, which then leaves out all devices
+        # quoted for KubeRay's shell. KubeRay cannot parse escaped inner quotes, as in Ray's
+        # documentation, as JSON, and would then omit all devices
         parameters["resources"] = f"'{json.dumps(resources)}'"
     return parameters
 
 
 def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> None:
-    """What the profiles of the group's devices say, put into the spec of its pods."""
+    """Add the settings from the profiles of the group's devices to its pod spec, in place."""
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     for name, profile in found.items():
@@ -39,8 +42,11 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
 
 
 def device_count(group: WorkerGroup, profiles: Profiles) -> int:
-    """How many devices a pod of the group has: all that its profiles request of Kubernetes, and
-    those that Ray alone counts. Whatever a profile is called, it counts."""
+    """Return the number of devices of a pod of the group.
+
+    Counts the devices that profiles request from Kubernetes and the devices that only Ray counts,
+    whatever the names of the profiles.
+    """
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     return sum(
@@ -63,8 +69,10 @@ def _place(pod: dict[str, Any], profile: Profile) -> None:
 
 
 def _grant(pod: dict[str, Any], resource: str, count: int) -> None:
-    """Add so many of a resource to limits and requests, and tolerate its nodes, which are often
-    tainted by its name."""
+    """Add `count` units of a resource to limits and requests, and tolerate its taint.
+
+    Nodes with the resource often have a taint of the same name.
+    """
     for side in pod["containers"][0]["resources"].values():
         side[resource] = str(int(side.get(resource, 0)) + count)
     taint = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}

@@ -1,4 +1,4 @@
-"""What Kueue wants to see of a RayJob that is in a queue of its."""
+"""The fields that Kueue requires of a RayJob in one of its queues."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 MAX_GROUPS = 17
-"""A Workload of Kueue has at most 18 pod sets, one of which is the head's."""
+"""A Kueue Workload has at most 18 pod sets, one of which is for the head."""
 
 
 def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """The RayJob as Kueue takes it, where the job is in a queue: suspended until it is admitted,
-    and elastic, without which Kueue refuses a cluster that Ray's autoscaler may change.
+    """Return the RayJob with the fields that Kueue requires, or unchanged if it has no queue.
 
-    Without a queue it must not be elastic: Kueue 0.18 adds a scheduling gate to the pods of every
-    elastic RayCluster, and removes it only from those that it admits."""
+    In a queue, the RayJob is suspended until it is admitted. It is elastic, because otherwise Kueue
+    rejects a cluster that Ray's autoscaler may change. Without a queue it must not be elastic:
+    Kueue 0.18 adds a scheduling gate to the pods of every elastic RayCluster, and removes it only
+    from clusters that it admits.
+    """
     if cluster.queue is None:
         return ray_job
     labels = {QUEUE_LABEL: cluster.queue}
@@ -40,7 +42,7 @@ def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 
 
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """What Kueue would refuse, or never see."""
+    """Return the problems with queue settings that Kueue would reject or ignore."""
     if cluster.queue is None and cluster.queue_priority_class is not None:
         message = "a priority in no queue: set spec.cluster.queue, or a default in the chart"
         return [Problem("spec.cluster.queuePriorityClass", message)]

@@ -1,7 +1,7 @@
-"""Worker groups that may grow beyond what a job may take.
+"""Checks that worker groups cannot grow beyond the limits of a job.
 
-Nothing is made smaller on the quiet: which of several groups had to do with less is not for the
-operator to choose, and a job would only be slower than its file says.
+No group is reduced silently. The operator cannot know which of several groups should get less, and
+the job would be slower than its file says.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 
 Shares = list[tuple[str, float, int]]
-"""Pods that are alike: their name, what one has, and how many there may be."""
+"""Groups of pods: the name, the amount that each pod has, and the maximum number of pods."""
 
 
 def check_limits(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """What the job could take beyond `cluster.limits`."""
+    """Return a problem for each of `cluster.limits` that the job could exceed."""
     head, _ = head_size(cluster)
     devices: Shares = [
         (group.name, device_count(group, cluster.profiles), group.max) for group in groups
@@ -34,7 +34,7 @@ def check_limits(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Proble
 
 
 def check_priority(spec: BatchInferenceSpec) -> list[Problem]:
-    """A priority above `cluster.limits.priority`."""
+    """Return a problem if the priority is above `cluster.limits.priority`."""
     most = spec.cluster.limits.priority
     if most is None or spec.priority <= most:
         return []

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from batchinference.spec.job import GROUP
 
 NAME_LABEL = f"{GROUP}/name"
-"""Label that names the BatchInference an object belongs to."""
+"""Label with the name of the BatchInference that an object belongs to."""
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """Label with the number of the attempt."""
 GPUS_LABEL = f"{GROUP}/gpus"
-"""Label of a pod with the number of its GPUs and other devices, whatever resource they are to
-Kubernetes."""
+"""Label of a pod with the number of its GPUs and other devices, whatever their Kubernetes resource
+names are."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8
@@ -21,10 +21,10 @@ DIGEST_LENGTH = 10
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the objects of one attempt at a job.
+    """Names of the objects of one attempt of a job.
 
-    Names of the ConfigMap and the Secret contain the beginning of the job's uid, so that a job that
-    was deleted and created again never uses objects of the deleted one.
+    The names of the ConfigMap and the Secret contain the first characters of the job's uid, so that
+    a job that was deleted and created again never uses the objects of the deleted job.
     """
 
     job: str
@@ -36,8 +36,11 @@ class Names:
         return f"{self.job}-{self.attempt}"
 
     def config_map(self, digest: str) -> str:
-        """The name of the ConfigMap whose job file has this digest. Attempts with the same file
-        share it, and an attempt with another file gets another ConfigMap."""
+        """Return the name of the ConfigMap whose job file has this digest.
+
+        Attempts with the same file share a ConfigMap. An attempt with another file gets another
+        ConfigMap.
+        """
         return f"{self.job}-{self.uid[:UID_LENGTH]}-{digest[:DIGEST_LENGTH]}"
 
     @property

@@ -1,4 +1,4 @@
-"""The small objects beside the RayJob: the job's file and the token of its Ray cluster."""
+"""Renders the ConfigMap with the job file and the Secret with the token of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from batchinference.spec.problems import Problem, SpecError
 JOB_FILE = "job.yaml"
 JOB_DIRECTORY = "/etc/batchinference"
 JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
-"""Where the driver finds the job file."""
+"""Path of the job file in the head, where the driver runs."""
 DIGEST_VARIABLE = "BATCHINFERENCE_JOB_SHA256"
 """Environment variable of the head with the SHA-256 of the job file. It is part of the RayJob, so
-whoever may only write ConfigMaps cannot make the driver run another job."""
+that a user who can write only ConfigMaps cannot make the driver run another job."""
 TOKEN_KEY = "auth_token"  # noqa: S105
-"""The key under which KubeRay looks for the token."""
+"""The key of the Secret that KubeRay reads the token from."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The object that others belong to and are deleted with: a BatchInference, unless told
-    otherwise."""
+    """The owner of other objects, which are deleted with it. By default a BatchInference."""
 
     name: str
     uid: str
@@ -36,7 +35,10 @@ class Owner:
     api_version: str = API_VERSION
 
     def reference(self) -> dict[str, Any]:
-        """Without blockOwnerDeletion, for which OpenShift asks the right to set finalizers."""
+        """Return the owner reference.
+
+        It omits blockOwnerDeletion, because OpenShift requires permission to set finalizers for it.
+        """
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -49,7 +51,7 @@ class Owner:
 def metadata(
     name: str, namespace: str | None, labels: dict[str, str], owner: Owner | None
 ) -> dict[str, Any]:
-    """Metadata of a child. Without an owner it lives on its own."""
+    """Return the metadata of an object. Without an owner, it has no owner reference."""
     result: dict[str, Any] = {"name": name, "labels": labels}
     if namespace:
         result["namespace"] = namespace
@@ -59,7 +61,7 @@ def metadata(
 
 
 def config_map(job: BatchInference, names: Names, owner: Owner | None) -> dict[str, Any]:
-    """The job as the driver reads it. It never changes: another file gets another ConfigMap."""
+    """Return the immutable ConfigMap of the job file. Another file gets another ConfigMap."""
     file = job_file(job, names.uid)
     name = names.config_map(digest_of(file))
     return {
@@ -72,13 +74,15 @@ def config_map(job: BatchInference, names: Names, owner: Owner | None) -> dict[s
 
 
 def digest_of(file: str) -> str:
-    """The SHA-256 of a job file, in hexadecimal digits."""
+    """Return the SHA-256 of a job file, in hexadecimal."""
     return hashlib.sha256(file.encode()).hexdigest()
 
 
 def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
-    """Raises SpecError if the job file that is mounted in the head is not the one that the RayJob
-    was created for. Any other file is the choice of the user who names it."""
+    """Raise SpecError if the mounted job file is not the one that the RayJob was created for.
+
+    Files at other paths are not checked, because the user chooses them.
+    """
     expected = environment.get(DIGEST_VARIABLE)
     if path == JOB_PATH and expected is not None and digest_of(file) != expected:
         message = (
@@ -89,7 +93,7 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 
 
 def job_file(job: BatchInference, uid: str) -> str:
-    """A job's work as YAML, with that of its metadata by which its driver is told from others."""
+    """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields."""
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -102,22 +106,22 @@ def job_file(job: BatchInference, uid: str) -> str:
             mode="json", by_alias=True, exclude_none=True, exclude=set(LIFE)
         ),
     }
-    # ASCII alone: PyYAML loses some line breaks of Unicode that it writes as they are
+    # ASCII only: PyYAML loses some Unicode line breaks if it writes them unescaped
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
 def dump(model: BaseModel) -> dict[str, Any]:
-    """A part of the specification as Kubernetes takes it."""
+    """Return a part of the specification in the form that Kubernetes expects."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def token_secret(
     namespace: str | None, names: Names, token: str, owner: Owner | None
 ) -> dict[str, Any]:
-    """The token with which KubeRay, the operator and Ray's own processes talk to the cluster.
+    """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
 
-    It belongs to the RayJob, not to the BatchInference: KubeRay still needs it when it stops the
-    job of a RayJob that is being deleted, and would otherwise wait for it for ever.
+    Its owner must be the RayJob, not the BatchInference. KubeRay still needs the token to stop the
+    job of a RayJob that is being deleted, and would otherwise wait for the Secret forever.
     """
     return {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Local paths in a job that runs on a cluster, where every pod has a disk of its own."""
+"""Checks local paths in a job that runs on a cluster, where every pod has its own disk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cl
 
 
 def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
-    """Paths that mean something else in each pod.
+    """Return a problem for each path that does not refer to the same place in every pod.
 
-    Input may also lie in the image, where an absolute path names it; output needs a volume.
+    Input may be part of the image, so absolute input paths are accepted. Output requires a volume.
     """
     problems = []
     for field, place in spec.read.places.items():
@@ -49,13 +49,13 @@ def _absolute(path: str) -> bool:
 
 
 def _is_relative_source(model: Model, source: str) -> bool:
-    """Names of models of the Hub look like relative paths."""
+    """Return whether a source is a relative path. Hub model names look like relative paths."""
     is_path = not model.HUB_FILES or source.startswith((".", "~", "file:"))
     return is_path and is_local(source) and not _absolute(source)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    """Whether a path can be written below the volume that it lies on, the innermost one."""
+    """Return whether a path is on a volume, and the innermost such volume is writable."""
     inside = PurePosixPath(normpath(local_path(path)))
     around = [volume for volume in spec.cluster.volumes if inside.is_relative_to(_mount(volume))]
     return bool(around) and _is_writable(max(around, key=lambda volume: len(_mount(volume))))
@@ -66,5 +66,5 @@ def _mount(volume: Volume) -> str:
 
 
 def _is_writable(volume: Volume) -> bool:
-    """Kubernetes mounts ConfigMaps and Secrets read-only."""
+    """Return whether a volume is writable. Kubernetes mounts ConfigMaps and Secrets read-only."""
     return not (volume.read_only or volume.config_map or volume.secret)

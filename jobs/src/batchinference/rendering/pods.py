@@ -1,4 +1,4 @@
-"""Pod templates of the head and of worker groups."""
+"""Renders the pod templates of the head and of worker groups."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HEAD_MEMORY = "4Gi"
 HEAD_PROCESSES_BYTES = 512 << 20
 OBJECT_STORE_SHARE = 0.3
 LEAST_OBJECT_STORE_BYTES = 75 << 20
-"""Both as in `ray._private.ray_constants`."""
+"""This and OBJECT_STORE_SHARE have the values in `ray._private.ray_constants`."""
 JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
 SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607
-"""As Kubernetes has it; the kubelet renews the token before."""
+"""Lifetime of the token: the Kubernetes default. The kubelet renews the token before it expires."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""What Ray leaves a driver that is asked to stop."""
+"""Environment variable with the seconds that Ray gives a driver to stop."""
 GRACE_SECONDS = 5
-"""KubeRay starts Ray below a shell, which does not pass SIGTERM on: waiting longer is in vain."""
+"""KubeRay starts Ray in a shell that does not forward SIGTERM, so a longer wait has no effect."""
 
 RESTRICTED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -36,11 +36,14 @@ RESTRICTED: dict[str, Any] = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""What Pod Security's level `restricted` asks of a container."""
+"""Container settings that the Pod Security level `restricted` requires."""
 
 
 def head_template(cluster: Cluster, names: Names, file: str) -> dict[str, Any]:
-    """The head pod: Ray's services and the driver, with the job file mounted."""
+    """Return the template of the head pod, which runs Ray's services and the driver.
+
+    The job file is mounted in it.
+    """
     template = _template(cluster, names, "ray-head", _resources(cluster, *head_size(cluster)))
     spec, digest = template["spec"], digest_of(file)
     spec["containers"][0]["env"][:0] = [
@@ -55,8 +58,10 @@ def head_template(cluster: Cluster, names: Names, file: str) -> dict[str, Any]:
 
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
-    """Add the files of the pod's ServiceAccount as a volume, as Kubernetes does by itself for pods
-    that leave the choice to it. Returns the mount for the container that uses them."""
+    """Add the ServiceAccount files to the pod as a volume. Return the mount for their container.
+
+    Kubernetes adds the same volume to pods that do not set automountServiceAccountToken.
+    """
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}}
     certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
@@ -70,20 +75,23 @@ def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def head_size(cluster: Cluster) -> tuple[float, str]:
-    """CPUs and memory of the head pod."""
+    """Return the CPUs and memory of the head pod."""
     return cluster.head.cpu or HEAD_CPUS, cluster.head.memory or HEAD_MEMORY
 
 
 def object_store_bytes(memory: str) -> int:
-    """The size of the head's object store: Ray's share of the memory that its own processes leave,
-    and never less than Ray accepts. Ray itself would measure what is free while it starts, which
-    may be too little on a small head."""
+    """Return the size of the head's object store for a head with this memory.
+
+    It is Ray's default share of the memory that Ray's own processes do not need, and at least the
+    minimum that Ray accepts. Without this value, Ray would use the memory that is free at startup,
+    which may be too little on a small head.
+    """
     free = memory_bytes(memory) - HEAD_PROCESSES_BYTES
     return max(LEAST_OBJECT_STORE_BYTES, int(free * OBJECT_STORE_SHARE))
 
 
 def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
-    """A pod of a worker group."""
+    """Return the pod template of a worker group."""
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, "ray-worker", resources)
     add_devices(template["spec"], group, cluster.profiles)
@@ -105,16 +113,16 @@ def _template(
         "env": [dump(variable) for variable in cluster.env],
         "volumeMounts": [_mount(volume) for volume in cluster.volumes],
         "securityContext": RESTRICTED,
-        # the operator reports the end of the log of a pod that dies
+        # the operator reports the last lines of the log of a failed pod
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if cluster.image_pull_policy:
         ray["imagePullPolicy"] = cluster.image_pull_policy
     spec: dict[str, Any] = {
-        # KubeRay replaces a pod whose container has ended, with and without an autoscaler
+        # KubeRay replaces a pod whose container has ended, with or without an autoscaler
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        # neither Ray nor the driver talks to Kubernetes
+        # neither Ray nor the driver uses the Kubernetes API
         "automountServiceAccountToken": False,
         "containers": [ray],
         "volumes": [_volume(volume) for volume in cluster.volumes],
@@ -126,7 +134,7 @@ def _template(
 
 
 def _placement(cluster: Cluster) -> dict[str, Any]:
-    """Settings of the pod that stand only where they are asked for."""
+    """Return the optional pod settings that the cluster settings contain."""
     settings: dict[str, Any] = {
         "serviceAccountName": cluster.service_account_name,
         "priorityClassName": cluster.priority_class_name,
@@ -138,7 +146,7 @@ def _placement(cluster: Cluster) -> dict[str, Any]:
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:
-    """Limits, and requests that are the same unless the job asks the scheduler for less."""
+    """Return limits and requests. Requests equal the limits unless the job sets lower requests."""
     limits = {"cpu": cpu_quantity(cpus), "memory": memory}
     wanted = cluster.requests
     if wanted is None:

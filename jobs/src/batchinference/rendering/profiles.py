@@ -1,4 +1,4 @@
-"""Devices that a job asks for and that no profile says how to get on the cluster."""
+"""Checks that a profile describes each device that a job requests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from batchinference.spec.steps import Step
 
 
 def check_profiles(spec: BatchInferenceSpec) -> list[Problem]:
-    """What the steps of a job whose cluster settings are complete ask for in vain.
+    """Return the problems with devices that steps request, given complete cluster settings.
 
-    There is no guessing: labels of nodes differ from cloud to cloud, and a pod without one takes
-    any GPU, perhaps a dearer one.
+    Devices without a profile are problems, because node labels cannot be guessed. They differ
+    between clouds, and a pod without a node selector gets any GPU, perhaps a more expensive one. A
+    replica with several kinds of devices is also a problem.
     """
     return [
         problem

@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them."""
+"""Reads and writes Kubernetes quantities."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from batchinference.spec.quantities import memory_bytes
 
 
 def cpu_quantity(cpus: float) -> str:
-    """CPUs as Kubernetes writes them: 2, 500m. Never 0, which would stand for no limit."""
+    """Return CPUs as a Kubernetes quantity: 2, 500m. Never 0, which would mean no limit."""
     return str(int(cpus)) if cpus == int(cpus) else f"{max(1, round(cpus * 1000))}m"
 
 
 def smaller_memory(wanted: str | None, limit: str) -> str:
-    """What is asked for, but never more than the limit, which is also the default."""
+    """Return the wanted memory, but at most the limit. The limit is also the default."""
     if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
         return limit
     return wanted
@@ -28,7 +28,10 @@ _QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]{0,2})")
 
 
 def cpus_of(quantity: str | float) -> float:
-    """CPUs of any quantity of Kubernetes, such as 2, 500m, 1k, 100u or 1e3. Raises ValueError."""
+    """Return the CPUs of a Kubernetes quantity, such as 2, 500m, 1k, 100u or 1e3.
+
+    Raises ValueError if it is not a quantity.
+    """
     match = _QUANTITY.fullmatch(str(quantity))
     if match is None or match[2] not in _SUFFIXES:
         raise ValueError(f"not a quantity: {quantity}")

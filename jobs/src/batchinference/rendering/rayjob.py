@@ -1,7 +1,7 @@
-"""The RayJob of one attempt.
+"""Renders the RayJob of one attempt.
 
-It is created once. Kueue writes into its spec, so the operator changes only its deadlines and its
-ttlSecondsAfterFinished afterwards, each by a patch of that field.
+The operator creates it once. Kueue also changes its spec, so the operator afterwards changes only
+its deadlines and its ttlSecondsAfterFinished, each with a patch of that field.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from batchinference.spec.problems import SpecError
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
 RAY_VERSION = "2.60.0"
-RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own place in its pods
-"""Ray's dashboard serves the files of this directory, also when the driver has gone."""
+RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
+"""Ray's dashboard serves the files of this directory, even after the driver has exited."""
 KEEP_SECONDS = 600
-"""How long a finished cluster waits at least for the operator to read the driver's report. Its
-workers, being idle, go before that; the operator ends the wait when it has read the report and
-`ttl.cluster` is over."""
+"""Minimum seconds for which KubeRay keeps a finished cluster, so that the operator can read the
+driver's report. Idle workers are removed earlier. The operator ends the wait once it has read the
+report and `ttl.cluster` has passed."""
 IDLE_SECONDS = 60
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
 _HEAD_PARAMETERS = {
     "num-cpus": "0",
     "dashboard-host": "0.0.0.0",  # noqa: S104
-    # the autoscaler, where there is one, has a container of its own
+    # the autoscaler, if any, runs in its own container
     "no-monitor": "true",
 }
 
 
 def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str, Any]:
-    """The RayJob of a job whose cluster settings are complete.
+    """Return the RayJob of a job whose cluster settings are complete.
 
-    Raises SpecError when the job could not run on a cluster.
+    Raises SpecError if the job could not run on a cluster.
     """
     groups = plan_for_cluster(job.spec).groups
     if problems := check_cluster(job.spec, groups):
@@ -78,7 +78,7 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
 
 
 def entrypoint() -> str:
-    """The driver's command line. Nothing of the job is in it, so nothing needs quoting."""
+    """Return the driver's command line. It has no values from the job that need quoting."""
     command = ["batchinference", "run", "--address", "auto", "--report-directory", RAY_LOGS]
     return shlex.join([*command, JOB_PATH])
 
@@ -104,7 +104,7 @@ def _ray_cluster(
         "workerGroupSpecs": [
             {
                 "groupName": group.name,
-                # KubeRay waits for all of `replicas` before it submits the job
+                # KubeRay waits for all `replicas` before it submits the job
                 "replicas": group.min,
                 "minReplicas": group.min,
                 "maxReplicas": group.max,
@@ -118,8 +118,11 @@ def _ray_cluster(
 
 
 def _autoscaler(head: dict[str, Any]) -> dict[str, Any]:
-    """Ray's autoscaler, which KubeRay adds to the head pod as a container. Its ServiceAccount may
-    change all pods and RayClusters of the namespace, so that container alone has the token."""
+    """Return the settings of Ray's autoscaler, which KubeRay adds to the head pod as a container.
+
+    The head's ServiceAccount may change all pods and RayClusters in the namespace. Therefore only
+    the autoscaler container mounts its token.
+    """
     mount = mount_service_account(head["spec"])
     return {
         "enableInTreeAutoscaling": True,

@@ -52,7 +52,7 @@ class Attempt:
         lease.write(layout)
         attempt = cls(layout, lease)
         with keep_heartbeat(lambda: attempt.heartbeat):
-            attempt.remove_all_but(start.pieces)
+            attempt.remove_all_but(start.entries)
         return attempt
 
     @property
@@ -108,10 +108,10 @@ class Attempt:
         self.closed.write(b"")
         return self.manifests()
 
-    def remove_all_but(self, pieces: Iterable[ManifestEntry]) -> None:
+    def remove_all_but(self, entries: Iterable[ManifestEntry]) -> None:
         """Delete the data and error files of this work that none of these manifest entries
         names."""
-        named = {file.name for piece in pieces for file in piece.files}
+        named = {file.name for entry in entries for file in entry.files}
         for place in (self.layout.data, self.layout.errors):
             remove_parts(place, self.layout.key, keep=named)
 
@@ -123,7 +123,7 @@ class Attempt:
 
         Raises BadOutput if another run has taken over the output."""
         self._tell(end, report)
-        receipts = [self.layout.data / file.name for piece in end.pieces for file in piece.data]
+        receipts = [self.layout.data / file.name for entry in end.entries for file in entry.data]
         with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
                 raise table_has_rows(write)

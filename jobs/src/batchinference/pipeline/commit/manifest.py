@@ -47,7 +47,7 @@ Note = Annotated[str, AfterValidator(_of_numbers)]
 class Manifest:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     task: Natural
-    pieces: list[ManifestEntry]
+    entries: list[ManifestEntry]
     ends: list[End]
     """File and its number of rows, for each file whose end the task has seen."""
     notes: list[tuple[str, Note]]
@@ -55,17 +55,17 @@ class Manifest:
 
     def is_of(self, key: str) -> bool:
         """Return whether the files that it names belong to the work with this key."""
-        return all_of_work((file.name for piece in self.pieces for file in piece.files), key)
+        return all_of_work((file.name for entry in self.entries for file in entry.files), key)
 
     def new_name(self) -> str:
         """Return a unique name."""
-        counts = counts_of(self.pieces)
+        counts = counts_of(self.entries)
         numbers = (counts.read, counts.written, counts.failed, counts.skipped)
         return f"{self.task:08d}.{'.'.join(map(str, numbers))}.{uuid.uuid4().hex[:8]}.json"
 
     def serialized(self) -> bytes:
-        pieces = [piece.as_json() for piece in self.pieces]
-        stored = {"task": self.task, "pieces": pieces, "ends": self.ends, "notes": self.notes}
+        entries = [entry.as_json() for entry in self.entries]
+        stored = {"task": self.task, "entries": entries, "ends": self.ends, "notes": self.notes}
         return dump_checksummed(stored)
 
     @classmethod

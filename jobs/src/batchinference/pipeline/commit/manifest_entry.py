@@ -1,4 +1,4 @@
-"""Manifest entries (pieces): input rows that count together or not at all, and their files.
+"""Manifest entries: input rows that count together or not at all, and their files.
 
 A write task commits most of its rows as one entry. Two kinds of rows have entries of their own, so
 that they can be processed again without the others: rows of which other tasks hold a part, and rows
@@ -82,10 +82,10 @@ class DataFile:
 class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     counts: RowCounts
-    ranges: list[Range]
+    row_ranges: list[Range]
     """Ranges of whole rows."""
     shares: list[Share]
-    """Rows of which the entry holds a part. An entry with shares has no ranges."""
+    """Rows of which the entry holds a part. An entry with shares has no row ranges."""
     data: list[DataFile]
     columns: list[tuple[str, str]]
     """Names and types of the columns of the data."""
@@ -107,9 +107,9 @@ def total(counts: Iterable[RowCounts]) -> RowCounts:
     return reduce(add, counts, RowCounts())
 
 
-def counts_of(pieces: Iterable[ManifestEntry]) -> RowCounts:
+def counts_of(entries: Iterable[ManifestEntry]) -> RowCounts:
     """Return the total counts of several entries. In `read`, shares of rows count as the number of
     whole rows that they add up to."""
-    pieces = list(pieces)
-    parts = sum(share for piece in pieces for _, _, share in piece.shares) // row_ids.FULL_SHARE
-    return total([*(piece.counts for piece in pieces), RowCounts(read=parts)])
+    entries = list(entries)
+    parts = sum(share for entry in entries for _, _, share in entry.shares) // row_ids.FULL_SHARE
+    return total([*(entry.counts for entry in entries), RowCounts(read=parts)])

@@ -62,12 +62,12 @@ def without_missing_files(
     entries describe their files as they are now."""
     data, errors = _sizes(layout.data), _sizes(layout.errors)
     whole = (
-        piece
-        for piece in snapshot.pieces
-        if piece.errors is None or errors.get(piece.errors.name) == piece.errors.bytes
+        entry
+        for entry in snapshot.entries
+        if entry.errors is None or errors.get(entry.errors.name) == entry.errors.bytes
     )
-    pieces = (_as_it_is(piece, data, retyped) for piece in whole)
-    return snapshot.only([piece for piece in pieces if piece is not None])
+    entries = (_as_it_is(entry, data, retyped) for entry in whole)
+    return snapshot.only([entry for entry in entries if entry is not None])
 
 
 def _sizes(place: Location) -> dict[str, int]:
@@ -75,18 +75,18 @@ def _sizes(place: Location) -> dict[str, int]:
 
 
 def _as_it_is(
-    piece: ManifestEntry, sizes: Mapping[str, int], retyped: Mapping[str, Retyped]
+    entry: ManifestEntry, sizes: Mapping[str, int], retyped: Mapping[str, Retyped]
 ) -> ManifestEntry | None:
     """Return the entry with the current version of its files. Return None if a file is neither the
     version that its task has written nor the rewritten one."""
-    new = [retyped.get(file.name) for file in piece.data]
-    there = [_version(sizes, *both) for both in zip(piece.data, new, strict=True)]
+    new = [retyped.get(file.name) for file in entry.data]
+    there = [_version(sizes, *both) for both in zip(entry.data, new, strict=True)]
     data = [file for file in there if file is not None]
     if len(data) < len(there):
         return None
     columns = [one.columns for one, file in zip(new, data, strict=True) if one and one.file == file]
     all_new = len(columns) == len(data) > 0
-    return replace(piece, data=data, columns=columns[0] if all_new else piece.columns)
+    return replace(entry, data=data, columns=columns[0] if all_new else entry.columns)
 
 
 def _version(sizes: Mapping[str, int], old: DataFile, new: Retyped | None) -> DataFile | None:

@@ -25,14 +25,14 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
 
     If the last row of a file could not be read, it may represent the entire rest of the file. The
     end of that file is then unknown and is removed from `ends`."""
-    pieces, ends = [], dict(snapshot.ends)
+    entries, ends = [], dict(snapshot.ends)
     lasts = {row_ids.pack(file, after - 1): file for file, after in ends.items() if after}
-    for piece in snapshot.pieces:
-        failed = Failed.read(errors / piece.errors.name) if piece.errors else None
+    for entry in snapshot.entries:
+        failed = Failed.read(errors / entry.errors.name) if entry.errors else None
         for row in lasts.keys() & failed.unread.tolist() if failed else ():
             del ends[lasts.pop(row)]
-        pieces.append(_without(piece, failed.ids) if failed else piece)
-    left = [piece for piece in pieces if piece is not None]
+        entries.append(_without(entry, failed.ids) if failed else entry)
+    left = [entry for entry in entries if entry is not None]
     return replace(snapshot, ends=ends).only(left)
 
 
@@ -57,22 +57,22 @@ class Failed:
         return cls(np.unique(ids), ids[table.column("step").to_numpy() == READ_STEP])
 
 
-def _without(piece: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
+def _without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
     """Return the manifest entry without its failed rows; None if no row is left."""
-    if piece.shares:
+    if entry.shares:
         return None
-    ranges = _cut(piece.ranges, failed)
-    if not ranges:
+    row_ranges = _cut(entry.row_ranges, failed)
+    if not row_ranges:
         return None
-    counts = piece.counts
+    counts = entry.counts
     left = RowCounts(counts.read - len(failed), counts.written, 0, counts.skipped)
-    return replace(piece, ranges=ranges, counts=left, errors=None)
+    return replace(entry, row_ranges=row_ranges, counts=left, errors=None)
 
 
-def _cut(ranges: list[Range], ids: np.ndarray) -> list[Range]:
+def _cut(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
     """Return the ranges without the rows that have these ids."""
     left = []
-    for file, first, after in ranges:
+    for file, first, after in row_ranges:
         inside = np.arange(row_ids.pack(file, first), row_ids.pack(file, after), dtype=np.int64)
         left += ranges_of(np.setdiff1d(inside, ids, assume_unique=True))
     return left

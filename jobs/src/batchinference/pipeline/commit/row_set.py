@@ -20,59 +20,59 @@ from batchinference.pipeline.row_ids import MissingRows, RowRange
 SHOWN = 3
 
 
-def resolve_overlaps(pieces: Sequence[ManifestEntry]) -> list[ManifestEntry]:
+def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     """Return the manifest entries that count. If two entries hold the same row, the first one
     counts. If several entries hold parts of a row, all of them count or none. The rows of all other
     entries are processed again."""
-    chosen = _drop_overlapping([piece for piece in pieces if not piece.shares])
+    chosen = _drop_overlapping([entry for entry in entries if not entry.shares])
     held = RowSet.of(chosen)
-    return [*chosen, *_keep_complete_rows([piece for piece in pieces if piece.shares], held)]
+    return [*chosen, *_keep_complete_rows([entry for entry in entries if entry.shares], held)]
 
 
-def _drop_overlapping(pieces: list[ManifestEntry]) -> list[ManifestEntry]:
+def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     """Return the entries without those that hold a row of an earlier entry."""
     while True:
-        starts, stops, owners = _edges(pieces)
+        starts, stops, owners = _edges(entries)
         order = np.argsort(starts, kind="stable")
         starts, stops, owners = starts[order], stops[order], owners[order]
         reach = np.maximum.accumulate(stops) if len(stops) else stops
         clashes = np.flatnonzero(starts[1:] < reach[:-1])
         if not len(clashes):
-            return pieces
+            return entries
         # the other entry of each overlapping pair is the one whose range reaches farthest
         farthest = np.maximum.accumulate(np.where(stops == reach, np.arange(len(stops)), 0))
         losers = set(np.maximum(owners[clashes + 1], owners[farthest[clashes]]).tolist())
-        pieces = [piece for number, piece in enumerate(pieces) if number not in losers]
+        entries = [entry for number, entry in enumerate(entries) if number not in losers]
 
 
-def _edges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the row ranges of all entries: first ids, ids after the last, and indexes of the
     entries."""
-    counts = [len(piece.ranges) for piece in pieces]
+    counts = [len(entry.row_ranges) for entry in entries]
     flat = np.array(
-        [edge for piece in pieces for edges in piece.ranges for edge in edges], dtype=np.int64
+        [edge for entry in entries for edges in entry.row_ranges for edge in edges], dtype=np.int64
     ).reshape(-1, 3)
     base = flat[:, 0] << row_ids.ROW_BITS
-    return base | flat[:, 1], base + flat[:, 2], np.repeat(np.arange(len(pieces)), counts)
+    return base | flat[:, 1], base + flat[:, 2], np.repeat(np.arange(len(entries)), counts)
 
 
-def _keep_complete_rows(pieces: list[ManifestEntry], held: RowSet) -> list[ManifestEntry]:
+def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[ManifestEntry]:
     """Return the entries whose rows are complete when all shares are added up, and are not in
     `held`."""
     while True:
         sums: dict[int, int] = defaultdict(int)
-        for piece in pieces:
-            for file, row, share in piece.shares:
+        for entry in entries:
+            for file, row, share in entry.shares:
                 sums[row_ids.pack(file, row)] += share
         bad = {row for row, share in sums.items() if share != row_ids.FULL_SHARE or held.has(row)}
-        left = [piece for piece in pieces if bad.isdisjoint(_parted(piece))]
-        if len(left) == len(pieces):
+        left = [entry for entry in entries if bad.isdisjoint(_parted(entry))]
+        if len(left) == len(entries):
             return left
-        pieces = left
+        entries = left
 
 
-def _parted(piece: ManifestEntry) -> list[int]:
-    return [row_ids.pack(file, row) for file, row, _ in piece.shares]
+def _parted(entry: ManifestEntry) -> list[int]:
+    return [row_ids.pack(file, row) for file, row, _ in entry.shares]
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class RowSet:
     stops: np.ndarray
 
     @classmethod
-    def of(cls, pieces: Sequence[ManifestEntry]) -> RowSet:
+    def of(cls, entries: Sequence[ManifestEntry]) -> RowSet:
         """Return the rows of entries that count (see `resolve_overlaps`)."""
-        starts, stops, _ = _edges(pieces)
-        parts = np.unique(np.array([id_ for p in pieces for id_ in _parted(p)], dtype=np.int64))
+        starts, stops, _ = _edges(entries)
+        parts = np.unique(np.array([id_ for p in entries for id_ in _parted(p)], dtype=np.int64))
         starts, stops = np.concatenate([starts, parts]), np.concatenate([stops, parts + 1])
         order = np.argsort(starts, kind="stable")
         starts, stops = starts[order], stops[order]

@@ -40,7 +40,8 @@ from batchinference.pipeline.storage.checksummed_json import (
 )
 from batchinference.pipeline.storage.location import Location
 
-FORMAT = 1
+FORMAT = 2
+"""The version of the format of state files. Another version starts over."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Snapshot:
     """The key of the work whose rows these are."""
     input: Digest
     """The digest of the input snapshot to which the file numbers in row ids refer."""
-    pieces: list[ManifestEntry] = field(default_factory=list)
+    entries: list[ManifestEntry] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     attempt: Natural = 0
     """The attempt that began or ended with this snapshot."""
@@ -61,18 +62,18 @@ class Snapshot:
         """Return the snapshot with what counts of further commits."""
         manifests = list(manifests)
         ends = self.ends | {file: rows for m in manifests for file, rows in m.ends}
-        pieces = [*self.pieces, *(piece for m in manifests for piece in m.pieces)]
-        return replace(self, ends=ends).only(pieces)
+        entries = [*self.entries, *(entry for m in manifests for entry in m.entries)]
+        return replace(self, ends=ends).only(entries)
 
-    def only(self, pieces: list[ManifestEntry]) -> Snapshot:
+    def only(self, entries: list[ManifestEntry]) -> Snapshot:
         """Return the snapshot with what counts of these manifest entries, in place of its own."""
-        return replace(self, pieces=resolve_overlaps(pieces))
+        return replace(self, entries=resolve_overlaps(entries))
 
     def gaps(self, files: int, rows_each: int | None) -> MissingRows:
         """Return the missing rows of an input of `files` files. `rows_each` is the number of rows
         of every file, if that is known in advance. Raises Incomplete if there are rows beyond the
         end of their file."""
-        held = RowSet.of(self.pieces)
+        held = RowSet.of(self.entries)
         held.check_ends(self.ends, rows_each)
         return held.gaps(files, self.ends, rows_each)
 
@@ -82,7 +83,7 @@ class Snapshot:
 
     @property
     def counts(self) -> RowCounts:
-        return counts_of(self.pieces)
+        return counts_of(self.entries)
 
     def serialized(self) -> bytes:
         stored = {
@@ -92,25 +93,25 @@ class Snapshot:
             "input": self.input,
             "attempt": self.attempt,
             "ends": list(self.ends.items()),
-            "pieces": [piece.as_json() for piece in self.pieces],
+            "entries": [entry.as_json() for entry in self.entries],
         }
         return dump_checksummed(stored)
 
     @classmethod
     def read(cls, place: Location, work: str) -> Snapshot:
         """Return the stored snapshot. Raises BadOutput if it is missing or damaged, belongs to
-        other work, or was written in the format of a later version."""
+        other work, or was written in another format."""
         try:
             raw = load_json(place.read())
-            if raw["format"] > FORMAT:
-                raise _later(place, raw["version"])
+            if raw["format"] != FORMAT:
+                raise _other_format(place, raw["version"])
             verify_checksum(raw)
             ends = dict(_ENDS.validate_python(raw["ends"]))
-            fields = {name: raw[name] for name in ("work", "input", "pieces", "attempt")}
+            fields = {name: raw[name] for name in ("work", "input", "entries", "attempt")}
             read = _SNAPSHOT.validate_python({**fields, "ends": ends})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None
-        names = (file.name for piece in read.pieces for file in piece.files)
+        names = (file.name for entry in read.entries for file in entry.files)
         if read.work != work or not all_of_work(names, work):
             raise damaged_state(place)
         return read
@@ -120,8 +121,8 @@ _SNAPSHOT = TypeAdapter(Snapshot)
 _ENDS = TypeAdapter(list[End])
 
 
-def _later(place: Location, version: str) -> BadOutput:
+def _other_format(place: Location, version: str) -> BadOutput:
     return BadOutput(
-        f"'{place.uri}' was written by version {version}, which this version cannot read. Resume "
-        f"with that version or a later one, or {START_OVER}"
+        f"'{place.uri}' was written by version {version} in another format. Use that version, or "
+        f"{START_OVER}"
     )

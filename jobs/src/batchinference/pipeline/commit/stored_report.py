@@ -51,4 +51,4 @@ def _made_anew(done: Layout, end: Snapshot) -> Report:
 def _counts(end: Snapshot) -> Counts:
     """Return the counts of a snapshot. If a row became several rows, these may be in several
     manifest entries, none of which can count it. So `read` is counted from the row ids."""
-    return Counts(**asdict(end.counts) | {"read": RowSet.of(end.pieces).rows})
+    return Counts(**asdict(end.counts) | {"read": RowSet.of(end.entries).rows})

@@ -46,7 +46,7 @@ class TaskOutcome:
         return RowCounts(len(self._whole_ids), *(table.num_rows for table in tables))
 
     @property
-    def ranges(self) -> list[Range]:
+    def row_ranges(self) -> list[Range]:
         return ranges_of(self._whole_ids)
 
     @property

@@ -37,8 +37,8 @@ class AttemptRun:
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""
-        made = (piece for manifest in self.attempt.manifests() for piece in manifest.pieces)
-        return bad_row(self.attempt.layout, [*self.start.pieces, *made])
+        made = (entry for manifest in self.attempt.manifests() for entry in manifest.entries)
+        return bad_row(self.attempt.layout, [*self.start.entries, *made])
 
     def close_and_snapshot(self) -> Snapshot:
         """Close the attempt for commits and return the snapshot of the output."""

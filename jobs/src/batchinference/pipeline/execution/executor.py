@@ -68,12 +68,12 @@ class Executor:
 
     def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
         """Unify the schemas of the files of a finished output. Return the new snapshot."""
-        work = rewrites(self._prepared.attempt, end.pieces, compression)
+        work = rewrites(self._prepared.attempt, end.entries, compression)
         task: Any = ray.remote(**_of_write_tasks(self._plan))(_run)
         rewritten = ray.get([task.remote(rewrite) for rewrite in work.values()])
         changed = dict(zip(work, rewritten, strict=True))
-        pieces = [changed.get(number, piece) for number, piece in enumerate(end.pieces)]
-        return replace(end, pieces=pieces)
+        entries = [changed.get(number, entry) for number, entry in enumerate(end.entries)]
+        return replace(end, entries=entries)
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks are committed."""

@@ -59,17 +59,17 @@ class Commit:
         Raises BadOutput, and leaves no files, if the output accepts no more commits of this run."""
         self.attempt.check_open()
         good, rest = row_ids.split(table)
-        pieces = [self._piece(done, task) for done in TaskOutcome.of(good, rest).groups()]
+        entries = [self._piece(done, task) for done in TaskOutcome.of(good, rest).groups()]
         ends = ends_of(_ids(_in_state(rest, row_ids.END)))
         notes = [*_notes(_in_state(rest, row_ids.NOTE)), ("write", peak_note())]
-        manifest = Manifest(task, pieces, ends, notes)
+        manifest = Manifest(task, entries, ends, notes)
         self._remove_if_late(manifest)
         (self.attempt.place / manifest.new_name()).write(manifest.serialized())
 
     def _piece(self, done: TaskOutcome, task: int) -> ManifestEntry:
         data, errors = self._put_data(done.good, task), self._put_errors(done.failed, task)
         columns = self._columns(done.good)
-        return ManifestEntry(done.counts, done.ranges, done.shares, data, columns, errors)
+        return ManifestEntry(done.counts, done.row_ranges, done.shares, data, columns, errors)
 
     def _remove_if_late(self, manifest: Manifest) -> None:
         """If the output is closed or taken over, remove the files of this late task and raise
@@ -83,11 +83,11 @@ class Commit:
             self.attempt.check_open()
         except BadOutput:
             layout = self.attempt.layout
-            for piece in manifest.pieces:
-                for file in piece.data:
+            for entry in manifest.entries:
+                for file in entry.data:
                     layout.data.inside(file.name).delete()
-                if piece.errors:
-                    (layout.errors / piece.errors.name).delete()
+                if entry.errors:
+                    (layout.errors / entry.errors.name).delete()
             raise
 
     def _put_data(self, good: pa.Table, task: int) -> list[DataFile]:
@@ -98,8 +98,8 @@ class Commit:
         numbers = itertools.count()
         files = (
             (f"{directory}/" * bool(directory) + f"{name}-{next(numbers):04d}{ending}", content)
-            for directory, piece in self.cut.pieces(data)
-            for ending, content in self.writer.files(piece)
+            for directory, entry in self.cut.split(data)
+            for ending, content in self.writer.files(entry)
         )
         place = self.attempt.layout.data
         with ThreadPoolExecutor(PUT_THREADS) as pool:

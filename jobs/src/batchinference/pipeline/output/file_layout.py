@@ -48,7 +48,7 @@ class FileLayout:
         chosen = self.columns or columns
         return [name for name in chosen if name in columns and name not in self.partition_by]
 
-    def pieces(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    def split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Yield the directory and the rows of each file.
 
         The directory is relative to the output. It is empty for the output itself."""

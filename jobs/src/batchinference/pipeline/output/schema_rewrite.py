@@ -27,7 +27,7 @@ class RewriteTask:
     """Rewrites the files of a manifest entry so that their columns have these types."""
 
     attempt: Attempt
-    piece: ManifestEntry
+    entry: ManifestEntry
     types: pa.Schema
     compression: str
 
@@ -36,9 +36,9 @@ class RewriteTask:
 
         Raises BadOutput if another run has taken over the output."""
         new = {field.name: str(field.type) for field in self.types}
-        columns = list((dict(self.piece.columns) | new).items())
-        data = [self._written(file.name, columns) for file in self.piece.data]
-        return replace(self.piece, data=data, columns=columns)
+        columns = list((dict(self.entry.columns) | new).items())
+        data = [self._written(file.name, columns) for file in self.entry.data]
+        return replace(self.entry, data=data, columns=columns)
 
     def _written(self, name: str, columns: list[tuple[str, str]]) -> DataFile:
         file = self.attempt.layout.data / name
@@ -52,19 +52,19 @@ class RewriteTask:
 
 
 def rewrites(
-    attempt: Attempt, pieces: list[ManifestEntry], compression: str
+    attempt: Attempt, entries: list[ManifestEntry], compression: str
 ) -> dict[int, RewriteTask]:
     """Return the required rewrites, by the index of the manifest entry. Columns without a common
     type are not changed."""
-    written = [piece for piece in pieces if piece.data]
-    uneven = _uneven([dict(piece.columns) for piece in written])
+    written = [entry for entry in entries if entry.data]
+    uneven = _uneven([dict(entry.columns) for entry in written])
     types = _types(attempt.layout.data, written, uneven)
     found = {}
-    for number, piece in enumerate(pieces):
-        there = dict(piece.columns)
+    for number, entry in enumerate(entries):
+        there = dict(entry.columns)
         fields = [field for field in types if there.get(field.name) != str(field.type)]
-        if piece.data and fields:
-            found[number] = RewriteTask(attempt, piece, pa.schema(fields), compression)
+        if entry.data and fields:
+            found[number] = RewriteTask(attempt, entry, pa.schema(fields), compression)
     return found
 
 
@@ -74,15 +74,15 @@ def _uneven(files: list[dict[str, str]]) -> set[str]:
     return {name for name in names if len({file.get(name) for file in files}) > 1}
 
 
-def _types(place: Location, pieces: list[ManifestEntry], uneven: set[str]) -> pa.Schema:
+def _types(place: Location, entries: list[ManifestEntry], uneven: set[str]) -> pa.Schema:
     """Return a type for each uneven column that can hold all of its values. Reads one file for
     each type of a column. Columns without a common type are omitted."""
     kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
-    for piece in pieces:
-        new = [name for name, kind in piece.columns if kind not in kinds.get(name, {kind})]
+    for entry in entries:
+        new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
         if new:
-            schema = parquet_schema(pa.BufferReader((place / piece.data[0].name).read()))
-            there = dict(piece.columns)
+            schema = parquet_schema(pa.BufferReader((place / entry.data[0].name).read()))
+            there = dict(entry.columns)
             for name in new:
                 kinds[name][there[name]] = schema.field(name)
     common = (_common(list(fields.values())) for fields in kinds.values())

@@ -52,10 +52,10 @@ class AccountedRows:
     twice: list[Range]
 
     @classmethod
-    def of(cls, pieces: Sequence[ManifestEntry]) -> AccountedRows:
-        parted, shares = _parted(pieces)
+    def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
+        parted, shares = _parted(entries)
         whole, over = parted[shares >= row_ids.FULL_SHARE], parted[shares > row_ids.FULL_SHARE]
-        starts, stops = _ranges(pieces)
+        starts, stops = _ranges(entries)
         held, twice = _merged(np.concatenate([starts, whole]), np.concatenate([stops, whole + 1]))
         part = [row for row in parted[shares < row_ids.FULL_SHARE].tolist() if held.has(row)]
         over = np.concatenate([over, np.array(part, dtype=np.int64)])
@@ -93,18 +93,18 @@ def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[RowSet, list[Range]]
     return RowSet(starts[first], reach[last]), twice
 
 
-def _parted(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
+def _parted(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of rows held in parts, and the sum of the shares of each row."""
     sums: Counter[int] = Counter()
-    for piece in pieces:
-        for file, row, share in piece.shares:
+    for entry in entries:
+        for file, row, share in entry.shares:
             sums[row_ids.pack(file, row)] += share
     return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
 
 
-def _ranges(pieces: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
+def _ranges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     """Return the ranges of whole rows: first ids, and ids after the last."""
-    flat = np.array([each for piece in pieces for each in piece.ranges], dtype=np.int64)
+    flat = np.array([each for entry in entries for each in entry.row_ranges], dtype=np.int64)
     flat = flat.reshape(-1, 3)
     base = flat[:, 0] << row_ids.ROW_BITS
     return base + flat[:, 1], base + flat[:, 2]

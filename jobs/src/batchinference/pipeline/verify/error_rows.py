@@ -13,22 +13,22 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 
 
-def wrong_errors(piece: ManifestEntry, file: Location) -> int:
+def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return how many error records of a manifest entry are not among its rows, or are duplicates.
 
     Raises ArrowInvalid or OSError if the file cannot be read."""
     ids = _ids(file)
-    held = RowSet.of([piece])
+    held = RowSet.of([entry])
     places = np.searchsorted(held.starts, ids, side="right") - 1
     inside = np.append(held.stops, 0)[places] > ids  # place -1 selects the appended 0
-    repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(piece) else 0
+    repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(entry) else 0
     return int((~inside).sum()) + repeated
 
 
-def _is_one_to_one(piece: ManifestEntry) -> bool:
+def _is_one_to_one(entry: ManifestEntry) -> bool:
     """Return whether no row has become several rows. These could all fail, with the same id."""
-    counts = piece.counts
-    return not piece.shares and counts.read == counts.written + counts.failed + counts.skipped
+    counts = entry.counts
+    return not entry.shares and counts.read == counts.written + counts.failed + counts.skipped
 
 
 def _ids(file: Location) -> np.ndarray:

@@ -41,9 +41,9 @@ class Proving:
             findings.add((Kind.MISSING, spot, count) for spot, count in self._gaps())
             findings.add(self._end())
         commits = Commits.of(self.work, quick=self.quick)
-        findings.add(commits.check(self.end.pieces))
+        findings.add(commits.check(self.end.entries))
         if finished:
-            findings.add(commits.orphans(self.end.pieces))
+            findings.add(commits.orphans(self.end.entries))
         return JobReport(
             state=self.work.layout.state.uri,
             finished=finished,
@@ -60,11 +60,11 @@ class Proving:
 
     @cached_property
     def _holdings(self) -> AccountedRows:
-        return AccountedRows.of(self.end.pieces)
+        return AccountedRows.of(self.end.entries)
 
     @cached_property
     def _committed(self) -> Committed:
-        return Committed.of(self.end.pieces)
+        return Committed.of(self.end.entries)
 
     def _rows(self) -> Iterator[Found]:
         """Yield rows that are held but should not be."""

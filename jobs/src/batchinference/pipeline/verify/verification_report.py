@@ -32,9 +32,9 @@ class Committed:
     errors: list[DataFile] = field(default_factory=list)
 
     @classmethod
-    def of(cls, pieces: Sequence[ManifestEntry]) -> Committed:
-        data = [file for piece in pieces for file in piece.data]
-        return cls(counts_of(pieces), data, [piece.errors for piece in pieces if piece.errors])
+    def of(cls, entries: Sequence[ManifestEntry]) -> Committed:
+        data = [file for entry in entries for file in entry.data]
+        return cls(counts_of(entries), data, [entry.errors for entry in entries if entry.errors])
 
     @property
     def bytes(self) -> int:

@@ -8,27 +8,38 @@ from dataclasses import dataclass
 from chaos.inputs import ROWS
 from chaos.runner import Injected, Result
 
-_HEAD = """# What jobs have survived
+_HEAD = """# Chaos test results
 
-Recorded by
+This page was recorded by
 
     make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} CHAOS_OPTIONS="--faults {faults} --write"
 
-on a cluster with KubeRay 1.6 and one node of two CPUs, on which {at_once} jobs ran at a time, from
-S3 to S3. Each job has {rows} rows of input, of which one in a hundred raises an error, and {faults}
-faults at random moments. A fault of what all jobs share counts for all running jobs. The jobs reach
-S3 through a proxy that cuts connections, delays requests and answers 503: one in a hundred
-requests, and in a storm (`connections`) every other one.
+on a cluster with KubeRay 1.6 and one node with two CPUs. {at_once} jobs ran at a time. They read from
+S3 and wrote to S3.
+
+Each job has {rows} input rows. One row in a hundred raises an error. The test injects {faults} faults
+into each job at random times. A fault in a component that all jobs share is listed for every job that
+was running at that time.
+
+The jobs access S3 through a proxy that cuts connections, delays requests and answers with status 503.
+It does this to one request in a hundred, and to every other request during a connection storm
+(`connections`).
 
 {table}
 
-After each job `batchinference verify` read its input and its output, and an independent reader
-compared the rows and the errors with the expected ones. *Missing* and *duplicated* are rows of the
-input. *Rows done again* are counted by the first step of each job: rows that it has seen more than
-once. *Attempts* are those of the status, with the causes of failed ones; KubeRay may also restart a
-driver within an attempt. Each run resumes with the rows that are missing.
+After each job, `batchinference verify` checked the output against the input. An independent reader also
+compared the rows and the error records with the expected ones.
 
-Faults: {injected}. Requests that the proxy spoilt: {spoilt}.
+- *Attempts* are the attempts in the status of the job, with the causes of the failed ones.
+- *Runs of the driver* can exceed the attempts, because KubeRay may restart the driver within an attempt.
+  Each run resumes with the missing rows.
+- *Rows done again* are rows that were processed more than once. The first step of each job counts every
+  row that it processes; the input rows are subtracted from this count.
+- *Missing* and *duplicated* are numbers of input rows.
+
+Faults injected: {injected}.
+
+Requests that the proxy disturbed: {spoilt}.
 """
 COLUMNS = (
     "job", "reads, does, writes", "faults, and seconds after its start", "attempts",

@@ -175,7 +175,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
     "array of 2^42 bytes": ("numpy", "a.npy", lambda: npy_header((1, 2**42)),
                             "a row has 4398046511104 bytes, more than max_row_bytes", {}),
     "rows without bytes": ("numpy", "a.npy", lambda: npy_header((2**40, 0)),
-                           "a shape that no array has", {}),
+                           "the header has an impossible shape", {}),
     "array in Fortran order": ("numpy", "a.npy", lambda: npy_header((2**10, 2**20), fortran=True),
                                "an array in Fortran order has 1073741824 bytes", {}),
     "header of 2^32 bytes": ("numpy", "a.npz", lambda: archive(zipfile.ZIP_DEFLATED, LONG_HEADER),

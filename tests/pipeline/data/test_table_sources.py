@@ -210,7 +210,7 @@ class TestSql:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tables_sql(), "Database", SqlServer)
-            with pytest.raises(BadInput, match="write OFFSET 0 ROWS behind its ORDER BY"):
+            with pytest.raises(BadInput, match="Add OFFSET 0 ROWS after its ORDER BY"):
                 opened("sql", url=url, query="SELECT id FROM texts ORDER BY id")
 
     def test_url_from_the_environment_is_not_pickled(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.commit import heartbeat
+from batchinference.pipeline.commit.snapshot import FORMAT
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.crash_points import Place, local_place
@@ -29,7 +30,7 @@ def later(content: bytes) -> bytes:
     """What a later version might write: all that is read now is called otherwise."""
     fields = {f"new{key}": value for key, value in json.loads(content).items()}
     kept = {key: json.loads(content).get(key, 1) for key in OWNER}
-    return json.dumps({**fields, **kept, "format": 2, "version": "9.9.9"}).encode()
+    return json.dumps({**fields, **kept, "format": FORMAT + 1, "version": "9.9.9"}).encode()
 
 
 OWNER = ("work", "attempt", "run", "begun", "job", "errors", "series")
@@ -45,8 +46,8 @@ OTHERS, GONE = "another job's", "gone"
 
 REFUSED = {
     "job.json": ("job.json' is damaged", "remove this one"),
-    "input.parquet": ("input.parquet' is missing, damaged or another", "resume: false"),
-    "attempts/*/start.json": ("start.json' is missing, damaged or another", "resume: false"),
+    "input.parquet": ("input.parquet' is missing, damaged or of another", "resume: false"),
+    "attempts/*/start.json": ("start.json' is missing, damaged or of another", "resume: false"),
 }
 """Files without which it cannot be told what is done, how each is named, and the way out."""
 DONE_AGAIN = [

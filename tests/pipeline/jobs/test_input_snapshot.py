@@ -156,7 +156,7 @@ class TestStored:
     def test_missing_list_is_refused(self, place: Location) -> None:
         wanted = digest(place.read())
         place.delete()
-        with pytest.raises(BadOutput, match=r"input\.parquet' is gone"):
+        with pytest.raises(BadOutput, match=r"input\.parquet' is missing"):
             read_snapshot_with_digest(place, wanted, FROM_ENVIRONMENT)
 
 

@@ -194,10 +194,10 @@ def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
 DAMAGE = {
     "gone": None,
     "emptied": b"",
-    "cut": b'{"format": 1, "version": "0", "work"',
+    "cut": b'{"format": 2, "version": "0", "work"',
     "rubbish": b"\0\xff" * 40,
     "another kind": b"[]",
-    "another shape": b'{"format": 1}',
+    "another shape": b'{"format": 2}',
 }
 
 

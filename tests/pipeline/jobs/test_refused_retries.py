@@ -61,7 +61,7 @@ def test_retry_of_an_unrepeatable_source_is_refused(tmp_path: Path, format_: str
     report = retried(given, tmp_path)
     assert (report.state, report.reason) == (JobState.FAILED, "BadInput")
     assert f"errors.retry: read.format '{format_}' cannot" in str(report.message)
-    assert "Leave errors.retry out" in str(report.message)
+    assert "Remove errors.retry" in str(report.message)
     assert everything(tmp_path / "out") == before
 
 
@@ -105,4 +105,4 @@ def test_retry_command_refuses_tables(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["retry-errors", str(tmp_path / "job.yaml")])
     assert done.exit_code == 2
     assert "retry-errors: the rows of a table (write.format 'delta')" in done.stderr
-    assert "write.mode overwrite" in done.stderr
+    assert "write.mode: overwrite" in done.stderr

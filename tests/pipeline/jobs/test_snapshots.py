@@ -63,8 +63,8 @@ def test_truncated_snapshot_is_refused(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 99, b"\xff\xfe", b"null", b"[]", b"3", b"{}", b'{"format": 1}',
-     b'{"format": "1"}', b'{"format": 1, "work": "a", "entries": {}, "ends": 3}'],
+    [b"", b"\0" * 99, b"\xff\xfe", b"null", b"[]", b"3", b"{}", b'{"format": 2}',
+     b'{"format": "1"}', b'{"format": 2, "work": "a", "entries": {}, "ends": 3}'],
     ids=range(10),
 )  # fmt: skip
 def test_invalid_snapshot_is_refused(place: Location, content: bytes) -> None:

@@ -217,7 +217,7 @@ class TestADriverThatIsHeldUp:
         for _ in range(2):
             refused = table.run()
             assert refused.reason == "BadOutput"
-            assert "of an attempt that was held up" in (refused.message or "")
+            assert "of a delayed attempt" in (refused.message or "")
             assert table.texts() == rows
         assert table.run("overwrite").state == JobState.SUCCEEDED
         assert (table.texts(), table.proven()) == (rows, True)

@@ -387,7 +387,7 @@ def test_printed_text_says_what_is_wrong_and_what_to_do(out: Path) -> None:
     file = data_files(out)[0]
     file.unlink()
     lines = [line.strip() for line in invoke(out).stdout.splitlines()]
-    place = lines.index("gone         1 files of the output that are gone")
+    place = lines.index("gone         1 output files that are missing")
     assert lines[place + 1 : place + 3] == [
         str(file),
         "-> restore them, or run the job again with write.mode overwrite",

@@ -64,7 +64,7 @@ def test_retry_of_failed_rows_requires_a_file_format(format_: str) -> None:
     write = {"format": format_, "path": "s3://out/table"}
     message = refused(document(write=write, errors={"retry": True}))
     assert message.startswith(f"spec: errors.retry: the rows of a table (write.format '{format_}')")
-    assert "leave it out" in message
+    assert "Remove errors.retry" in message
     assert parse(document(write=write)).spec.why_not_retried == message.removeprefix(
         "spec: errors.retry: "
     )

@@ -14,27 +14,27 @@ This page was recorded by
 
     make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} CHAOS_OPTIONS="--faults {faults} --write"
 
-on a cluster with KubeRay 1.6 and one node with two CPUs. {at_once} jobs ran at a time. They read from
-S3 and wrote to S3.
+on a cluster with KubeRay 1.6 and one node with two CPUs. {at_once} jobs ran at a time. They read
+from S3 and wrote to S3.
 
-Each job has {rows} input rows. One row in a hundred raises an error. The test injects {faults} faults
-into each job at random times. A fault in a component that all jobs share is listed for every job that
-was running at that time.
+Each job has {rows} input rows. One row in a hundred raises an error. The test injects {faults}
+faults into each job at random times. A fault in a component that all jobs share is listed for
+every job that was running at that time.
 
-The jobs access S3 through a proxy that cuts connections, delays requests and answers with status 503.
-It does this to one request in a hundred, and to every other request during a connection storm
-(`connections`).
+The jobs access S3 through a proxy that cuts connections, delays requests and answers with status
+503. It does this to one request in a hundred, and to every other request during a connection
+storm (`connections`).
 
 {table}
 
-After each job, `batchinference verify` checked the output against the input. An independent reader also
-compared the rows and the error records with the expected ones.
+After each job, `batchinference verify` checked the output against the input. An independent
+reader also compared the rows and the error records with the expected ones.
 
 - *Attempts* are the attempts in the status of the job, with the causes of the failed ones.
-- *Runs of the driver* can exceed the attempts, because KubeRay may restart the driver within an attempt.
-  Each run resumes with the missing rows.
-- *Rows done again* are rows that were processed more than once. The first step of each job counts every
-  row that it processes; the input rows are subtracted from this count.
+- *Runs of the driver* can exceed the attempts, because KubeRay may restart the driver within an
+  attempt. Each run resumes with the missing rows.
+- *Rows done again* are rows that were processed more than once. The first step of each job counts
+  every row that it processes; the input rows are subtracted from this count.
 - *Missing* and *duplicated* are numbers of input rows.
 
 Faults injected: {injected}.

@@ -1,1 +1,1 @@
-"""The operator: runs each BatchInference as a KubeRay RayJob and keeps its status true."""
+"""The operator: runs each BatchInference as a KubeRay RayJob and keeps its status up to date."""

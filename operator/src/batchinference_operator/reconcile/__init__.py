@@ -1,1 +1,1 @@
-"""What is to be done about a job. Pure: what was observed in, actions out."""
+"""Decides what to do about a job. Pure functions: observations in, actions out."""

@@ -1,4 +1,4 @@
-"""The first attempt, and each further one."""
+"""Starts the first attempt of a job and each retry."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ from batchinference_operator.status.status import Finding, Status, build_status,
 WAITING_FOR_TURN = "WaitingForTurn"
 API_SERVER_AWAY = "ApiServerAway"
 NOT_MADE = (Cause.REFUSED.value, API_SERVER_AWAY)
-"""Why the objects of an attempt are not there."""
+"""Reasons of the condition Ready while the objects of an attempt cannot be created."""
 AWAY_SECONDS = 60.0
-"""How long the API server may be away before that is told: mostly it is back sooner."""
+"""How long the API server may be unavailable before the status reports it. Most outages are shorter.
+"""
 REFUSED_SECONDS = 60.0
-"""How long a job rests whose RayJob could not be made in its turn."""
+"""How long a job waits for another admission if its RayJob could not be created after the last."""
 MAX_SPEC_BYTES = 128 << 10
-"""How large a spec may be. The operator keeps the specs of all jobs in memory."""
+"""The maximum size of a spec. The operator keeps the specs of all jobs in memory."""
 LINGER_SECONDS = 60.0
-"""How long the next attempt waits for pods of the one before."""
+"""How long the next attempt waits for pods of the previous one."""
 SOON_SECONDS = 30.0
 LATE_SECONDS = 300.0
-"""How often a waiting job's place is told anew. It begins by no clock: it is woken."""
+"""How often the status of a waiting job gets its new position: with fewer than MANY jobs ahead, and
+otherwise. This does not delay its start, because the admission queue wakes the job."""
 
 
 def names_of(job: JobView, attempt: int) -> Names:
@@ -46,7 +48,10 @@ def names_of(job: JobView, attempt: int) -> Names:
 
 
 def begin(observed: Observed, policies: Policies, settings: Settings, now: datetime) -> Actions:
-    """Make the objects of the next attempt, once nothing is left of the one before."""
+    """Return the actions that create the objects of the next attempt.
+
+    It waits until nothing of the previous attempt is left.
+    """
     job = replace(observed.job, status=resumed(observed.job, now))
     names = names_of(job, number_of(job.status) + 1)
     return (
@@ -59,8 +64,10 @@ def begin(observed: Observed, policies: Policies, settings: Settings, now: datet
 
 
 def corrected(job: JobView, now: datetime) -> Actions | None:
-    """The return of a job from InvalidSpec, where its spec has changed since and nothing was
-    created; None for any other finished job."""
+    """Return the actions that move a job from InvalidSpec back to Pending.
+
+    None unless the spec has changed since the failure and no attempt was created.
+    """
     failed = condition_of(job.status, "Failed") or {}
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
     changed = job.status.get("observedGeneration") != job.generation
@@ -78,18 +85,18 @@ def _in_turn(
     turn: Turn | None,
     now: datetime,
 ) -> Actions:
-    """Begin, if the job need not wait for its turn."""
+    """Start the attempt, or wait if the admission queue does not admit the job yet."""
     if turn is None:
         return _make(job, names, settings, now)
     if not turn.begins:
         return wait_for_turn(job, names, policies, settings, turn, now)
-    # the status has it first: it is by the status that running jobs are counted
+    # the status is written first, because running jobs are counted by their status
     making = _make(job, names, settings, now)
     return replace(making, create=(), takes_turn=bool(making.create), again_after=0)
 
 
 def _rest(job: JobView, policies: Policies, now: datetime) -> Actions | None:
-    """The pause before the next attempt."""
+    """Return the actions during the backoff before the next attempt; None once it is over."""
     if (wait := _wait(job, now)) <= 0:
         return None
     again = min([wait, *(deadline.left for deadline in of_job(job, policies, now))])
@@ -97,7 +104,7 @@ def _rest(job: JobView, policies: Policies, now: datetime) -> Actions | None:
 
 
 def unrecorded(observed: Observed) -> RayJobView | None:
-    """The RayJob of the next attempt, where it was made, but the status says nothing of it yet."""
+    """Return the RayJob of the next attempt if it exists but is not in the status yet."""
     job = observed.job
     seen = observed.ray_jobs.get(names_of(job, number_of(job.status) + 1).ray_job)
     made = seen is not None and seen.owner_uid == job.uid and not seen.deleting
@@ -105,26 +112,28 @@ def unrecorded(observed: Observed) -> RayJobView | None:
 
 
 def recorded(job: JobView, now: datetime) -> JobView:
-    """The job with the attempt whose RayJob was made. That is not made again, which by now a quota
-    may refuse."""
+    """Return the job with the attempt whose RayJob exists already.
+
+    The RayJob is not created again, because a quota may reject it by now.
+    """
     job = replace(job, status=resumed(job, now))
     names = names_of(job, number_of(job.status) + 1)
-    if job.status.get("phase") in (Phase.STARTING, *AT_WORK):  # by an operator without attempts
+    if job.status.get("phase") in (Phase.STARTING, *AT_WORK):  # status of an older operator
         return replace(job, status=opened(job.status, names))
     return replace(job, status=_planning(job, names, now))
 
 
 def _name_held(job: JobView, holder: RayJobView | None, now: datetime) -> Actions | None:
-    """The wait for the name of the next RayJob."""
+    """Return the actions while the name of the next RayJob is taken; None if it is free."""
     if holder is None:
         return None
     if holder.owner_uid != job.uid:
         return wait_for_name(job, holder, now)
-    return Actions(again_after=POLL_SECONDS)  # made, and taken away before the status said so
+    return Actions(again_after=POLL_SECONDS)  # created, and deleted before the status named it
 
 
 def _wait(job: JobView, now: datetime) -> float:
-    """Seconds until the next attempt may begin. Who lets a suspended job go on wants it now."""
+    """Return the seconds until the next attempt may start. A job that is resumed starts now."""
     rested = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
     if rested or "nextAttemptTime" not in job.status:
         return 0.0
@@ -132,9 +141,11 @@ def _wait(job: JobView, now: datetime) -> float:
 
 
 def _leftovers(observed: Observed, now: datetime) -> Actions | None:
-    """What to do about RayJobs of attempts that have ended; None when they are done with. Pods are
-    waited for, too, but no longer than a node takes that is there: one that is lost tells nothing
-    of them any more."""
+    """Return the actions that clean up the RayJobs of ended attempts; None if nothing is left.
+
+    It also waits for their pods, but at most LINGER_SECONDS. A healthy node needs no longer to end
+    them, and a lost node no longer reports the state of its pods.
+    """
     last = number_of(observed.job.status)
     ended = {names_of(observed.job, number).ray_job for number in range(1, last + 1)}
     mine = [seen for seen in own(observed) if seen.name in ended]
@@ -149,7 +160,7 @@ def _leftovers(observed: Observed, now: datetime) -> Actions | None:
 
 
 def _lingers(observed: Observed, now: datetime) -> bool:
-    """Whether pods of the attempt before may still be there."""
+    """Return whether pods of the previous attempt may still exist."""
     ended_at = (current(observed.job.status) or {}).get("completionTime")
     if ended_at is None or age(ended_at, now) >= LINGER_SECONDS:
         return False
@@ -162,14 +173,14 @@ def _make(job: JobView, names: Names, settings: Settings, now: datetime) -> Acti
 
 
 def _planning(job: JobView, names: Names, now: datetime) -> Status:
-    """The status with the next attempt."""
+    """Return the status with the next attempt."""
     verdict = Verdict("Planning", f"RayJob {names.ray_job} is created")
     finding = Finding(Phase.PLANNING, verdict)
     return build_status(opened(job.status, names), job.generation, finding, stamp(now))
 
 
 def made(job: JobView, names: Names, settings: Settings, now: datetime) -> Actions:
-    """Make the objects, or fail the job in the words of the problem."""
+    """Return the actions that create the objects, or that fail the job if its spec is invalid."""
     if job.oversized:
         return job_failed(job, Cause.INVALID_SPEC, _too_large(job), now)
     try:
@@ -184,9 +195,9 @@ def _too_large(job: JobView) -> str:
 
 
 def render(job: JobView, names: Names, settings: Settings) -> tuple[Object, ...]:
-    """What an attempt is started with, the RayJob last: what it mounts is there before it.
+    """Return the objects of an attempt. The RayJob is last, because it mounts the ConfigMap.
 
-    Raises SpecError.
+    Raises SpecError if the spec is invalid or the job is in the operator's namespace.
     """
     if job.namespace == settings.own_namespace:
         message = (
@@ -200,14 +211,16 @@ def render(job: JobView, names: Names, settings: Settings) -> tuple[Object, ...]
 
 
 def give_back(job: JobView, now: datetime) -> JobView:
-    """The job without its turn, in which its RayJob could not be made: it asks for another after
-    a while, in which others have theirs."""
+    """Return the job without the attempt for which its RayJob could not be created.
+
+    It asks for admission again after REFUSED_SECONDS, so that other jobs can be admitted meanwhile.
+    """
     at = stamp(now + timedelta(seconds=REFUSED_SECONDS))
     return replace(job, status={**withdrawn(job.status), "nextAttemptTime": at})
 
 
 def wait_for_name(job: JobView, seen: RayJobView, now: datetime) -> Actions:
-    """The name of the RayJob is another's."""
+    """Return the actions while another RayJob has the name of the job's RayJob."""
     if seen.owner_uid is not None:
         message = f"waiting until RayJob {seen.name} of a deleted BatchInference is gone"
     else:
@@ -220,7 +233,10 @@ def wait_for_name(job: JobView, seen: RayJobView, now: datetime) -> Actions:
 def wait_for_turn(
     job: JobView, names: Names, policies: Policies, settings: Settings, turn: Turn, now: datetime
 ) -> Actions:
-    """Others are ahead. A job that could not be made at all learns it before it waits."""
+    """Return the actions of a job that waits in the admission queue.
+
+    A job with an invalid spec fails before it waits.
+    """
     waited = (condition_of(job.status, "Ready") or {}).get("reason") == WAITING_FOR_TURN
     if not waited and not (making := made(job, names, settings, now)).create:
         return making
@@ -232,13 +248,16 @@ def wait_for_turn(
 
 
 def refused(job: JobView, words: str, now: datetime) -> Status:
-    """The status of a job whose objects the API server does not take, in the server's words."""
+    """Return the status of a job whose objects the API server rejects, with the server's message."""
     return _not_made(job, Verdict(Cause.REFUSED.value, f"{words}{_way_out(job, words)}"), now)
 
 
 def _way_out(job: JobView, words: str) -> str:
-    """What to do about a refusal by Kueue, which puts RayJobs without a queue into the LocalQueue
-    `default` of their namespace and asks for an annotation that only jobs in a queue have."""
+    """Return what the user can do about a rejection by Kueue; empty for other rejections.
+
+    Kueue puts RayJobs without a queue into the LocalQueue `default` of their namespace. It then
+    requires an annotation that the operator sets only on jobs with a queue.
+    """
     queued = (job.spec.get("cluster") or {}).get("queue")
     if queued or "kueue" not in words or "autoscaling" not in words:
         return ""
@@ -248,7 +267,7 @@ def _way_out(job: JobView, words: str) -> str:
 
 
 def away(job: JobView, words: str, now: datetime) -> Status:
-    """The status of a job whose objects the API server has failed to make for a while."""
+    """Return the status of a job whose objects the API server has failed to create for a while."""
     told = f"the API server has not made the job's objects so far; it says: {words}"
     return _not_made(job, Verdict(API_SERVER_AWAY, told), now)
 

@@ -1,4 +1,4 @@
-"""Times as they stand in objects."""
+"""Timestamps in Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def stamp(now: datetime) -> str:
 
 
 def age(text: str, now: datetime) -> float:
-    """Seconds since a time stamp; without one, as if it were long ago."""
+    """Return the seconds since a timestamp; infinity if the text is not a timestamp."""
     time = time_of(text)
     return inf if time is None else (now - time).total_seconds()

@@ -1,4 +1,4 @@
-"""When a job has taken too long, or too much."""
+"""Deadlines of jobs and attempts, and the limit on GPU hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchinference_operator.status.observations import RayJobView
 
 @dataclass(frozen=True)
 class Deadline:
-    """`left` is in seconds, and below zero once it has passed."""
+    """A deadline or limit. `left` is in seconds, and negative once the deadline has passed."""
 
     left: float
     cause: Cause
@@ -28,7 +28,7 @@ class Deadline:
 
 
 def of_job(job: JobView, policies: Policies, now: datetime, gpus: int = 0) -> Iterator[Deadline]:
-    """Those of the job as a whole, over all attempts; `gpus` is how many it has at the moment."""
+    """Yield the deadlines of the job over all attempts. `gpus` is how many GPUs it has now."""
     limit = policies.deadlines.total
     if limit is not None:
         spent = age(job.created_at, now) - job.status.get("suspendedSeconds", 0)
@@ -45,8 +45,10 @@ def of_job(job: JobView, policies: Policies, now: datetime, gpus: int = 0) -> It
 def of_attempt(
     job: JobView, policies: Policies, now: datetime, why: str, *, awaits_rows: bool = True
 ) -> Iterator[Deadline]:
-    """Those of the attempt that goes on; `why` is what keeps it from its first row. It
-    `awaits_rows` unless all are finished, or its driver cannot be heard to finish any."""
+    """Yield the deadlines of the running attempt. `why` is the reason why no row is finished.
+
+    `awaits_rows` is false if all rows are finished or the driver cannot be reached.
+    """
     attempt, limits, status = current(job.status), policies.deadlines, job.status
     if attempt is None or "startTime" not in attempt or "queuedTime" in attempt:
         return
@@ -66,11 +68,11 @@ def of_attempt(
 
 
 def backstop_of(job: JobView, policies: Policies, seen: RayJobView) -> Backstop:
-    """When KubeRay is to end the RayJob of the attempt that goes on."""
+    """Return the deadlines after which KubeRay must end the RayJob of the running attempt."""
     attempt, queued = current(job.status) or {}, bool(seen.queue)
     began, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - began).total_seconds())) if began and admitted else 0
-    # from the first row on, pods that are gated are additional ones
+    # after the first row, gated pods are additional pods of an elastic job
     settled = not queued or "progressTime" in job.status
     counting = settled and "queuedTime" not in attempt
     return Backstop.of(policies.deadlines, queued=queued, counting=counting, waited=waited)

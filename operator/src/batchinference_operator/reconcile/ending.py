@@ -1,4 +1,4 @@
-"""How an attempt ends: in success, in another attempt, or in the failure of the job."""
+"""Ends an attempt: with success, with a retry, or with the failure of the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from batchinference_operator.status.conditions import Verdict
 from batchinference_operator.status.status import Finding, build_status
 
 POLL_SECONDS = 2.0
-"""How often a job is looked at that is on its way."""
+"""How often a job is reconciled while a change is expected; also the minimum poll interval of a
+driver."""
 
 
 def succeeded(job: JobView, finding: Finding, now: datetime) -> Actions:
@@ -34,7 +35,10 @@ def attempt_failed(
     now: datetime,
     seen: Finding | None = None,
 ) -> Actions:
-    """The end of an attempt that goes on; what it holds is taken away once the status says so."""
+    """Return the actions that end the running attempt, with a retry or by failing the job.
+
+    Its resources are removed by a later reconcile, after the status records the end.
+    """
     if not policies.retry.allows(cause, failed(job.status) + 1):
         return job_failed(job, cause, message, now, seen)
     wait = pause(policies.retry.backoff, failed(job.status) + 1)
@@ -49,7 +53,7 @@ def attempt_failed(
 def job_failed(
     job: JobView, cause: Cause, message: str, now: datetime, seen: Finding | None = None
 ) -> Actions:
-    """The end of the job."""
+    """Return the actions that fail the job."""
     ended = _found(Phase.FAILED, Verdict(cause.value, message, failed=True), seen)
     status = build_status(job.status, job.generation, ended, stamp(now))
     status = closed(status, "Failed", stamp(now), cause, message)
@@ -59,17 +63,17 @@ def job_failed(
 def job_out_of_time(
     job: JobView, policies: Policies, now: datetime, seen: Finding | None = None
 ) -> Actions | None:
-    """The end of a job whose `deadlines.total` has passed, or whose GPU hours are used up."""
+    """Return the actions that fail a job if its `deadlines.total` or GPU hours are exceeded."""
     passed = [limit for limit in of_job(job, policies, now) if limit.left <= 0]
     return job_failed(job, passed[0].cause, passed[0].message, now, seen) if passed else None
 
 
 def _found(phase: Phase, verdict: Verdict, seen: Finding | None) -> Finding:
-    """What is said at an end, with all that was seen of the attempt."""
+    """Return the finding at the end of an attempt, with everything that was observed of it."""
     return replace(seen, phase=phase, verdict=verdict) if seen else Finding(phase, verdict)
 
 
 def pause(backoff: Backoff, failures: int) -> float:
-    """Seconds before the attempt that follows so many failures."""
+    """Return the backoff in seconds before the attempt that follows this number of failures."""
     longest = seconds_of(backoff.max)
     return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), longest))

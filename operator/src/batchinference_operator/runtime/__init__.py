@@ -1,1 +1,1 @@
-"""The edge: kopf, the API server and the dashboards of Ray clusters."""
+"""The operator's I/O: kopf, the API server and the dashboards of Ray clusters."""

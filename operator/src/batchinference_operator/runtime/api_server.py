@@ -30,16 +30,16 @@ from batchinference_operator.status.status import Status
 from batchinference_operator.status.words import quota_words, warning_of
 
 EVENT = "events.k8s.io"
-"""The kind of Events that are written; those that are read are told of in the old one."""
+"""The API group through which Events are written. They are read through the core API."""
 Asked = Callable[[str, str, int | None, float], None]
-"""Is told of each request: method, path, the code of the answer if there was one, and seconds."""
+"""Called after each request with method, path, status code (None without an answer), seconds."""
 PAUSES = (0.2, 0.8)
-"""Seconds between the tries of a request. Who has tried in vain comes again by the queue."""
+"""Seconds before each retry of a request. After the last retry, the work queue retries the job."""
 MAX_EVENTS = 50
-"""Events of one pod that are looked through."""
+"""Maximum number of Events that are read about one object."""
 _SELECTED = {RAY_JOB: NAME_LABEL}
 WORKLOAD = "Workload"
-"""Kueue's object beside each RayJob in a queue."""
+"""The object that Kueue creates for each RayJob in a LocalQueue."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
@@ -54,7 +54,10 @@ _COLLECTIONS = {
 
 
 class ApiServer:
-    """It sends and takes plain dicts: the client's models are several times as dear."""
+    """The Gateway to a real API server.
+
+    It sends and receives plain dicts: the client's models are several times as expensive.
+    """
 
     def __init__(
         self, client: ApiClient, asked: Asked = lambda *_: None, rate: Rate | None = None
@@ -64,8 +67,11 @@ class ApiServer:
         self._rate = rate or Rate()
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
-        """The answer to a request, of which each may be sent again: what is there already or gone
-        is no error. A server that is busy says for how long no request should come."""
+        """Send a request, with retries, and return the status and the answer.
+
+        Every request can be repeated safely: an object that already exists or is already gone is
+        no error. An overloaded server says how long the client must send no request.
+        """
         for pause in PAUSES:
             with contextlib.suppress(Unreachable):
                 status, answer = await self._try(*call)
@@ -88,10 +94,10 @@ class ApiServer:
 
     async def create(self, body: Object) -> Object | None:
         answer: Object
-        # a KubeRay without one of the fields says so, instead of dropping the field
+        # a KubeRay version that lacks a field must return an error instead of dropping the field
         path = f"{_path(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
         status, answer = await self._request("POST", path, body)
-        # a quota under pressure answers 409 as well, and then nothing was created
+        # a ResourceQuota under contention also returns 409, and then nothing was created
         if says(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
             return None
         raise_for(status, answer)
@@ -135,14 +141,15 @@ class ApiServer:
         label = quote(f"kueue.x-k8s.io/job-uid={seen.uid}")
         path = f"{_path(WORKLOAD, namespace)}?labelSelector={label}"
         status, answer = await self._request("GET", path)
-        if status == HTTPStatus.NOT_FOUND:  # no Kueue, or one that is older
+        if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
             return ""
         raise_for(status, answer)
         found = [quota_words(body) for body in answer["items"]]
         return next((words for words in found if words), "")
 
     async def release(self, namespace: str, seen: RayJobView) -> None:
-        await self._delete_cluster(namespace, seen)  # first: by the patch the RayJob is done with
+        # the cluster goes first: the patch marks the RayJob as released, so no retry would follow
+        await self._delete_cluster(namespace, seen)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = _path(RAY_JOB, namespace, seen.name)
         status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
@@ -158,12 +165,15 @@ class ApiServer:
 
     async def remove(self, namespace: str, seen: RayJobView) -> None:
         await self._delete(_path(RAY_JOB, namespace, seen.name), seen.uid)
-        # also where KubeRay's finalizer holds the RayJob
+        # even while KubeRay's finalizer blocks the deletion of the RayJob
         await self._delete_cluster(namespace, seen)
 
     async def _delete_cluster(self, namespace: str, seen: RayJobView) -> None:
-        """KubeRay would do it, were it there; while it is away, the cluster must not stay. Its name
-        is from a status that users may write, so it is deleted only if it belongs to the RayJob."""
+        """Delete the RayCluster of a RayJob if the RayJob owns it.
+
+        KubeRay normally does this, but the cluster must not stay while KubeRay is unavailable. The
+        cluster's name comes from a status that users may write, hence the check of the owner.
+        """
         if not seen.cluster:
             return
         path = _path(RAY_CLUSTER, namespace, seen.cluster)
@@ -199,7 +209,7 @@ class ApiServer:
             raise_for(status, answer)
             return False
         path = _path(EVENT, namespace, body["metadata"]["name"])
-        # a patch of nothing is answered with what is there: the right to read Events is not needed
+        # an empty patch returns the current object, so no permission to read these Events is needed
         status, answer = await self._request("PATCH", path, {}, MERGE_PATCH)
         raise_for(status, answer)
         count = (answer.get("series") or {}).get("count", 1) + 1
@@ -210,7 +220,7 @@ class ApiServer:
 
 
 def _path(kind: str, namespace: str, *below: str) -> str:
-    """The path of the objects of a kind, or of what is named below it."""
+    """Return the API path of all objects of a kind, or of the object or subresource in `below`."""
     root, plural = _COLLECTIONS[kind]
     place = ["namespaces", namespace] if namespace else []
     return "/".join([root, *place, plural, *below])

@@ -1,4 +1,4 @@
-"""What the watches have told, in as little memory as reconcile can do with."""
+"""The informer cache: what reconcile needs of each watched object, in little memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from batchinference_operator.status.observations import Object, RayJobView
 
 
 class Cache:
-    """The last word of the watches on each object.
+    """The latest state of each object that the watches have reported.
 
-    What sets or drops an object returns the key of its job, if that tells anything new.
-    kopf hands on the events of one object in their order, but those of two objects that bore the
-    same name one after the other in any order: the object that was created last counts.
+    Methods that set or drop an object return the key of its job, or None if nothing changed.
+    kopf delivers the events of one object in order. If an object is deleted and another is created
+    under the same name, their events may arrive in any order: the object created last wins.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Cache:
         self._platform = settings.defaults if settings else Cluster()
         self.turns = Turns(settings.concurrency if settings else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Is told of each job that goes on and of which something newer is known, by whomever."""
+        """Called with the old and new state when an unfinished job changed, whoever changed it."""
         self._jobs: dict[Key, PackedJob] = {}
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
         self._heard: dict[Key, float] = {}
@@ -54,7 +54,7 @@ class Cache:
         return key
 
     def wrote(self, body: Object) -> None:
-        """A job as its status was written, ahead of the watch."""
+        """Store a job as returned by a status write, before the watch reports it."""
         if key_of(body) in self._jobs:
             self.set_job(body)
 
@@ -64,7 +64,7 @@ class Cache:
         return key
 
     def forget(self, key: Key, uid: str) -> None:
-        """A job that is gone, whether the watch has told of it or has missed it."""
+        """Forget a job that is gone, whether the watch reported its deletion or missed it."""
         if key in self._jobs and self._jobs[key].uid == uid:
             del self._jobs[key]
             self.turns.see(key, None)
@@ -82,22 +82,25 @@ class Cache:
         return None if view == before else key
 
     def made(self, body: Object) -> None:
-        """A RayJob as it was created, ahead of the watch. It is in doubt until that tells of it."""
+        """Store a RayJob that was just created. It is stale until the watch reports it."""
         key, name = parent_of(body), body["metadata"]["name"]
         if name not in self._ray_jobs.get(key, {}):
             self.set_ray_job(body)
             self._heard[key[0], name] = -inf
 
     def removed(self, key: Key, seen: RayJobView) -> None:
-        """A RayJob as it is once its deletion was asked for, ahead of the watch; it is in doubt."""
+        """Mark a RayJob as being deleted. It is stale until the watch reports it."""
         known = self._ray_jobs.get(key, {})
         if known.get(seen.name) is seen:
             known[seen.name] = replace(seen, deleting=True)
             self._heard[key[0], seen.name] = -inf
 
     def _see_pods(self, key: Key) -> None:
-        """What runs without Kueue's leave counts among those that may run at a time, and what has
-        a driver among those that are asked."""
+        """Update what depends on the live RayJobs of a job.
+
+        A RayJob that Kueue does not manage counts towards the concurrency limit. A job whose driver
+        has started counts among the drivers that are polled.
+        """
         known = self._ray_jobs.get(key, {}).values()
         live = [seen for seen in known if seen.owner_uid and not seen.ended]
         self.turns.see_pods(key, any(not seen.queue for seen in live))
@@ -121,13 +124,16 @@ class Cache:
         self.pods.forget_cluster(key, seen.cluster)
 
     def doubtful(self, namespace: str, ray_job: str) -> bool:
-        """Whether the watch has said nothing of a RayJob that it showed once for too long."""
+        """Return whether a known RayJob is stale: the watch was silent about it for too long."""
         heard = self._heard.get((namespace, ray_job))
         return heard is not None and self._clock() - heard > DOUBT_SECONDS
 
     def confirm(self, key: Key, seen: RayJobView, body: Object | None) -> RayJobView | None:
-        """Put what was looked up in the place of what was in doubt, unless the watch has told
-        something newer in between. Returns what holds now."""
+        """Replace a stale RayJob with the result of a live read, and return the current RayJob.
+
+        `body` is None if the RayJob is gone. The live read is ignored if the watch has reported
+        something newer in the meantime.
+        """
         known = self._ray_jobs.get(key, {})
         if known.get(seen.name) is not seen:
             return known.get(seen.name)
@@ -140,12 +146,12 @@ class Cache:
         return known[seen.name]
 
     def is_current(self, job: JobView) -> bool:
-        """Whether nothing newer was seen of a job since."""
+        """Return whether the cache holds no newer version of a job."""
         known = self._jobs.get(job.key)
         return known is not None and known.resource_version == job.resource_version
 
     def ray_jobs(self, key: Key) -> tuple[RayJobView, ...]:
-        """Those under the name of a job, which may be gone itself."""
+        """Return the RayJobs labelled with a job's name. The job itself may be gone."""
         return tuple(self._ray_jobs.get(key, {}).values())
 
     def _above(self, key: Key, cluster: str) -> RayJobView | None:
@@ -153,7 +159,7 @@ class Cache:
         return next((seen for seen in known if seen.cluster == cluster), None)
 
     def observe(self, key: Key) -> Observed | None:
-        """All that is known of a job; None when it is gone."""
+        """Return everything that is known of a job; None if it is gone."""
         packed = self._jobs.get(key)
         if packed is None:
             return None
@@ -167,38 +173,43 @@ class Cache:
         return replace(observed, losses=losses, crashes=crashes)
 
     def uids(self) -> dict[Key, str]:
-        """Of all jobs that are known."""
+        """Return the uids of all known jobs."""
         return {key: job.uid for key, job in self._jobs.items()}
 
     def attempt(self, key: Key) -> int:
-        """The number of the last attempt at a job; 0 when there was none, or it is finished."""
+        """Return the number of a job's last attempt; 0 if there is none or the job is finished."""
         job = self._jobs.get(key)
         return 0 if job is None else job.attempt
 
     def phases(self) -> Counter[str]:
-        """Jobs by their phase."""
+        """Return the number of jobs in each phase."""
         return Counter(job.phase for job in self._jobs.values())
 
 
 def _known(job: JobView, known: PackedJob | None) -> bool:
-    """Whether this was told before, or something newer: what is written is known ahead of what the
-    watch tells."""
+    """Return whether this version of a job or a newer one is already known.
+
+    The operator stores what it wrote before the watch reports it.
+    """
     if known is None or known.uid != job.uid:
         return False
     return _order(job.resource_version) <= _order(known.resource_version)
 
 
 def _outlived(view: JobView | RayJobView, known: PackedJob | RayJobView | None) -> bool:
-    """Whether a later object of the same name is known."""
+    """Return whether an object of the same name that was created later is known."""
     return known is not None and known.uid != view.uid and _birth(view) < _birth(known)
 
 
 def _birth(view: JobView | RayJobView | PackedJob) -> tuple[str, int, str]:
-    """What orders objects of one name. Times have whole seconds; within one the versions of the
-    first are all below those of the second."""
+    """Return the sort key that orders objects of the same name by creation.
+
+    Creation times have a resolution of one second. Within a second, all resource versions of the
+    earlier object are lower than those of the later one.
+    """
     return view.created_at, *_order("" if isinstance(view, RayJobView) else view.resource_version)
 
 
 def _order(version: str) -> tuple[int, str]:
-    """Versions are compared as numbers of any length."""
+    """Return a sort key that compares resource versions as numbers of any length."""
     return len(version), version

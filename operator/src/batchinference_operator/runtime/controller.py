@@ -1,4 +1,4 @@
-"""The loop: take a key, observe, reconcile, act."""
+"""The control loop: take a key from the work queue, observe, reconcile, act."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.status import Status, merge_patch, understood
 
 BACKLOG = 64
-"""So many jobs wait to be looked at that objects come before words: the first status of a job whose
-RayJob was just made is written somewhat later."""
+"""From this queue length on, creating objects takes precedence over writing statuses: the first
+status of a job whose RayJob was just created is deferred by BACKLOG_SECONDS."""
 BACKLOG_SECONDS = 10.0
 logger = logging.getLogger("batchinference.operator")
 
@@ -43,7 +43,7 @@ def _now() -> datetime:
 
 
 Take = Callable[[Object], Key | None]
-"""Puts an object into the cache, or takes it out."""
+"""Puts an object into the cache or removes it; returns the key of its job if anything changed."""
 
 
 def _begins(actions: Actions) -> bool:
@@ -56,7 +56,7 @@ def _namespace(key: Key) -> str:
 
 @dataclass
 class Controller:
-    """Looks at jobs whose keys are in the queue."""
+    """Reconciles the jobs whose keys are in the work queue."""
 
     gateway: Gateway
     drivers: Drivers
@@ -66,15 +66,16 @@ class Controller:
     now: Callable[[], datetime] = _now
     signals: Signals = field(default_factory=Signals)
     written: dict[Key, datetime] = field(default_factory=dict)
-    """When the status of a job was written last that goes on."""
+    """When the status of each job was last written."""
     away: dict[Key, datetime] = field(default_factory=dict)
-    """Since when the API server has failed to make the objects of a job."""
+    """Since when the API server has been unreachable for creating the objects of a job."""
     limited: dict[Key, tuple[str, Backstop]] = field(default_factory=dict)
-    """The change of a backstop of which the RayJob does not tell yet, with its uid. It is asked for
-    once, because a policy of the cluster may refuse or alter it."""
+    """Requested changes of backstop deadlines that the RayJob does not show yet, with its uid. Each
+    change is requested only once, because an admission policy may reject or alter it."""
     unwritten: set[Key] = field(default_factory=set)
-    """Jobs whose objects were made before their status was written. A job whose objects are made
-    again before that may be gone, which the writing of its status tells."""
+    """Jobs whose objects were created before their first status was written. If the objects must be
+    created again before that, the job may be gone. The status write detects this, so it is not
+    deferred a second time."""
 
     def __post_init__(self) -> None:
         self.words = Words(self.gateway, now=self.now)
@@ -84,9 +85,11 @@ class Controller:
         self.drivers.answered = self.queue.add
 
     async def learn(self, namespaces: Sequence[str]) -> None:
-        """See all that runs before anything begins, where only so much may run: watches show one
-        after the other, and who is shown first must not begin for that. None stands for all
-        namespaces. Raises Refused."""
+        """List all jobs and RayJobs before any job starts, if there is a concurrency limit.
+
+        Watches report objects one after the other. A job must not start only because it was
+        reported first. No namespaces means all namespaces. Raises Refused.
+        """
         if not self.settings.concurrency.limited:
             return
         for namespace in namespaces or [""]:
@@ -96,19 +99,19 @@ class Controller:
                 self._learn_of(self.cache.set_job, body)
 
     def _learn_of(self, take: Take, body: Object) -> None:
-        """As `hear`, but an object of a tenant that cannot be read does not stop the operator."""
+        """Like `hear`, but a tenant's object that cannot be parsed does not stop the operator."""
         try:
             self.hear(take, body)
         except Exception:
             logger.exception("an object cannot be read and is left out")
 
     def hear(self, take: Take, body: Object) -> None:
-        """Have a job looked at of which an object tells anything new."""
+        """Update the cache with an object, and queue its job if anything changed."""
         if (key := take(body)) is not None:
             self.queue.add(key)
 
     async def work(self) -> None:
-        """One worker; it ends when it is cancelled."""
+        """Run one worker until it is cancelled."""
         while True:
             key = await self.queue.get()
             with about(*key, self.cache.attempt(key)):
@@ -130,7 +133,7 @@ class Controller:
             delay = self.queue.retry(key)
             logger.exception("trying again in %.1f s", delay)
         finally:
-            if not self.queue.is_due(key):  # its turn may have come while it was being reconciled
+            if not self.queue.is_due(key):  # it may have been admitted during the reconcile
                 self.cache.turns.pass_over(key)
             self.queue.done(key)
 
@@ -159,7 +162,11 @@ class Controller:
             self.queue.add_after(key, again_after)
 
     def _decide(self, observed: Observed) -> Actions:
-        """What is to be done. Nothing that a driver reports may keep its job from its deadlines."""
+        """Return the actions for a job.
+
+        If reconcile fails because of the driver's report, the report is ignored: a driver must not
+        be able to keep its job from its deadlines.
+        """
         try:
             return reconcile(observed, self.settings, self.now())
         except Exception:
@@ -170,13 +177,19 @@ class Controller:
         return reconcile(without, self.settings, self.now())
 
     async def _look_at_orphans(self, key: Key) -> None:
-        """RayJobs whose job is gone count among those that run until they are gone, too, of which
-        the watch may say nothing."""
+        """Read the stale RayJobs of a deleted job live, and requeue the job while any are left.
+
+        They count towards the concurrency limit until they are gone, and the watch may miss that.
+        """
         if await self.doubts.settle_orphans(key):
             self.queue.add_after(key, DOUBT_SECONDS + 1)
 
     async def _observe_more(self, observed: Observed) -> Observed:
-        """What the watches do not tell: a RayJob of which they are silent, and the driver."""
+        """Return the observation with what the watches do not report.
+
+        This adds live reads of stale objects, the driver's last answer, and messages of Events and
+        of Kueue.
+        """
         job = observed.job
         if settled(job):
             return await self.doubts.about_live(observed)
@@ -188,7 +201,7 @@ class Controller:
         return replace(observed, words=await self.words.about(observed))
 
     def _with_answer(self, observed: Observed, seen: RayJobView) -> Observed:
-        """With the last answer of the driver."""
+        """Return the observation with the last answer of the driver."""
         tokens = self.settings.tokens(observed.job, seen.name)
         pace = poll_pace(observed.drivers - self.drivers.slow)
         answer = self.drivers.latest(observed.job.key, seen, tokens, pace)
@@ -204,14 +217,18 @@ class Controller:
         )
 
     async def _unless_taken_back(self, observed: Observed, seen: RayJobView) -> Observed:
-        """A driver may be heard to fail because Kueue takes its pods, before that is heard."""
+        """Return the observation with a live read of the RayJob if Kueue may have evicted it.
+
+        A driver fails when Kueue removes its pods. Its report may arrive before the watch reports
+        that Kueue suspended the RayJob.
+        """
         report = observed.report
         if not seen.queue or report is None or report.state != JobState.FAILED:
             return observed
         return await self.doubts.afresh(observed, seen)
 
     async def _act(self, job: JobView, actions: Actions) -> float | None:
-        """Returns after how many seconds the job is to be looked at again, if it is."""
+        """Carry out the actions. Return the seconds until the job is requeued, or None."""
         for seen in actions.stop:
             self.drivers.stop(job.key, seen, self.settings.tokens(job, seen.name))
         for seen in actions.remove:
@@ -236,7 +253,7 @@ class Controller:
         return actions.again_after
 
     async def _limit(self, job: JobView, actions: Actions) -> None:
-        """Change when KubeRay ends a RayJob. The job goes on where that cannot be done."""
+        """Change the backstop deadlines of a RayJob. If that fails, the job continues."""
         if actions.backstop is None:
             self.limited.pop(job.key, None)
             return
@@ -254,7 +271,10 @@ class Controller:
         self.limited[job.key] = change
 
     async def _tell(self, job: JobView, words: Refused) -> None:
-        """Why the objects of a job are not made. A server that is away has a while to come back."""
+        """Write to the status why the objects of a job cannot be created.
+
+        If the API server is unreachable, this waits until that has lasted AWAY_SECONDS.
+        """
         if not isinstance(words, Unreachable):
             await self._write(job, refused(job, str(words), self.now()))
             return
@@ -263,8 +283,11 @@ class Controller:
             await self._write(job, away(job, str(words), self.now()))
 
     def _held(self, job: JobView, actions: Actions, status: Status) -> float:
-        """Seconds for which the status is not written; the look after them finds it again."""
-        # what stands there already would be false meanwhile
+        """Return for how many seconds to defer the status write.
+
+        The reconcile after that computes the status again.
+        """
+        # only if there is no status yet: an existing one would be wrong in the meantime
         silent = "phase" not in job.status and job.key not in self.unwritten
         if silent and _begins(actions) and len(self.queue) >= BACKLOG:
             self.unwritten.add(job.key)
@@ -279,12 +302,12 @@ class Controller:
         return inf if written is None else (self.now() - written).total_seconds()
 
     async def _create(self, job: JobView, actions: Actions) -> Status | None:
-        """Create objects, and return the status that should stand thereafter."""
+        """Create the objects, and return the status to write afterwards; None to leave it alone."""
         status = actions.status
         for body in actions.create:
             made = await self.gateway.create(body)
             if made is None:
-                continue  # it was made before, by an operator that has not come to say so
+                continue  # an earlier operator process created it, and did not record that
             if body["kind"] == RAY_JOB:
                 logger.info("created RayJob %s", body["metadata"]["name"])
                 self.cache.made(made)
@@ -293,8 +316,11 @@ class Controller:
         return status
 
     async def _patch(self, job: JobView, version: str, patch: Status) -> Object | None:
-        """Write a patch; what the CustomResourceDefinition allows of it, if that is older than the
-        operator: a status that is never written would hold up the job."""
+        """Write a status patch and return the job as stored; None if the job is gone.
+
+        If the CustomResourceDefinition is older than the operator and rejects the patch, only the
+        fields that it knows are written: a status that is never written would block the job.
+        """
         try:
             return await self.gateway.patch_status(*job.key, version, patch)
         except Invalid as words:

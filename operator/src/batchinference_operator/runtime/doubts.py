@@ -1,4 +1,4 @@
-"""Looking up what something depends on and the watches leave in doubt."""
+"""Live reads of objects that a decision depends on and whose cached state is stale."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ logger = logging.getLogger("batchinference.operator")
 
 @dataclass
 class Doubts:
-    """What is looked up stands in the cache from then on."""
+    """Reads stale objects live and stores the result in the cache."""
 
     gateway: Gateway
     cache: Cache
 
     async def settled(self, observed: Observed) -> Observed:
-        """With nothing in doubt."""
+        """Return the observation with live reads of everything that is stale."""
         return await self._sure_of_pods(await self._sure_of_ray_jobs(observed))
 
     async def about_live(self, observed: Observed) -> Observed:
-        """With nothing in doubt of RayJobs that go on, though their job has ended: such count among
-        those that run."""
+        """Return the observation with live reads of stale RayJobs that have not ended.
+
+        This is for a job that is finished or being deleted: such RayJobs still count towards the
+        concurrency limit.
+        """
         namespace = observed.job.namespace
         doubtful = {
             name
@@ -40,9 +43,12 @@ class Doubts:
         return await self._with_fresh(observed, doubtful)
 
     async def settle_orphans(self, key: Key) -> bool:
-        """Look up the RayJobs of a job that is gone; returns whether there are any left. One that
-        is still being deleted waits for KubeRay, which is away: its cluster is removed. One that
-        the operator may not read any more counts as gone: its namespace is, with the Role there."""
+        """Read the stale RayJobs of a deleted job live, and return whether any RayJobs are left.
+
+        A RayJob that is still being deleted waits for KubeRay, which is unavailable: its cluster is
+        removed here. A RayJob that the operator may no longer read counts as gone: its namespace is
+        gone, together with the operator's Role there.
+        """
         for seen in self.cache.ray_jobs(key):
             if not self.cache.doubtful(key[0], seen.name):
                 continue
@@ -56,11 +62,14 @@ class Doubts:
         return bool(self.cache.ray_jobs(key))
 
     async def afresh(self, observed: Observed, seen: RayJobView) -> Observed:
-        """With a RayJob as it stands now, whatever the watch has told of it."""
+        """Return the observation with a live read of a RayJob, even if it is not stale."""
         return await self._with_fresh(observed, {seen.name})
 
     async def _sure_of_ray_jobs(self, observed: Observed) -> Observed:
-        """The RayJob of the last attempt, and those that are in the way of the next."""
+        """Return the observation with live reads of stale RayJobs that matter.
+
+        These are the RayJob of the last attempt, and those that block the next attempt.
+        """
         job, number = observed.job, number_of(observed.job.status)
         in_the_way = {
             name
@@ -76,7 +85,7 @@ class Doubts:
         return await self._with_fresh(observed, unsure)
 
     async def _with_fresh(self, observed: Observed, names: set[str]) -> Observed:
-        """With the RayJobs of these names as they stand now."""
+        """Return the observation with live reads of the RayJobs with these names."""
         found = dict(observed.ray_jobs)
         for name in sorted(names):
             fresh = await self._looked_up(observed.job.key, name, found.pop(name, None))
@@ -85,10 +94,13 @@ class Doubts:
         return replace(observed, ray_jobs=found)
 
     async def _sure_of_pods(self, observed: Observed) -> Observed:
-        """Pods that have gone unheard would be charged for as long as the RayJob goes on."""
+        """Return the observation with a live read of the pods if they are stale.
+
+        A pod whose deletion the watch missed would be charged as long as the RayJob runs.
+        """
         doubtful = self.cache.pods.doubtful(observed.job.key)
         if not observed.pods and observed.job.status.get("phase") == Phase.SUSPENDING:
-            # what is said next is that nothing is held, and the watch may only have begun
+            # the next status says that no pods are left, and the watch may have only just started
             there = await self.gateway.pods(*observed.job.key)
             return replace(observed, unheard_pods=bool(there))
         if not doubtful:

@@ -1,7 +1,7 @@
-"""Asking the driver of a job how it goes, and to stop.
+"""Reads the report of a job's driver, and asks the driver to stop.
 
-The driver keeps its report among Ray's logs on the head, and Ray's dashboard serves it from there,
-also when the driver has gone.
+The driver writes its report into Ray's log directory on the head. Ray's dashboard serves the file
+from there, even after the driver has exited.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from batchinference_operator.status.observations import DASHBOARD_PORT, RayJobVi
 CLUSTER_DOMAIN = "cluster.local"
 TIMEOUT_SECONDS = 2
 MAX_BYTES = 1 << 20
-"""A report has some kilobytes. The head is the user's: it may send anything."""
-NOT_REACHED = (TimeoutError, aiohttp.ClientError, UnicodeError)  # the last from DNS
+"""Limit on the bytes read of a report. A report has a few kilobytes, but the head belongs to the
+user and may send anything."""
+NOT_REACHED = (TimeoutError, aiohttp.ClientError, UnicodeError)  # DNS raises the last one
 _NO_FILE = b"not found at"
 _SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A name of a Service. It comes from the status of the RayJob, which users may write: anything else
-could name another host."""
+"""Matches the name of a Service. The name comes from the RayJob's status, which users may write:
+any other text could name another host."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`reached` tells whether an answer came; `report` is None when there is none yet. `problem`
-    says why no answer came, and `age` is how many seconds ago it came."""
+    """The result of polling a driver.
+
+    `reached` says whether an answer arrived. `report` is None if there is none yet. `problem` says
+    why no answer arrived. `age` is the age of the answer in seconds.
+    """
 
     reached: bool
     report: Report | None = None
@@ -44,12 +48,14 @@ class Driver(Protocol):
     async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer: ...
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        """Have it commit what is under way and end. That it cannot be reached is no error: it is
-        ended anyway."""
+        """Ask the driver to commit work in progress and to exit.
+
+        An unreachable driver is no error: the operator ends it anyway.
+        """
 
 
 class Dashboard:
-    """Asks through the dashboard of the job's Ray cluster."""
+    """Reaches the driver through the dashboard of the job's Ray cluster."""
 
     def __init__(
         self, session: aiohttp.ClientSession, cluster_domain: str = CLUSTER_DOMAIN
@@ -58,8 +64,11 @@ class Dashboard:
         self._domain = cluster_domain
 
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
-        """With the dot at its end the name is not looked up in other domains first, such as that of
-        a namespace `svc`, whose pods could answer for any head."""
+        """Return the URL of the dashboard.
+
+        The host name ends with a dot, so DNS does not try search domains first. One of them could
+        be that of a namespace named `svc`, whose pods could answer for any head.
+        """
         host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
@@ -98,7 +107,7 @@ def _options(token: str) -> dict[str, Any]:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """The body, or as much of it as is read of any."""
+    """Return the body. Reading stops once it exceeds MAX_BYTES."""
     content = b""
     async for chunk in response.content.iter_chunked(MAX_BYTES):
         content += chunk

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`."""
+"""The HTTP endpoints `/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchinference_operator.runtime.watches import Watches
 
 @asynccontextmanager
 async def served(port: int, watches: Watches, metrics: Metrics) -> AsyncIterator[None]:
-    """Answer on a port of all addresses while the block runs."""
+    """Serve the endpoints on a port of all addresses while the block runs."""
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer("nothing was heard for too long of", watches.dead)

@@ -1,4 +1,4 @@
-"""One request to the API server, and its answer."""
+"""Sends single requests to the API server and interprets the answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MERGE_PATCH = "application/merge-patch+json"
 TIMEOUT_SECONDS = 30
 MAX_BUSY_SECONDS = 30.0
 PASSING = {429, 500, 502, 503, 504}
-"""Answers that another try may change."""
+"""Status codes of transient errors, which a retry may resolve."""
 USER_AGENT = f"{MANAGER}/{__version__}"
-"""Audit logs name it, and the API server takes the field manager from it."""
+"""Audit logs show it, and the API server derives the field manager from it."""
 
 
 async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
-    """The status and the answer: JSON as plain data, anything else as text."""
+    """Send a request. Return the status and the answer: JSON as plain data, all else as text."""
     status, answer, _ = await send(client, method, path)
     return status, answer
 
@@ -41,9 +41,9 @@ async def send(
     body: Any = None,
     content_type: str = JSON,
 ) -> tuple[int, Any, float]:
-    """The status, the answer, and for how many seconds the server wants to be left alone."""
+    """Send a request. Return the status, the answer, and the seconds of the Retry-After header."""
     asked = {"Accept": "application/json", "Content-Type": content_type}
-    # without the body, which is plain data already: to make sure of that takes the client long
+    # the body is passed later: it is plain data already, and serializing it here would be slow
     method, url, headers, *_ = await client.param_serialize(
         method, path, header_params=asked, auth_settings=["BearerToken"]
     )
@@ -62,13 +62,15 @@ def says(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
 
 
 def is_gone(status: int, answer: Any) -> bool:
-    """Whether the object is gone. A kind that the server does not know, or not yet, is a 404 too,
-    but says nothing of the object."""
+    """Return whether the object is gone.
+
+    A kind that the server does not know (yet) is a 404 too, but says nothing about the object.
+    """
     return says(status, answer, HTTPStatus.NOT_FOUND, "NotFound")
 
 
 def words_of(answer: Any) -> str:
-    """What the API server has to say."""
+    """Return the message in an answer of the API server."""
     return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
 
 

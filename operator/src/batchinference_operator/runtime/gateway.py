@@ -1,4 +1,4 @@
-"""What the operator asks of the API server."""
+"""The interface through which the operator uses the API server, and its errors."""
 
 from __future__ import annotations
 
@@ -12,71 +12,89 @@ from batchinference_operator.status.status import Status
 POD = "Pod"
 RAY_CLUSTER = "RayCluster"
 PAGE = 10
-"""Objects of a list that are asked for at a time. The API server bounds a page by their number, not
-by bytes: one object may have 1.5 MB, and takes several times as much while it is read."""
+"""Objects per page of a list. The API server limits a page by the number of objects, not by bytes:
+one object may have 1.5 MB, and takes several times as much memory while it is parsed."""
 
 
 class Conflict(Exception):
-    """The object has changed meanwhile: look again."""
+    """The object has changed in the meantime: reconcile again."""
 
 
 class Refused(Exception):
-    """The API server said no, in these words."""
+    """The API server rejected the request. The text of the exception is its message."""
 
 
 class Forbidden(Refused):
-    """The operator lacks the right for a request."""
+    """The operator lacks the permission for a request."""
 
 
 class Invalid(Refused):
-    """The API server does not know a field or a value of an object: its definition is older."""
+    """The API server does not know a field or a value of an object: its definition is too old."""
 
 
 class Unreachable(Refused):
-    """The API server gave no answer, or one that another try may change: it is away, overloaded, or
-    waits in vain for something behind it, such as a webhook."""
+    """The API server gave no answer, or a transient error.
+
+    It is down or overloaded, or something that it depends on, such as a webhook, does not answer.
+    """
 
 
 class Gateway(Protocol):
-    """What the operator asks of the API server. Tests put another in its place. Each call raises
-    Unreachable when the server is."""
+    """The operations of the API server that the operator uses. Tests use another implementation.
+
+    Each call raises Unreachable if the server gives no answer or a transient error.
+    """
 
     async def create(self, body: Object) -> Object | None:
-        """Create an object, and return what was made of it; None when one of its name exists
-        already, which is as good. Raises Refused."""
+        """Create an object and return it as stored. Raises Refused.
+
+        Returns None if an object of that name already exists, which also counts as success.
+        """
 
     def all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
-        """Every object of a kind, in a namespace or, when that is empty, in all."""
+        """Yield every object of a kind in a namespace, or in all namespaces if it is empty."""
 
     async def pods(self, namespace: str, job: str) -> set[str]:
-        """The names of the pods that a job has now."""
+        """Return the names of the pods that a job has now (a live read)."""
 
     async def ray_job(self, namespace: str, name: str) -> Object | None:
-        """A RayJob as it stands now, or None."""
+        """Return the current state of a RayJob (a live read); None if it is gone."""
 
     async def warning(self, namespace: str, kind: str, name: str) -> str:
-        """What Events say of why the containers of a pod do not start, or why a RayCluster gets no
-        pods; empty when nothing is said."""
+        """Return the message of an Event about a pod or a RayCluster; empty if there is none.
+
+        It says why the pod's containers do not start, or why the RayCluster gets no pods.
+        """
 
     async def why_queued(self, namespace: str, seen: RayJobView) -> str:
-        """Why Kueue holds a RayJob back, in its words; empty when it says nothing."""
+        """Return Kueue's message on why it holds a RayJob back; empty if there is none."""
 
     async def release(self, namespace: str, seen: RayJobView) -> None:
-        """End the wait of a finished RayJob's cluster, and delete it."""
+        """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
 
     async def limit(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
-        """Have KubeRay end a RayJob by these deadlines. What is gone is no error. Raises Conflict
-        and Refused."""
+        """Set the backstop deadlines at which KubeRay ends a RayJob.
+
+        It is no error if the RayJob is gone. Raises Conflict and Refused.
+        """
 
     async def remove(self, namespace: str, seen: RayJobView) -> None:
-        """Delete a RayJob and its cluster. What is gone, or bears the name only, is no error."""
+        """Delete a RayJob and its cluster.
+
+        It is no error if they are gone. Another object with the same name is not deleted.
+        """
 
     async def post_event(self, body: Object) -> bool:
-        """Post an Event, or count it on the one of its name; returns whether there was one. Raises
-        Refused."""
+        """Post an Event, or increase the count of the existing Event of that name.
+
+        Returns whether the Event existed. Raises Refused.
+        """
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status
     ) -> Object | None:
-        """Merge a patch into the status of a BatchInference, and return what was made of it; None
-        when it is gone. Raises Conflict, and Invalid where the definition does not know a value."""
+        """Merge a patch into the status of a BatchInference, and return the object as stored.
+
+        Returns None if it is gone. Raises Conflict, and Invalid if the CustomResourceDefinition
+        does not know a value.
+        """

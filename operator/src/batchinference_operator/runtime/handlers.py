@@ -1,8 +1,8 @@
-"""Watches: kopf calls these for every event, and all they do is to put a key on the queue where an
-event is news: what the operator did itself it knows.
+"""The watch handlers, which kopf calls for every event.
 
-kopf's event handlers leave no finalizer and no annotation on the object, and never retry; the queue
-does that.
+They update the cache, and add a key to the work queue if the event changes anything. Changes that
+the operator made itself are already in the cache. kopf's event handlers leave no finalizer and no
+annotation on the object and never retry; the work queue retries.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from batchinference_operator.runtime.gateway import PAGE
 from batchinference_operator.runtime.watches import Login
 
 STOP_SECONDS = 10.0
-"""How long kopf may take to stop before the process is killed."""
+"""Seconds that kopf may take to stop before the process is killed."""
 
 
 def register(registry: kopf.OperatorRegistry, controller: Controller, login: Login) -> None:
-    """Have all three kinds of objects watched."""
+    """Register the watches of BatchInferences, RayJobs and pods."""
     cache = controller.cache
 
     def watch(set_object: Take, drop_object: Take) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def register(registry: kopf.OperatorRegistry, controller: Controller, login: Log
 
 
 class _NoDiffs(kopf.StatusDiffBaseStorage):
-    """kopf would copy each object to tell what has changed of it, which nobody asks."""
+    """Disables kopf's diffs: it would copy each object to compute a diff that nothing reads."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -55,8 +55,8 @@ class _NoDiffs(kopf.StatusDiffBaseStorage):
 def configure(
     settings: kopf.OperatorSettings, *, clusterwide: bool, watch_seconds: int = 60
 ) -> None:
-    """kopf as a watcher and nothing else."""
-    # looking out for new CustomResourceDefinitions takes rights in the whole cluster
+    """Configure kopf to do nothing but watch."""
+    # detecting new CustomResourceDefinitions requires cluster-wide permissions
     settings.scanning.disabled = not clusterwide
     settings.posting.enabled = False
     settings.peering.standalone = True
@@ -66,7 +66,7 @@ def configure(
     settings.watching.label_selectors["", "v1", "pods"] = NAME_LABEL
     settings.watching.server_timeout = watch_seconds
     settings.networking.request_timeout = 60
-    # its stop may hang after a watch has failed, and then nobody would start the operator again
+    # kopf may hang while stopping after a watch failed, and the pod would never restart
     settings.process.ultimate_exiting_timeout = STOP_SECONDS
     settings.networking.connect_timeout = 10
-    settings.queueing.idle_timeout = 0.2  # a watched object costs a task only while it changes
+    settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes

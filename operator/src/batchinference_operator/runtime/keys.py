@@ -1,4 +1,4 @@
-"""By what jobs are known to the loop."""
+"""The keys that identify jobs in the control loop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Key = tuple[str, str]
 
 
 def key_of(body: Object) -> Key:
-    """That of a BatchInference itself."""
+    """Return the key of a BatchInference."""
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
 def parent_of(body: Object) -> Key:
-    """That of the job which an object is labelled with."""
+    """Return the key of the job that an object's label names."""
     metadata = body["metadata"]
     return metadata["namespace"], metadata["labels"][NAME_LABEL]

@@ -1,4 +1,4 @@
-"""The log: one line for each thing, as JSON or as text, with the job that it is about."""
+"""Logging as JSON or text. Each line names the job that it is about."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from batchinference.text import in_one_line
 
 _about: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
 _OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
-"""What kopf hangs on its lines for itself."""
+"""Attributes that kopf adds to log records for its own use."""
 _LEFT_BY_KOPF = "closing of asynchronous generator <async_generator object infinite_watch "
 
 
 @contextmanager
 def about(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
-    """Each line that is logged in the block, by whomever, names this job and its attempt."""
+    """Add this job and its attempt to each line logged in the block, by any logger."""
     before = _about.set((f"{namespace}/{name}", attempt))
     try:
         yield
@@ -32,14 +32,14 @@ def about(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
 
 
 def configure(log_format: str, level: str) -> None:
-    """Log to stderr, whoever speaks: the operator, kopf, or a library."""
+    """Log everything to stderr: the operator, kopf and libraries."""
     handler = logging.StreamHandler()
     handler.addFilter(_named)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else a line an event
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line per event
     asyncio_s = logging.getLogger("asyncio")
     asyncio_s.removeFilter(_matters)
     asyncio_s.addFilter(_matters)
@@ -49,19 +49,25 @@ def configure(log_format: str, level: str) -> None:
 
 
 def _matters(record: logging.LogRecord) -> bool:
-    """kopf leaves a watch unclosed that is ended between two events, with its generators inside one
-    another. asyncio closes all of them side by side at the very end, when nothing depends on them,
-    and then an outer one finds its inner one being closed: that is no error of this operator."""
+    """Return False for the error that asyncio logs about kopf's watches at exit.
+
+    kopf does not close the nested generators of a watch that ends between two events. asyncio
+    closes all of them concurrently at the very end, when nothing depends on them any more. An outer
+    generator then finds that its inner one is already being closed. This is no operator error.
+    """
     return _LEFT_BY_KOPF not in record.getMessage()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """kopf logs an error each time it tries a refused watch again; watches.py logs it once."""
+    """Return False for the error that kopf logs at each retry of a refused watch.
+
+    watches.py logs the refusal once.
+    """
     return "WatchRefused(" not in record.getMessage()
 
 
 def _named(record: logging.LogRecord) -> bool:
-    """Put the job and its attempt on a line. kopf has its own way to say what a line is about."""
+    """Add the job and its attempt to a record. kopf names the object of its records in `k8s_ref`."""
     job, attempt = _about.get()
     ref: dict[str, Any] = getattr(record, "k8s_ref", {})
     if ref.get("kind") == KIND:
@@ -100,7 +106,7 @@ class _Text(logging.Formatter):
 
 
 def _shown(line: str) -> str:
-    """A line without the characters that control a terminal. Its indentation is kept."""
+    """Return a line without terminal control characters. Its indentation is kept."""
     indent = line[: len(line) - len(line.lstrip(" "))]
     return indent + in_one_line(line)
 

@@ -1,4 +1,4 @@
-"""`batchinference-operator`."""
+"""The entry point of `batchinference-operator`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 async def operate(settings: OperatorSettings) -> None:
-    """Watch and work until SIGTERM. Raises NotReady."""
+    """Run the operator until SIGTERM. Raises NotReady."""
     try:
         decided = settings.for_reconcile()
     except (OSError, ValueError) as problem:
@@ -76,7 +76,7 @@ async def operate(settings: OperatorSettings) -> None:
 async def _learn(
     controller: Controller, settings: OperatorSettings, left_out: Sequence[str]
 ) -> None:
-    """Before anything is watched, so that what a watch shows is never older."""
+    """List all jobs before the watches start, so that no watch reports an older state."""
     namespaces = [name for name in settings.namespace_list if name not in left_out]
     try:
         await controller.learn(namespaces)
@@ -93,7 +93,7 @@ async def _run(
     clusterwide = not settings.namespace_list
     configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
     async with asyncio.TaskGroup() as group:
-        # started before kopf, which at its end waits for each task that came after it
+        # started before kopf, which waits on exit for each task that was created after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
         workers += [group.create_task(polls.work()) for _ in range(SLOTS)]
         workers.append(group.create_task(controller.signals.work()))
@@ -105,7 +105,7 @@ async def _run(
                 namespaces=settings.namespace_list,
                 clusterwide=clusterwide,
                 standalone=True,
-                # else kopf asks for the name of a user that has none; its type is not public
+                # else kopf looks up the user's name, and the user has none; its type is not public
                 identity=MANAGER,  # type: ignore[arg-type]
             )
         finally:
@@ -114,10 +114,10 @@ async def _run(
 
 
 async def _connection(pool: int) -> Configuration:
-    """The connection of the pod's service account, or of the kubeconfig outside a cluster."""
+    """Return the configuration of the pod's service account, or of kubeconfig outside a cluster."""
     configuration = Configuration()
     configuration.connection_pool_maxsize = pool
-    # else each request looks for a .netrc, in a thread; a proxy is the configuration's matter
+    # else each request looks for a .netrc, in a thread; the configuration names the proxy
     configuration.client_session_kwargs = {"trust_env": False}
     try:
         config.load_incluster_config(client_configuration=configuration)

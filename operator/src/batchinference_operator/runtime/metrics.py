@@ -1,4 +1,4 @@
-"""What Prometheus is told. No metric has the name of a job on it: there are thousands."""
+"""The Prometheus metrics. No metric has a label with the job's name: there are thousands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete
 
 
 class Metrics:
-    """All metrics of the operator. They are described in docs/operations.md."""
+    """All metrics of the operator. docs/operations.md describes them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -66,7 +66,7 @@ class Metrics:
             "Attempts that ended, by outcome and, where they failed, by cause.",
             *("outcome", "cause"),
         )
-        for cause in Cause:  # a series that began with its first failure would show no increase
+        for cause in Cause:  # a series that starts with the first failure would show no increase
             self.attempts.labels("Failed", cause.value)
         self.rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
         self.gpu_seconds = self._counter(
@@ -78,7 +78,7 @@ class Metrics:
         self._add_results()
 
     def _add_results(self) -> None:
-        """Add the metrics that count how something ended."""
+        """Add the metrics that count results of operations."""
         self.status_writes = self._counter(
             "batchinference_status_writes",
             "Looks by what became of the status: written, unchanged, deferred to a later look, "
@@ -106,27 +106,27 @@ class Metrics:
         return Counter(name, about, labels, registry=self.registry)
 
     def of_operator(self, queue: Sized, cache: Cache) -> None:
-        """Add what is counted when it is asked for: the queue, the jobs, and this process."""
+        """Add the metrics that are computed at scrape time: the queue, the jobs and this process."""
         self.queue_depth.set_function(lambda: len(queue))
         self.registry.register(_Jobs(cache))
         ProcessCollector(registry=self.registry)
 
     def of_watches(self, watches: Watches) -> None:
-        """Add what is known of the watches."""
+        """Add the metrics of the watches."""
         self.namespaces_unwatched.set_function(lambda: len(watches.lost))
 
     def asked(self, method: str, path: str, code: int | None, seconds: float) -> None:
-        """A request to the API server has ended; `code` is None when there was no answer."""
+        """Record a finished request to the API server; `code` is None if there was no answer."""
         verb, resource = described(method, path)
         self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
         self.api_request_seconds.labels(verb, resource).observe(seconds)
 
     def polled(self, result: str) -> None:
-        """A driver was polled."""
+        """Record the result of polling a driver."""
         self.driver_polls.labels(result).inc()
 
     def happened(self, before: Status, after: Status) -> None:
-        """Another status stands than before; what has happened is the difference."""
+        """Record what the difference between two statuses of a job shows."""
         self.rows.inc(_grown(before.get("progress", {}), after.get("progress", {}), "rows"))
         self.gpu_seconds.inc(_grown(before, after, "gpuSeconds"))
         self.cpu_seconds.inc(_grown(before, after, "cpuSeconds"))
@@ -148,7 +148,7 @@ class _Jobs(Collector):
 
 
 def described(method: str, path: str) -> tuple[str, str]:
-    """The verb and the resource of a request, as roles name them."""
+    """Return the verb and the resource of a request, as RBAC roles name them."""
     path, _, query = path.partition("?")
     found = _COLLECTION.fullmatch(path)
     if found is None:

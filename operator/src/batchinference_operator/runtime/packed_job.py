@@ -1,4 +1,4 @@
-"""A job as text: as objects, its spec and its status take several times the memory."""
+"""A job stored as text: as objects, its spec and status take several times the memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference_operator.status.attempts import number_of
 from batchinference_operator.status.conditions import holds
 
 _LIFE = ("suspend", "priority", "retry", "deadlines", "ttl")
-"""What the CustomResourceDefinition bounds, and a job that is refused still needs."""
+"""Spec fields that a rejected job still needs. The CustomResourceDefinition limits their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PackedJob:
     resource_version: str
     phase: str
     attempt: int
-    """The number of the last one; 0 when there was none, or the job is finished."""
+    """The number of the last attempt; 0 if there was none or the job is finished."""
     finished: bool
     fields: str
 
@@ -49,8 +49,10 @@ def _text(job: JobView) -> str:
 
 
 def _bounded(job: JobView) -> JobView:
-    """The job, without the work of a spec that is too large: it is refused, and some hundred of
-    them would take all memory."""
+    """Return the job with only the _LIFE fields of its spec if the spec is too large.
+
+    Such a job is rejected, and a few hundred such specs would take all memory.
+    """
     spec = json.dumps(job.spec, separators=(",", ":"), ensure_ascii=False)
     if (size := len(spec.encode(errors="replace"))) <= MAX_SPEC_BYTES:
         return job
@@ -65,12 +67,12 @@ def _phase(job: JobView) -> str:
 
 
 def _at_rest(job: JobView) -> bool:
-    """Whether the job is finished, and its status need not be written for a later spec."""
+    """Return whether the job is finished and its status is up to date with its spec."""
     return finished(job) and job.status.get("observedGeneration") == job.generation
 
 
 def _only_the_end(job: JobView) -> JobView:
-    """Of a finished job nothing else is read, and there may be thousands."""
+    """Return the job with only what is read of a finished job: there may be thousands."""
     told = ("type", "status", "reason", "lastTransitionTime")
     ends = [{name: c[name] for name in told if name in c} for c in job.status["conditions"]]
     spec = {name: job.spec[name] for name in ("ttl",) if name in job.spec}

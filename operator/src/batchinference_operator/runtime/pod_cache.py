@@ -1,4 +1,4 @@
-"""The pods of jobs, and what befell them, as the watch has told."""
+"""The informer cache of the jobs' pods, and of how pods ended."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.pods import Loss, PodView
 
 DOUBT_SECONDS = 300.0
-"""How long the watch may say nothing of an object before it is looked up. A watch that has to begin
-anew tells what exists, not what has gone meanwhile."""
+"""How long the watch may be silent about an object before it is stale and is read live. A watch that
+starts over reports what exists, not what was deleted in the meantime."""
 MAX_CRASHES = 1024
-"""Crashes of heads, and of workers, that are kept of one cluster."""
+"""Maximum number of crashes kept per cluster, for heads and for workers each."""
 Above = Callable[[Key, str], RayJobView | None]
-"""The RayJob of a job whose RayCluster has this name."""
+"""Returns the RayJob of a job whose RayCluster has this name, or None."""
 
 
 class PodCache:
-    """What is put in or dropped has the key of its job returned, if that tells anything new."""
+    """The latest state of each pod, and the losses and crashes of each cluster's pods.
+
+    `put` and `drop` return the key of the pod's job, or None if nothing changed.
+    """
 
     def __init__(self, clock: Callable[[], float], above: Above) -> None:
         self._clock, self._above = clock, above
@@ -40,8 +43,10 @@ class PodCache:
         return None if view == before and not crashed else key
 
     def _note_crash(self, key: Key, cluster: str, crash: Crash | None) -> bool:
-        """Count a crash; returns whether it is a new one. KubeRay may give the next pod the same
-        name, so the uid counts."""
+        """Record a crash and return whether it is new.
+
+        The pod's uid identifies a crash: KubeRay may give the next pod the same name.
+        """
         if crash is None:
             return False
         known = self._crashes.setdefault(key, {}).setdefault(cluster, {})
@@ -52,7 +57,7 @@ class PodCache:
         return True
 
     def drop(self, body: Object) -> Key:
-        """A pod that goes may have been told of its end in its last words alone."""
+        """Record the final state of a pod, which alone may say how it ended, then remove the pod."""
         self.put(body)
         key = parent_of(body)
         self._drop(key, body["metadata"]["name"])
@@ -66,13 +71,13 @@ class PodCache:
             self.forget_cluster(key, pod.cluster)
 
     def forget(self, key: Key) -> None:
-        """All that is of a job, which has gone."""
+        """Forget everything about a job that is gone."""
         self._pods.pop(key, None)
         self._losses.pop(key, None)
         self._crashes.pop(key, None)
 
     def forget_cluster(self, key: Key, cluster: str) -> None:
-        """What befell the pods of a cluster that is gone."""
+        """Forget the losses and crashes of a cluster that is gone."""
         known: tuple[dict[Key, dict[str, Any]], ...] = (self._losses, self._crashes)
         for each in known:
             of_job = each.get(key, {})
@@ -81,7 +86,10 @@ class PodCache:
                 each.pop(key, None)
 
     def of(self, key: Key) -> tuple[PodView, ...]:
-        """By name; without those that must have gone unheard after the end of their RayJob."""
+        """Return the pods of a job, sorted by name.
+
+        Stale pods without a live RayJob are omitted: the watch must have missed their deletion.
+        """
         return tuple(self._there(key))
 
     def _there(self, key: Key) -> Iterator[PodView]:
@@ -92,17 +100,19 @@ class PodCache:
                 yield pod
 
     def losses(self, key: Key, cluster: str) -> tuple[Loss, ...]:
-        """What befell the pods of a cluster, also such as are gone."""
+        """Return the loss that matters most among a cluster's pods, including deleted ones."""
         loss = self._losses.get(key, {}).get(cluster)
         return () if loss is None else (loss,)
 
     def crashes(self, key: Key, cluster: str) -> tuple[Crash, ...]:
-        """The pods of a cluster that ended by themselves, in the order in which they were seen."""
+        """Return the crashes of a cluster's pods, in the order in which they were seen."""
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
 
     def doubtful(self, key: Key) -> dict[str, PodView]:
-        """The pods of a job, by name, when the watch has said nothing for too long of one that
-        costs something."""
+        """Return all pods of a job, by name, if one that has not ended is stale; else nothing.
+
+        Pods that have ended do not matter, because they are no longer charged.
+        """
         now, known = self._clock(), self._pods.get(key, {})
         doubt = any(
             pod.ended is None and now - heard > DOUBT_SECONDS for pod, heard in known.values()
@@ -110,8 +120,11 @@ class PodCache:
         return {name: pod for name, (pod, _) in known.items()} if doubt else {}
 
     def confirm(self, key: Key, seen: dict[str, PodView], there: set[str]) -> tuple[PodView, ...]:
-        """Of pods that were in doubt keep those that are there, unless the watch has told something
-        newer in between. Returns the pods that the job has now."""
+        """Drop the stale pods that a live read did not find, and return the pods of the job.
+
+        `there` has the names that the live read found. It is ignored for a pod about which the
+        watch has reported something newer in the meantime.
+        """
         for name, pod in seen.items():
             if self._pods.get(key, {}).get(name, (None,))[0] is not pod:
                 continue
@@ -123,5 +136,5 @@ class PodCache:
 
 
 def _worse(known: Loss | None, new: Loss) -> Loss:
-    """The loss that tells more of an attempt's end: that of the head, then the later one."""
+    """Return the loss that explains more about an attempt's end: the head's, else the later one."""
     return known if known is not None and known.of_head and not new.of_head else new

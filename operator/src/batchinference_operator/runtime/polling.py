@@ -1,8 +1,8 @@
-"""Polling drivers for their reports, apart from the workers that reconcile.
+"""Polls drivers for their reports, separately from the workers that reconcile.
 
-A driver answers over the head of its Ray cluster, which belongs to the job's user: it may answer
-slowly, wrongly or not at all. So a reconcile reads the last answer and never waits for one; an
-answer that arrives puts the job on the queue.
+A driver answers through the head of its Ray cluster, which belongs to the job's user: it may answer
+slowly, wrongly or not at all. So a reconcile reads the last answer and never waits for one. Each
+new answer adds the job to the work queue.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from batchinference_operator.runtime.queue import KeyedQueue
 from batchinference_operator.status.observations import RayJobView
 
 SLOTS, SLOTS_OF_NAMESPACE = 32, 4
-"""Drivers that are polled at a time, in all and in one namespace."""
+"""Maximum number of concurrent polls, in total and per namespace."""
 SLOW_SECONDS = 1.0
 """A driver that takes longer to answer is polled less often."""
 FIRST_PAUSE, MAX_SLOW_PAUSE, MAX_PAUSE = 10.0, 40.0, 160.0
-"""Seconds until a driver is polled again that was slow, or did not answer. They double each time,
-up to the second for a slow one and up to the third for a silent one."""
+"""Backoff in seconds before a driver that was slow or did not answer is polled again. It doubles
+each time, up to MAX_SLOW_PAUSE if the driver was slow and MAX_PAUSE if it did not answer."""
 FORGET_SECONDS = 600.0
-"""How long an answer is kept that no reconcile asks for."""
+"""Seconds for which an answer is kept that no reconcile reads."""
 logger = logging.getLogger("batchinference.operator")
 
 
 class Polled(NamedTuple):
-    """A driver. One whose RayJob has ended, or that has a new head, is polled at once."""
+    """Identifies a driver to poll.
+
+    If the RayJob ends or the head changes, this identifies a new driver, which is polled at once.
+    """
 
     job: Key
     ray_job: str
@@ -44,7 +47,7 @@ class Polled(NamedTuple):
 
 @dataclass
 class _Known:
-    """What is known of a driver. `token` is the one that it took last."""
+    """What is known of a driver. `token` is the token that it last accepted."""
 
     ray_job: RayJobView
     tokens: tuple[str, ...]
@@ -59,27 +62,29 @@ class _Known:
 
 
 class Drivers(Protocol):
-    """What the controller needs of drivers. No call waits."""
+    """The controller's interface to the drivers. No call waits for a driver."""
 
     answered: Callable[[Key], None]
-    """Is called with the job of each answer."""
+    """Called with the key of the job after each answer."""
 
     @property
     def slow(self) -> int:
-        """How many drivers are polled with backoff, and so do not count towards the pace."""
+        """Return how many drivers are polled with backoff. They do not count for the poll pace."""
 
     def latest(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], pace: float
     ) -> Answer | None:
-        """The last answer, with its age; None before the first. The driver is polled again when
-        the last answer is `pace` seconds old."""
+        """Return the last answer, with its age; None before the first answer.
+
+        The driver is polled again when the last answer is `pace` seconds old.
+        """
 
     def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
-        """Ask a driver to commit what is under way and to end."""
+        """Ask a driver to commit work in progress and to exit."""
 
 
 class DriverPolls:
-    """Polls drivers, with a bound for each namespace, so that none can slow down another's."""
+    """Polls drivers, with a limit per namespace, so that no namespace can slow down another."""
 
     def __init__(
         self,
@@ -115,7 +120,7 @@ class DriverPolls:
         self._queue.add(polled)
 
     async def work(self) -> None:
-        """One of SLOTS workers; it ends when it is cancelled."""
+        """Run one of SLOTS workers until it is cancelled."""
         while True:
             polled = await self._queue.get()
             namespace = polled.job[0]
@@ -134,7 +139,7 @@ class DriverPolls:
     def _known_of(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[Polled, _Known]:
-        """What is known of a driver, which is then the one that is forgotten last."""
+        """Return what is known of a driver, and mark it as the most recently used."""
         polled = Polled(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
         known = self._known.pop(polled, None) or _Known(ray_job, tokens)
         self._known[polled] = known
@@ -143,7 +148,7 @@ class DriverPolls:
         return polled, known
 
     def _release(self, polled: Polled) -> None:
-        """Let the next driver of the namespace be polled."""
+        """Free a slot of the namespace and queue the next driver that waits for it."""
         namespace = polled.job[0]
         self._queue.done(polled)
         self._busy[namespace] -= 1
@@ -180,7 +185,7 @@ class DriverPolls:
             logger.exception("the driver cannot be asked to stop")
 
     async def _ask(self, namespace: str, known: _Known) -> Answer:
-        """Ask with the token that was taken last, or else with each: the key may have changed."""
+        """Poll with the last accepted token, or else with each: the key may have been rotated."""
         answer = Answer(reached=False)
         for token in [known.token] if known.token else known.tokens:
             answer = await self._driver.ask(namespace, known.ray_job, token)
@@ -204,7 +209,7 @@ class DriverPolls:
         self._count(_result(answer, slow=slow))
 
     def _forget(self) -> None:
-        """Answers of drivers that nobody asks for. The longest unused come first."""
+        """Forget answers that no reconcile reads. The least recently used drivers come first."""
         limit = self._clock() - FORGET_SECONDS
         for polled, known in list(self._known.items()):
             if known.pending or known.used >= limit:

@@ -1,8 +1,7 @@
-"""Whether the API server has what the operator works on, and lets it be listed.
+"""Checks that the API server has the kinds that the operator needs, and allows listing them.
 
-kopf says nothing of a kind that is missing, and where it may not look out for new
-CustomResourceDefinitions it would wait for ever. So the operator ends, says why and is started
-again by Kubernetes.
+kopf does not report a missing kind. Without the permission to watch CustomResourceDefinitions, it
+would wait forever. So the operator logs the reason and exits, and Kubernetes restarts it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class NotReady(Exception):
-    """What is missing, and how to get it."""
+    """The operator cannot start. The text says what is missing and how to provide it."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,10 @@ _KINDS = (
 
 
 async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
-    """The namespaces that cannot be watched now, each with a warning. Raises NotReady where that is
-    all of them."""
+    """Return the namespaces that cannot be watched now, and log a warning for each.
+
+    Raises NotReady if no namespace can be watched, or if the API server fails.
+    """
     problems = {name: await _first_problem(client, name) for name in namespaces or [""]}
     found = {name: problem for name, problem in problems.items() if problem}
     if len(found) == len(problems):
@@ -52,7 +53,7 @@ async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
 
 
 async def _first_problem(client: ApiClient, namespace: str) -> str | None:
-    """Why jobs or RayJobs of a namespace, or of all, cannot be listed."""
+    """Return why jobs or RayJobs of a namespace, or of all, cannot be listed; None if they can."""
     scope = f"/namespaces/{namespace}" if namespace else ""
     where = f"in namespace {namespace}" if namespace else "in all namespaces"
     for kind in _KINDS:

@@ -1,10 +1,10 @@
-"""A queue of keys to look at.
+"""The work queue of keys to reconcile.
 
-Keys wait in lanes that have their turns: of two lanes in which a key waits, neither hands out two
-while the other hands out none, however long it is. A key is in the queue once, however often it is
-added, and is never handed out twice at a time: a key that is added while somebody works on it is
-handed out again afterwards. Watches may lose or repeat events, so keys also come back by themselves
-after a delay.
+Keys wait in lanes that are served in round-robin order: while keys wait in two lanes, neither lane
+hands out two keys while the other hands out none, however long it is. A key is in the queue at most
+once, however often it is added. It is never handed out to two workers at the same time: a key that
+is added while a worker processes it is handed out again afterwards. Watches may lose or repeat
+events, so keys are also requeued after a delay.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ MAX_RETRY_SECONDS = 60.0
 
 
 class KeyedQueue(Generic[Key]):
-    """Keys that wait to be looked at, all in one lane by default. All methods must be called in
-    one event loop."""
+    """A work queue of keys, all in one lane by default.
+
+    All methods must be called in one event loop.
+    """
 
     def __init__(self, lane: Callable[[Key], Hashable] = lambda _: None) -> None:
         self._lane = lane
         self._lanes: dict[Hashable, deque[Key]] = {}
-        """Those in which a key waits, the next one first."""
+        """The lanes in which keys wait; the next lane to serve comes first."""
         self._dirty: set[Key] = set()
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -35,7 +37,7 @@ class KeyedQueue(Generic[Key]):
         self._ready = asyncio.Semaphore(0)
 
     def add(self, key: Key) -> None:
-        """Have a key looked at as soon as may be."""
+        """Queue a key for processing as soon as possible."""
         self._cancel_timer(key)
         if key in self._dirty:
             return
@@ -44,7 +46,7 @@ class KeyedQueue(Generic[Key]):
             self._hand_out(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have a key looked at after a delay, unless it is sooner anyway."""
+        """Queue a key after a delay, unless it is due earlier anyway."""
         if key in self._dirty:
             return
         loop = asyncio.get_running_loop()
@@ -55,17 +57,17 @@ class KeyedQueue(Generic[Key]):
         self._timers[key] = loop.call_later(seconds, self.add, key)
 
     def is_due(self, key: Key) -> bool:
-        """Whether a key is to be looked at as soon as may be."""
+        """Return whether a key is to be processed as soon as possible."""
         return key in self._dirty
 
     async def get(self) -> Key:
-        """The next key. `done` must be called for it afterwards."""
+        """Wait for the next key and return it. `done` must be called for it afterwards."""
         await self._ready.acquire()
         lane, keys = next(iter(self._lanes.items()))
         key = keys.popleft()
         del self._lanes[lane]
         if keys:
-            self._lanes[lane] = keys  # behind the others
+            self._lanes[lane] = keys  # behind the other lanes
         self._dirty.discard(key)
         self._active.add(key)
         return key
@@ -76,7 +78,10 @@ class KeyedQueue(Generic[Key]):
             self._hand_out(key)
 
     def retry(self, key: Key) -> float:
-        """Have a key looked at again after a failure; each one doubles the delay, in seconds."""
+        """Requeue a key after a failure, and return the delay in seconds.
+
+        Each failure doubles the delay, up to MAX_RETRY_SECONDS.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
@@ -84,11 +89,11 @@ class KeyedQueue(Generic[Key]):
         return delay
 
     def forgive(self, key: Key) -> None:
-        """A look went well: the next failure begins with the shortest delay."""
+        """Reset the backoff of a key after a success."""
         self._failures.pop(key, None)
 
     def forget(self, key: Key) -> None:
-        """A key that is gone for good."""
+        """Drop the backoff and the delay of a key whose object is gone."""
         self.forgive(key)
         self._cancel_timer(key)
 

@@ -1,4 +1,4 @@
-"""How many requests the API server is sent."""
+"""The rate limit of requests to the API server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ BURST = 1000
 
 
 class Rate:
-    """A bucket of `burst` tokens into which `qps` fall each second. Who waits is served in turn.
+    """A token bucket of size `burst` that gains `qps` tokens per second.
 
-    It suffices to know when the next token is due. All methods must be called in one event loop.
+    Waiting callers are served in order. The only state is the time at which the next token is due.
+    All methods must be called in one event loop.
     """
 
     def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
@@ -20,13 +21,13 @@ class Rate:
         self._due = float("-inf")
 
     async def turn(self) -> None:
-        """Wait for a token, and take it."""
+        """Wait for a token and take it."""
         now = asyncio.get_running_loop().time()
         self._due = max(self._due, now - self._slack) + self._gap
         if self._due > now:
             await asyncio.sleep(self._due - now)
 
     def pause(self, seconds: float) -> None:
-        """Give no token for a while: the server has asked for it."""
+        """Give no token for some seconds, because the server asked for it."""
         now = asyncio.get_running_loop().time()
         self._due = max(self._due, now + seconds)

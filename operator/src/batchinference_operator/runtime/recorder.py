@@ -1,4 +1,4 @@
-"""Posting Events. They are for people, so nothing waits for one and nothing fails by one."""
+"""Posts Events. They are for people, so nothing waits for an Event or fails because of one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from batchinference_operator.status.events import Event
 from batchinference_operator.status.observations import Object
 
 MAX_WAITING = 5000
-"""Events that wait to be posted. For one more, the oldest of the namespace with most is dropped."""
+"""Maximum number of waiting Events. Beyond it, the namespace with the most loses its oldest."""
 QPS, BURST = 10.0, 50
-"""Events yield to the work on jobs: a thousand that begin at once are told of by and by."""
+"""Rate limit of Events, so that reconciling has priority: the Events of a thousand jobs that start
+at once are posted over time."""
 MAX_NOTE_BYTES = 1024
-"""As the API server has it."""
+"""The limit of the API server."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -34,7 +35,7 @@ def _now() -> datetime:
 
 
 class Recorder:
-    """Posts Events one after the other, apart from the work on jobs. Namespaces take turns."""
+    """Posts Events one by one, separately from the reconcile workers, round-robin by namespace."""
 
     def __init__(
         self, gateway: Gateway, metrics: Metrics, now: Callable[[], datetime] = _now
@@ -44,11 +45,11 @@ class Recorder:
         self._now = now
         self._rate = Rate(QPS, BURST)
         self._lanes: dict[str, deque[Object]] = {}
-        """Events that wait, by namespace; that of the next one first."""
+        """The waiting Events by namespace; the next namespace to serve comes first."""
         self._waiting = asyncio.Semaphore(0)
 
     def record(self, job: JobView, attempt: int, events: Iterable[Event]) -> None:
-        """Have Events posted about the last attempt. It never waits and never fails."""
+        """Queue Events about the last attempt for posting. Never waits and never fails."""
         for event in events:
             body = event_body(job, attempt, event, self._now())
             self._lanes.setdefault(job.namespace, deque()).append(body)
@@ -59,7 +60,7 @@ class Recorder:
                 self._waiting.release()
 
     async def work(self) -> None:
-        """Post what comes; it ends when it is cancelled."""
+        """Post the queued Events until cancelled."""
         while True:
             await self._waiting.acquire()
             await self._rate.turn()
@@ -69,7 +70,7 @@ class Recorder:
                 await self._post(body)
 
     def _take(self, namespace: str) -> Object:
-        """The oldest Event of a namespace, whose turn comes last from then on."""
+        """Remove and return the oldest Event of a namespace, and move the namespace to the end."""
         lane = self._lanes.pop(namespace)
         body = lane.popleft()
         if lane:
@@ -79,7 +80,7 @@ class Recorder:
     async def _post(self, body: Object) -> None:
         try:
             repeated = await self._gateway.post_event(body)
-        except Exception as words:  # noqa: BLE001 - whatever it is, jobs are not to suffer from it
+        except Exception as words:  # noqa: BLE001 - no failure may affect jobs
             self._dropped(body["reason"], str(words) or type(words).__name__)
         else:
             self._metrics.events.labels("repeated" if repeated else "posted").inc()
@@ -90,8 +91,10 @@ class Recorder:
 
 
 def event_body(job: JobView, attempt: int, event: Event, now: datetime) -> Object:
-    """The Event under a name that follows from its reason: what befalls many pods of an attempt is
-    told in the words of the first, and counted."""
+    """Return the body of an Event, named after the job's uid, the reason and the attempt.
+
+    If the same happens to many pods of an attempt, the Event keeps the first note and is counted.
+    """
     said = "\n".join((job.uid, event.reason, str(attempt)))
     name = f"{job.name}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
     return {
@@ -116,7 +119,7 @@ def event_body(job: JobView, attempt: int, event: Event, now: datetime) -> Objec
 
 
 def _cut(note: str) -> str:
-    """A note that the API server takes: it counts bytes."""
+    """Return the note, cut to MAX_NOTE_BYTES: the API server counts bytes, not characters."""
     content = note.encode()
     if len(content) <= MAX_NOTE_BYTES:
         return note

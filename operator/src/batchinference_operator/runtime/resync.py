@@ -1,6 +1,6 @@
-"""Looking through all jobs from time to time, for what no watch has told.
+"""The periodic resync of all jobs, for changes that no watch has reported.
 
-A watch that has to begin anew tells what exists, not what has gone meanwhile.
+A watch that starts over reports what exists, not what was deleted in the meantime.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ logger = logging.getLogger("batchinference.operator")
 
 
 async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
-    """Forget jobs that are gone, and have each of the others looked at once in a while. None
-    stands for all namespaces. It ends when it is cancelled."""
+    """Every RESYNC_SECONDS, forget jobs that are gone and requeue all others.
+
+    No namespaces means all namespaces. Runs until cancelled.
+    """
     while True:
         await asyncio.sleep(RESYNC_SECONDS)
         for namespace in namespaces or [""]:
@@ -31,7 +33,7 @@ async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
 
 
 async def _forget_the_gone(controller: Controller, namespace: str) -> None:
-    """Those of a namespace, or of all, that were known before the list and are not in it."""
+    """Forget jobs of a namespace, or of all, that were known before the list and are not in it."""
     known = controller.cache.uids().items()
     gone = {key: uid for key, uid in known if namespace in ("", key[0])}
     async for body in controller.gateway.all(KIND, namespace):
@@ -44,7 +46,7 @@ async def _forget_the_gone(controller: Controller, namespace: str) -> None:
 
 
 def _look_at_all(controller: Controller) -> None:
-    """Spread over the time until the next turn; most are looked at sooner anyway."""
+    """Requeue all jobs, spread over the time until the next resync; most are due earlier anyway."""
     keys = list(controller.cache.uids())
     for number, key in enumerate(keys):
         controller.queue.add_after(key, RESYNC_SECONDS * number / len(keys))

@@ -1,4 +1,4 @@
-"""Settings of the operator, from its environment."""
+"""The operator's settings, read from environment variables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from batchinference_operator.runtime.rate import BURST, QPS
 
 MIN_KEY_BYTES = 32
 MIN_KEY_BITS = 96.0
-"""The least entropy of a key, estimated by how often each of its bytes occurs. Who has a job knows
-its token, and could find a weak key without asking anybody."""
+"""Minimum entropy of a key, estimated from how often each of its bytes occurs. The owner of a job
+knows the job's token, and could find a weak key by an offline search."""
 DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 
@@ -30,33 +30,33 @@ class OperatorSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATCHINFERENCE_OPERATOR_")
 
     defaults_file: Path | None = None
-    """YAML with the platform's defaults, in the form of spec.cluster."""
+    """YAML file with the platform's defaults, in the format of spec.cluster."""
     token_key_file: Path
-    """The key from which the tokens of Ray clusters follow."""
+    """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
-    """The key before its last rotation: jobs that began before keep their tokens. The file may be
-    absent."""
+    """File with the key before its last rotation: jobs that started before it keep their tokens. The
+    file may be absent."""
     namespaces: str = ""
-    """Comma-separated namespaces to watch; all of them when empty."""
+    """Comma-separated namespaces to watch; all namespaces if empty."""
     own_namespace: str = ""
-    """The namespace of the operator, in which no jobs are run; none when empty."""
+    """The operator's namespace, in which no jobs are run; no namespace is excluded if empty."""
     cluster_domain: str = Field(default=CLUSTER_DOMAIN, pattern=DOMAIN)
     """The DNS domain of the cluster."""
     workers: int = Field(default=16, ge=1, le=256)
-    """Jobs that are looked at side by side."""
+    """Number of jobs that are reconciled concurrently."""
     max_running: int | None = Field(default=None, ge=1)
-    """Jobs that may run at a time; as many as come when absent."""
+    """Maximum number of jobs that run at the same time; unlimited if absent."""
     max_running_per_namespace: int | None = Field(default=None, ge=1)
-    """Jobs that may run at a time in one namespace."""
+    """Maximum number of jobs that run at the same time in one namespace; unlimited if absent."""
     qps: float = Field(default=QPS, gt=0, allow_inf_nan=False)
-    """Requests a second that the API server is sent at most, in the long run."""
+    """Maximum average number of requests per second to the API server."""
     burst: int = Field(default=BURST, ge=1)
-    """Requests that may come at once after a rest."""
+    """Number of requests that may be sent at once after an idle period."""
     health_port: int = 8080
     """Port of the health endpoints and the metrics."""
     watch_seconds: int = Field(default=60, ge=1, le=600)
-    """How long the API server lets a watch go on before it begins anew. One of which nothing is
-    heard for three times as long is dead."""
+    """Seconds after which the API server ends a watch, which then starts over. A watch without an
+    answer for three times as long is dead."""
     log_format: Literal["json", "plain"] = "json"
     """json or plain."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -67,7 +67,7 @@ class OperatorSettings(BaseSettings):
         return [name.strip() for name in self.namespaces.split(",") if name.strip()]
 
     def for_reconcile(self) -> Settings:
-        """Raises ValueError for defaults or a key that cannot be used."""
+        """Return the settings for reconcile. Raises ValueError for unusable defaults or keys."""
         previous, before = self.previous_token_key_file, b""
         if previous is not None and previous.exists():
             before = _key(previous)
@@ -90,7 +90,7 @@ class OperatorSettings(BaseSettings):
 
 
 def _key(path: Path) -> bytes:
-    """A key from a file. Raises ValueError for one that can be guessed."""
+    """Read a key from a file. Raises ValueError if the key can be guessed."""
     key = path.read_bytes().strip()
     way_out = "generate one with: openssl rand -hex 32"
     if len(key) < MIN_KEY_BYTES:

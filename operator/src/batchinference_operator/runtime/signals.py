@@ -1,4 +1,4 @@
-"""What the operator lets others know: metrics, and Events on jobs."""
+"""What the operator publishes: metrics, and Events on jobs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from batchinference_operator.status.events import Event, events_between
 
 @dataclass
 class Signals:
-    """Without a recorder nobody gets Events."""
+    """Updates metrics and records Events. Without a recorder, no Events are posted."""
 
     metrics: Metrics = field(default_factory=Metrics)
     recorder: Recorder | None = None
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """The block is one look at a job."""
+        """Measure the block as one reconcile of a job, and count its error if it raises one."""
         begun = time.monotonic()
         try:
             yield
@@ -36,20 +36,23 @@ class Signals:
             self.metrics.reconcile_seconds.observe(time.monotonic() - begun)
 
     async def work(self) -> None:
-        """Post Events; it ends when it is cancelled."""
+        """Post Events until cancelled. Returns at once without a recorder."""
         if self.recorder is not None:
             await self.recorder.work()
 
     def changed(self, before: JobView, job: JobView) -> None:
-        """A job is known to stand otherwise than before. That follows from what is seen of it and
-        not from what was written, because the answer to a write may be lost."""
+        """Publish what changed between two statuses of a job.
+
+        The statuses are those that were seen, not those that were written, because the answer to a
+        write may be lost.
+        """
         self.metrics.happened(before.status, job.status)
         if self.recorder is not None:
             events = events_between(before.status, job.status)
             self.recorder.record(job, number_of(job.status), events)
 
     def rejected(self, job: JobView, words: str) -> None:
-        """A status was refused by the CustomResourceDefinition."""
+        """Publish that the CustomResourceDefinition rejected a status."""
         self.wrote("rejected")
         if self.recorder is not None:
             note = f"upgrade the CustomResourceDefinition; it is older than the operator: {words}"
@@ -57,7 +60,7 @@ class Signals:
             self.recorder.record(job, number_of(job.status), [event])
 
     def wrote(self, result: str) -> None:
-        """What has become of the writing of a status."""
+        """Count the result of a status write."""
         self.metrics.status_writes.labels(result).inc()
 
 

@@ -1,8 +1,8 @@
-"""Whether the watches live.
+"""Detects dead and refused watches.
 
-The API server ends each watch after `seconds`, and kopf begins it anew; so a watch of which nothing
-was heard for three times as long is dead, whatever its connection looks like. That takes no request
-of its own but the watches' own beginnings.
+The API server ends each watch after `seconds`, and kopf starts it again. So a watch without an
+answer for three times as long is dead, whatever the state of its connection. The check needs no
+requests of its own: it observes those that start the watches.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from batchinference_operator.runtime.metrics import Metrics, described
 
 KINDS = (f"/apis/{GROUP}/{VERSION}", PLURAL), ("/apis/ray.io/v1", "rayjobs"), ("/api/v1", "pods")
 REFUSED_SECONDS = 20.0
-"""The pause after a refused list or watch; shorter than kopf's timeout of a request."""
+"""Delay after a refused list or watch; shorter than kopf's request timeout."""
 logger = logging.getLogger("batchinference.operator")
 PATIENCE = 3
-"""Turns of a watch that may go by in silence."""
+"""Number of watch periods without an answer after which a watch is dead."""
 
 
 class Watches:
-    """When each watch was heard last. A watch counts as heard when the server takes it up, and when
-    it answers a page of the list that precedes it."""
+    """Records when each watch was last answered.
+
+    A watch counts as answered when the server accepts it, and when the server returns a page of the
+    list that precedes it.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Watches:
         self._refused: set[str] = set()
 
     def heard(self, path: str, *, watch: bool) -> None:
-        """The server has answered a list or a watch."""
+        """Record that the server answered a list or a watch."""
         if path in self._begun:
             self._heard[path] = self._clock()
             self._begun[path] |= watch
@@ -61,7 +64,7 @@ class Watches:
                 logger.info("%s is watched again", path)
 
     def refuse(self, path: str, status: int) -> bool:
-        """The server has refused a list or a watch; returns whether it is one of these."""
+        """Record that the server refused a request, and return whether it is one of these watches."""
         if path not in self._begun:
             return False
         if path not in self._refused:
@@ -72,43 +75,48 @@ class Watches:
 
     @property
     def lost(self) -> set[str]:
-        """Namespaces of which something cannot be watched. Where that is all of them, none is: then
-        something is wrong with the operator's rights, and it is to be started again."""
+        """Namespaces in which at least one kind cannot be watched.
+
+        Empty if those are all namespaces: then the operator's own permissions are wrong, and the
+        operator must be restarted.
+        """
         found = {name for name in self._namespaces if any(
             f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip
         return found if found != self._namespaces else set()
 
     @property
     def missing(self) -> list[str]:
-        """Watches that have not begun yet, because their first list is not complete."""
+        """Watches that have not started yet, because their first list is not complete."""
         return self._of_others([path for path, begun in self._begun.items() if not begun])
 
     @property
     def dead(self) -> list[str]:
-        """Watches of which nothing was heard for too long."""
+        """Watches without an answer for too long."""
         return self._of_others(
             [path for path, silent in self.silence().items() if silent > self._limit]
         )
 
     def _of_others(self, paths: list[str]) -> list[str]:
-        """Those that are not of a lost namespace, which must not stop the others."""
+        """Return the paths outside of lost namespaces, which must not affect the others."""
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
     def silence(self) -> dict[str, float]:
-        """Seconds since each watch was heard."""
+        """Return the seconds since each watch was last answered."""
         now = self._clock()
         return {path: now - heard for path, heard in self._heard.items()}
 
 
 class Login:
-    """Logs kopf in with the credentials of the pod or a kubeconfig, over connections that tell
-    what is asked and answered."""
+    """Logs kopf in with the credentials of the pod or a kubeconfig.
+
+    The session reports kopf's requests and their answers to the Watches and the Metrics.
+    """
 
     def __init__(self, watches: Watches, metrics: Metrics) -> None:
         self._trace = _trace(watches, metrics)
         self._hold = partial(_hold_refused, watches)
-        # the same credentials are the same session, so that kopf knows refused ones again
+        # the same credentials return the same session, so that kopf recognizes refused ones
         self._session = lru_cache(maxsize=1)(self._new_session)
 
     async def login(self, **handed: Any) -> kopf.AiohttpSession | None:
@@ -134,14 +142,17 @@ class Login:
 
 
 class WatchRefused(aiohttp.ClientConnectionError):
-    """A list or a watch that the API server refuses. kopf tries again after an error of the
-    connection, for ever; after a refusal it stops all watches and the operator."""
+    """The API server refused a list or a watch.
+
+    It is a connection error, because kopf retries after those forever. After a refusal, kopf would
+    stop all watches and the operator.
+    """
 
 
 async def _hold_refused(
     watches: Watches, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Send a request. One that is refused is answered after a pause, and with another error."""
+    """Send a request. If it is a refused list or watch, wait and raise WatchRefused."""
     response = await send(request)
     refused = response.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
     if not refused or not watches.refuse(request.url.path, response.status):

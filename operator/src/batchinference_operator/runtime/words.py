@@ -1,4 +1,4 @@
-"""What other objects say of why a job does not go on."""
+"""Reads messages of other objects that explain why a job does not progress."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from batchinference_operator.runtime.gateway import (
 )
 
 MAX_ASKED = 3
-"""Pods of a job about which Events are asked for: more say the same."""
+"""Maximum number of pods of a job whose Events are read: more would say the same."""
 PATIENCE_SECONDS = 60.0
-"""How long a pod may take to start before Events are asked: pulling an image takes a while."""
+"""Seconds a pod may take to start before its Events are read: pulling an image takes a while."""
 FIRST_PAUSE, MAX_PAUSE = 10.0, 160.0
-"""Seconds until Events are asked again about the same object."""
+"""First and longest backoff in seconds until Events about the same object are read again."""
 Ask = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
@@ -40,19 +40,25 @@ class _Asked:
 
 @dataclass
 class Words:
-    """Asks Events about pods, and Kueue about RayJobs. They explain and decide nothing, so no look
-    fails where they cannot be read. Requests that fail are counted with all requests."""
+    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
+
+    The messages explain and decide nothing, so no reconcile fails if they cannot be read. The
+    metrics of API requests count failed reads.
+    """
 
     gateway: Gateway
     unread: set[str] = field(default_factory=set)
-    """What could not be read last, which is logged once."""
+    """What could not be read last time. The failure is logged only once."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)
-    """By namespace and name, what Events said last; those that waited longest come first."""
+    """The last message of Events, by namespace and name; the least recently read comes first."""
 
     async def about(self, observed: Observed) -> dict[str, str]:
-        """By the names of pods whose containers do not start, of a RayCluster that has no pods,
-        and of a RayJob that Kueue holds."""
+        """Return messages by the name of the object that they are about.
+
+        The objects are pods whose containers do not start, a RayCluster that has no pods, and a
+        RayJob that Kueue holds back.
+        """
         namespace, ask = observed.job.namespace, self.gateway
         seen = ray_job_of(observed)
         since = self.now().timestamp() - PATIENCE_SECONDS
@@ -67,8 +73,10 @@ class Words:
         return {**await self._read("Events", events), **await self._read("Workloads", queues)}
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
-        """What Events say, asked for less often the longer an object waits: the API server looks
-        through all Events of a namespace for one object."""
+        """Return the message of Events about an object, read with backoff.
+
+        For each read, the API server searches all Events of the namespace.
+        """
         key, now = (namespace, name), self.now().timestamp()
         known = self.asked.get(key)
         if known is not None and now < known.until:
@@ -81,14 +89,14 @@ class Words:
         return words
 
     def _forget(self, limit: float) -> None:
-        """What was said of objects that nobody asks about any more."""
+        """Forget the messages about objects that are no longer read."""
         for key, asked in list(self.asked.items()):
             if asked.until >= limit:
                 return
             del self.asked[key]
 
     async def _read(self, what: str, asks: Iterable[tuple[str, Ask]]) -> dict[str, str]:
-        """As far as they can be read: the first that cannot stands for the others."""
+        """Return the messages that are not empty. Stops at the first read that fails."""
         found: dict[str, str] = {}
         try:
             for name, ask in asks:

@@ -29,10 +29,9 @@ API_SERVER_AWAY = "ApiServerAway"
 NOT_MADE = (Cause.REFUSED.value, API_SERVER_AWAY)
 """Reasons of the condition Ready while the objects of an attempt cannot be created."""
 AWAY_SECONDS = 60.0
-"""How long the API server may be unavailable before the status reports it. Most outages are shorter.
-"""
+"""How long the API server may be down before the status reports it. Most outages are shorter."""
 REFUSED_SECONDS = 60.0
-"""How long a job waits for another admission if its RayJob could not be created after the last."""
+"""How long an admitted job whose RayJob could not be created waits before it is queued again."""
 MAX_SPEC_BYTES = 128 << 10
 """The maximum size of a spec. The operator keeps the specs of all jobs in memory."""
 LINGER_SECONDS = 60.0
@@ -248,7 +247,7 @@ def wait_for_turn(
 
 
 def refused(job: JobView, words: str, now: datetime) -> Status:
-    """Return the status of a job whose objects the API server rejects, with the server's message."""
+    """Return the status of a job whose objects the API server rejects with the message `words`."""
     return _not_made(job, Verdict(Cause.REFUSED.value, f"{words}{_way_out(job, words)}"), now)
 
 
@@ -256,7 +255,7 @@ def _way_out(job: JobView, words: str) -> str:
     """Return what the user can do about a rejection by Kueue; empty for other rejections.
 
     Kueue puts RayJobs without a queue into the LocalQueue `default` of their namespace. It then
-    requires an annotation that the operator sets only on jobs with a queue.
+    requires an annotation that only jobs with a queue have.
     """
     queued = (job.spec.get("cluster") or {}).get("queue")
     if queued or "kueue" not in words or "autoscaling" not in words:

@@ -20,7 +20,7 @@ from batchinference_operator.status.observations import RayJobView
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline or limit. `left` is in seconds, and negative once the deadline has passed."""
+    """A deadline or limit. `left` is in seconds; after the deadline it is negative."""
 
     left: float
     cause: Cause

@@ -1,4 +1,4 @@
-"""The attempt that goes on."""
+"""Follows the running attempt: updates its status, or ends it."""
 
 from __future__ import annotations
 
@@ -54,47 +54,49 @@ from batchinference_operator.status.status import Finding, Status, build_status
 from batchinference_operator.status.verdict import judge
 
 SILENCE_SECONDS = 60.0
-"""How long a driver may be silent at its beginning before that is told."""
+"""How long a driver may not answer after its start before the status reports it."""
 REPORT_GRACE_SECONDS = 60.0
-"""How long the report of a RayJob that has ended is asked for before it is done without."""
+"""How long the operator waits for the last report of a RayJob that has ended."""
 REPORT_MAX_AGE_SECONDS = 300.0
-"""How old the last report may be: many slow drivers in one namespace are polled less often."""
+"""The maximum age of the last report. Many slow drivers in one namespace are polled less often."""
 LOST_PODS_SECONDS = 60.0
-"""How long after the loss of its head, or of all its workers, an attempt ends."""
+"""How long after the loss of its head, or of all workers of a group, an attempt ends."""
 
 
 def ray_job_of(observed: Observed) -> RayJobView | None:
-    """The RayJob of the attempt that goes on, whoever it belongs to."""
+    """Return the RayJob that has the name of the running attempt's RayJob, whoever owns it."""
     job = observed.job
     return observed.ray_jobs.get(names_of(job, number_of(job.status)).ray_job)
 
 
 def _going_on(observed: Observed) -> RayJobView | None:
-    """The RayJob of the attempt that goes on, if it is this job's."""
+    """Return the RayJob of the running attempt if this job owns it."""
     job, seen = observed.job, ray_job_of(observed)
     return seen if is_open(job.status) and seen and seen.owner_uid == job.uid else None
 
 
 def wants_report(observed: Observed) -> bool:
-    """Whether the driver is to be asked how it goes."""
+    """Return whether the driver is to be polled for its report."""
     seen = _going_on(observed)
     return seen is not None and seen.driver_started and not observed.job.deleting
 
 
 def has_ended(observed: Observed) -> bool:
-    """Whether the driver has said its last word, which stands before anything else, or is known to
-    have succeeded."""
+    """Return whether the driver has sent its final report or is known to have succeeded.
+
+    If so, `suspend` no longer has an effect.
+    """
     seen, report = _going_on(observed), observed.report
     if seen is not None and seen.succeeded:
         return True
     if report is None or not report.state.ended:
         return False
-    # a failure may be that Kueue takes the pods away
+    # a failure may be the result of a preemption by Kueue, which deletes the pods
     return report.state == JobState.SUCCEEDED or seen is None or not seen.held
 
 
 def follow(observed: Observed, policies: Policies, settings: Settings, now: datetime) -> Actions:
-    """Say how the attempt goes, or end it."""
+    """Return the actions that update the status of the running attempt, or end the attempt."""
     observed = _without_old_report(observed)
     job, seen = observed.job, ray_job_of(observed)
     attempt = current(job.status) or {}
@@ -106,21 +108,24 @@ def follow(observed: Observed, policies: Policies, settings: Settings, now: date
     if "startTime" in attempt and not _lacks_something(observed):
         return actions
     if actions.status is not None and not is_open(actions.status):
-        return actions  # its end waits for no Secret, which may be refused
-    # the status names the beginning from the look on that gives the RayJob its token
+        return actions  # do not delay the end for a Secret that the API server may reject
+    # the reconcile that creates the token Secret also sets startTime in the status
     return replace(actions, create=(_token_of(job, seen, settings),))
 
 
 def _without_old_report(observed: Observed) -> Observed:
-    """A report of a driver that nobody could poll for long says nothing of how it goes now."""
+    """Return the observation without a report that is too old to describe the current state."""
     if observed.report_age < REPORT_MAX_AGE_SECONDS:
         return observed
     return replace(observed, report=None, driver_reached=False)
 
 
 def _lacks_something(observed: Observed) -> bool:
-    """Whether a pod misses a Secret, which may be the token: the one that was made may have
-    belonged to a RayJob of the same name that somebody has deleted."""
+    """Return whether a pod misses a Secret, which may be the token Secret.
+
+    The token Secret may be gone because its owner was an earlier RayJob of the same name that a
+    user deleted.
+    """
     troubles = [pod.trouble for pod in observed.pods_of_attempt]
     return any(one is not None and one.cause == Cause.CONTAINER_CONFIG for one in troubles)
 
@@ -128,7 +133,10 @@ def _lacks_something(observed: Observed) -> bool:
 def _not_there(
     job: JobView, seen: RayJobView | None, policies: Policies, settings: Settings, now: datetime
 ) -> Actions:
-    """The RayJob was deleted by somebody, was not made yet, or its name is another's."""
+    """Return the actions for an attempt that has no RayJob.
+
+    A user deleted the RayJob, it was not created yet, or another RayJob has its name.
+    """
     names = names_of(job, number_of(job.status))
     if "startTime" in (current(job.status) or {}):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
@@ -146,7 +154,7 @@ def _not_there(
 
 
 def _token_of(job: JobView, seen: RayJobView, settings: Settings) -> Object:
-    """The Secret with the token. It belongs to the RayJob, so it can only come after it."""
+    """Return the Secret with the token. The RayJob owns it and must therefore exist first."""
     owner = Owner(seen.name, seen.uid, RAY_JOB, RAY_API_VERSION)
     names = names_of(job, number_of(job.status))
     return token_secret(job.namespace, names, settings.token(job, seen.name), owner)
@@ -155,8 +163,11 @@ def _token_of(job: JobView, seen: RayJobView, settings: Settings) -> Object:
 def created(
     job: JobView, status: Status, body: Object, settings: Settings, now: datetime
 ) -> Actions:
-    """What follows at once when the RayJob of an attempt was created, and would otherwise wait
-    until it is seen: its token, and what is said of it. `status` was decided with it."""
+    """Return the actions that follow the creation of a RayJob: the token Secret and the status.
+
+    Otherwise they would wait until the watch reports the RayJob. `status` is the status that was
+    decided together with the creation.
+    """
     seen = RayJobView.of(body)
     observed = Observed(replace(job, status=status), {seen.name: seen})
     policies = Policies.of(job.spec, settings.defaults.limits)
@@ -189,18 +200,20 @@ def _judged(observed: Observed, seen: RayJobView, policies: Policies, now: datet
 
 
 def _report_may_come(observed: Observed, seen: RayJobView, now: datetime) -> bool:
-    """Whether the driver's last report may still be read: until it was polled once, and for a
-    while after its end."""
+    """Return whether the driver's last report may still arrive.
+
+    True until the driver was polled once, and for REPORT_GRACE_SECONDS after its end.
+    """
     if not _unheard(observed, seen):
         return False
-    # a user may write an end that lies in the future
+    # users can write the status of a RayJob, so its end may be in the future
     return not observed.driver_polled or abs(age(seen.ended_at, now)) < REPORT_GRACE_SECONDS
 
 
 def _explained(
     observed: Observed, seen: RayJobView, phase: Phase, verdict: Verdict
 ) -> tuple[Phase, Verdict]:
-    """The verdict, as far as crashed pods or the driver's own words do not say more."""
+    """Return the phase and verdict, made more specific by crashed pods or the driver's answer."""
     if phase == Phase.STARTING and observed.crashes and not seen.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Verdict(crashed, describe(observed.crashes))
@@ -210,12 +223,13 @@ def _explained(
         return phase, Verdict("DriverUnauthorized", verdict.message)
     ready = condition_of(observed.job.status, "Ready")
     if not observed.driver_polled and ready is not None:
-        return phase, Verdict(ready["reason"], ready["message"])  # the operator has just started
+        # the operator has just started and has not polled the driver yet
+        return phase, Verdict(ready["reason"], ready["message"])
     return phase, verdict
 
 
 def _hopeless(observed: Observed, seen: RayJobView, now: datetime) -> tuple[Cause, str] | None:
-    """Why an attempt is given up that KubeRay would follow without end."""
+    """Return why to give up an attempt that KubeRay would continue forever; None if it is not."""
     if seen.ended or seen.held:
         return None
     then = now.timestamp() - LOST_PODS_SECONDS
@@ -262,8 +276,11 @@ def _loss_to_node(pod: PodView, then: float) -> Loss | None:
 
 
 def _of_silence(observed: Observed, seen: RayJobView, now: datetime) -> dict[str, str]:
-    """What is said of a driver that was polled and did not answer: after a while, because at its
-    start it may not answer yet; at once where it rejects the operator's token."""
+    """Return the problem of a driver that was polled and did not answer, by RayJob name.
+
+    It is reported after SILENCE_SECONDS, because a starting driver may not answer yet. If the
+    driver rejects the operator's token, it is reported at once.
+    """
     if not (observed.driver_polled and _unheard(observed, seen)):
         return {}
     began = seen.driven_since
@@ -274,8 +291,11 @@ def _of_silence(observed: Observed, seen: RayJobView, now: datetime) -> dict[str
 
 
 def _advanced(job: JobView, seen: RayJobView, report: Report | None, now: datetime) -> Status:
-    """The status with the rows of a report. A first report that comes late, because the operator
-    was away, may hold rows of this attempt, as the last report does."""
+    """Return the status with the rows of a report.
+
+    The final report includes rows of this attempt. So may a first report that is late because the
+    operator was down.
+    """
     if report is None:
         return job.status
     if report.progress is not None:
@@ -286,7 +306,7 @@ def _advanced(job: JobView, seen: RayJobView, report: Report | None, now: dateti
 
 
 def _of_attempt_alone(status: Status, report: Report | None) -> Report | None:
-    """The report with the rows of the attempt that goes on, without those before it."""
+    """Return the report with the rows of the running attempt, without those of earlier attempts."""
     if report is None or report.progress is None:
         return report
     own = (current(status) or {}).get("rows", 0)
@@ -297,7 +317,7 @@ def _of_attempt_alone(status: Status, report: Report | None) -> Report | None:
 def _within_time(
     observed: Observed, policies: Policies, finding: Finding, pace: float, now: datetime
 ) -> Actions:
-    """Go on, unless a deadline has passed."""
+    """Return the actions that continue the attempt, or end it if a deadline has passed."""
     job = observed.job
     if (over := job_out_of_time(job, policies, now, finding)) is not None:
         return over
@@ -316,7 +336,7 @@ def _within_time(
 def _change_of_backstop(
     job: JobView, policies: Policies, seen: RayJobView | None
 ) -> tuple[RayJobView, Backstop] | None:
-    """When KubeRay is to end the attempt from now on; None where its RayJob says so already."""
+    """Return the new backstop deadlines of the RayJob; None if its spec has them already."""
     if seen is None or seen.deleting:
         return None
     backstop = backstop_of(job, policies, seen)
@@ -324,7 +344,7 @@ def _change_of_backstop(
 
 
 def _why_no_row(finding: Finding) -> str:
-    """What keeps rows from being finished. Where nothing troubles the pods, it is a stage."""
+    """Return why no row is finished: the stage if the pods have no trouble, or the message."""
     if finding.verdict.reason == "Running" and finding.report and finding.report.stage:
         return f"they are in stage '{finding.report.stage}'"
     return finding.verdict.message
@@ -333,14 +353,17 @@ def _why_no_row(finding: Finding) -> str:
 def _attempt_out_of_time(
     job: JobView, policies: Policies, passed: Deadline, finding: Finding, now: datetime
 ) -> Actions:
-    """The attempt's end. What kept it from its first row is the better cause, where it is known."""
+    """Return the actions that end an attempt after a deadline.
+
+    If the phase is Pending and its reason is a known cause, this is the cause of the failure.
+    """
     waits_for = Cause.named(finding.verdict.reason) if finding.phase == Phase.PENDING else None
     cause = waits_for or passed.cause
     return attempt_failed(job, policies, cause, passed.message, now, finding)
 
 
 def _ask_again(job: JobView, seen: RayJobView, now: datetime) -> Actions:
-    """The driver has spoken its last word, only it could not be heard."""
+    """Return the actions while the last report of a driver that has ended could not be read."""
     verdict = Verdict("Finalizing", "the RayJob has ended; reading the driver's report")
     finding = Finding(Phase.FINALIZING, verdict, seen)
     status = build_status(job.status, job.generation, finding, stamp(now))

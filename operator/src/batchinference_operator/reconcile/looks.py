@@ -1,4 +1,4 @@
-"""When a job that goes on is looked at again, unless an event comes before."""
+"""Requeue intervals of running jobs. An event may trigger a reconcile earlier."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from batchinference_operator.reconcile.model import Observed
 from batchinference_operator.status.observations import RayJobView
 
 ASKS_PER_SECOND = 100.0
-"""How many drivers are asked in a second: where there are more than can be, each less often."""
+"""The rate limit of driver polls. With more drivers, each driver is polled less often."""
 IDLE_SECONDS = 30.0
-"""How often a job is reconciled of which nothing new is seen. An answer of its driver comes
-before."""
+"""How often a job without changes is reconciled. An answer of its driver triggers a reconcile
+earlier."""
 QUEUED_SECONDS = 120.0
-"""How often Kueue is asked why it holds a RayJob back."""
+"""How often the operator reads from Kueue why a RayJob is queued."""
 NO_PODS_SECONDS = 10.0
-"""How often a job is looked at whose cluster has no pods yet: why, Events alone may tell."""
+"""How often a job is reconciled whose cluster has no pods yet. Possibly only Events tell why."""
 REST_SECONDS = 3600.0
-"""How often a job is looked at that waits for KubeRay to make its cluster. The watches tell of what
-befalls it, and there may be thousands."""
+"""How often a job is reconciled that waits for KubeRay to create its cluster. The watches report
+its changes, and there may be thousands of such jobs."""
 
 
 def next_look(observed: Observed, seen: RayJobView) -> float:
-    """Seconds until the next look."""
+    """Return the seconds until the next reconcile."""
     if seen.held:
         return QUEUED_SECONDS
     if not seen.driver_started and not observed.pods and observed.watched:
@@ -30,5 +30,5 @@ def next_look(observed: Observed, seen: RayJobView) -> float:
 
 
 def poll_pace(drivers: int) -> float:
-    """Seconds between two polls of a driver that answers, when there are so many drivers."""
+    """Return the seconds between two polls of a driver that answers, for this number of drivers."""
     return max(POLL_SECONDS, drivers / ASKS_PER_SECOND)

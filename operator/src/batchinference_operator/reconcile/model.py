@@ -1,4 +1,4 @@
-"""What reconcile is told, and what it answers."""
+"""The input and the output of reconcile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchinference_operator.status.status import Status
 
 @dataclass(frozen=True)
 class JobView:
-    """A BatchInference as it stands in the API server."""
+    """A BatchInference as stored in the API server."""
 
     namespace: str
     name: str
@@ -29,7 +29,7 @@ class JobView:
     created_at: str = ""
     deleting: bool = False
     oversized: int = 0
-    """Bytes of a spec that is too large, of which only what guides the job's life is kept."""
+    """Size in bytes of a spec that is too large, else 0. Only its lifecycle fields are kept."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -53,7 +53,7 @@ class JobView:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The resource in the form that the specification's parser takes."""
+        """The resource in the form that the parser of the spec expects."""
         return {
             "apiVersion": "batchinference.dev/v1alpha1",
             "kind": "BatchInference",
@@ -64,15 +64,16 @@ class JobView:
 
 @dataclass(frozen=True)
 class Observed:
-    """A job and all that was seen of its objects.
+    """A job and the observed state of its objects.
 
-    `ray_jobs` are those that bear the job's label, by name, and those under names that it uses.
-    `losses` are what befell pods of the attempt that goes on, also such as are gone; `crashes` are
-    its pods that ended by themselves. `report` is the driver's, when there is one;
-    `driver_reached` tells whether the last poll was answered, even if there is no report yet, and
-    `driver_polled` whether there was a poll. `words` are what Events say of pods that do not start
-    and of a RayCluster without pods, and Kueue of a RayJob that it holds back, by their names.
-    `turn` is the job's among those that may run at a time; None where it need not ask.
+    `ray_jobs` are the RayJobs with the job's label or with a name that the job uses, by name.
+    `losses` are the disruptions of the running attempt's pods, including pods that are gone.
+    `crashes` are its pods whose containers ended by themselves. `report` is the driver's report, if
+    there is one. `driver_reached` is whether the driver answered the last poll, even without a
+    report. `driver_polled` is whether the driver was polled at all. `words` are messages by object
+    name: of Events about pods that do not start or about a RayCluster without pods, and of Kueue
+    about a queued RayJob. `turn` is the job's state in the admission queue; None if it needs no
+    admission.
     """
 
     job: JobView
@@ -88,16 +89,15 @@ class Observed:
     report_age: float = 0.0
     """Seconds since the last poll of the driver was answered."""
     driver_problem: str = ""
-    """Why the last poll of the driver was not answered."""
+    """Why the driver did not answer the last poll."""
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
     drivers: int = 0
-    """How many drivers there are in all, each of which is asked how it goes."""
+    """The number of drivers of all jobs. The operator polls each of them."""
     unheard_pods: bool = False
-    """Whether there are pods of which the watch has not told yet."""
+    """Whether there are pods that the watch has not reported yet."""
     watched: bool = False
-    """Whether the watches have told of the RayJob of the last attempt, and so of what befalls it.
-    """
+    """Whether the watch has reported the last attempt's RayJob, and so reports its changes."""
 
     @property
     def cluster(self) -> str:
@@ -110,28 +110,29 @@ class Observed:
 
     @property
     def pods_of_attempt(self) -> list[PodView]:
-        """Those of the last attempt, and not of one before, nor of another job of this name."""
+        """The pods of the last attempt, without pods of earlier attempts or of an earlier job of
+        the same name."""
         cluster = self.cluster
         return [pod for pod in self.pods if pod.cluster == cluster]
 
 
 @dataclass(frozen=True)
 class Actions:
-    """What to do, in this order: stop drivers, remove RayJobs, create objects, end the wait of a
-    finished RayJob's cluster, change when KubeRay ends a RayJob, write the status, look again after
-    some seconds."""
+    """What to do, in this order: stop drivers, remove RayJobs, create objects, release the clusters
+    of finished RayJobs, change the backstop deadlines of a RayJob, write the status, requeue after
+    `again_after` seconds."""
 
     stop: tuple[RayJobView, ...] = ()
-    """RayJobs whose drivers are to commit what is under way and end."""
+    """RayJobs whose drivers must commit the work in progress and exit."""
     remove: tuple[RayJobView, ...] = ()
-    """RayJobs that must not go on, or are not kept any longer."""
+    """RayJobs that must not continue, or whose TTL has expired."""
     create: tuple[Object, ...] = ()
     release: tuple[RayJobView, ...] = ()
-    """RayJobs that have ended, whose clusters need not be kept any longer."""
+    """RayJobs that have ended and whose clusters need not be kept any longer."""
     backstop: tuple[RayJobView, Backstop] | None = None
-    """When KubeRay is to end the RayJob that goes on, where that is not what its spec says."""
+    """The RayJob of the running attempt and its new backstop deadlines, if its spec has others."""
     status: Status | None = None
-    """The status that should stand; None leaves it alone."""
+    """The status to write; None leaves the status unchanged."""
     again_after: float | None = None
     takes_turn: bool = False
-    """Whether the status begins an attempt for which the job had to wait for its turn."""
+    """Whether the status starts an attempt that needed admission by the admission queue."""

@@ -1,4 +1,4 @@
-"""How often the status of a job is written that goes on as it did."""
+"""Limits how often the status of a job is written if only figures change."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from batchinference.spec.phases import AT_WORK
 from batchinference_operator.status.status import Status
 
 WRITE_SECONDS = 5.0
-"""The least time between two writes that tell nothing but new figures."""
+"""The minimum time between two writes that change only figures."""
 _FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpuSeconds", "cpuSeconds"}
 _OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
 
 
 def hold(before: Status, after: Status, since: float) -> float:
-    """Seconds for which the writing of a status can wait, when it was written so many seconds ago.
-    What is held back is found again by the next look."""
+    """Return the seconds by which the write of a status can be delayed.
+
+    `since` is the number of seconds since the last write. The next reconcile computes the delayed
+    status again.
+    """
     goes_on = before.get("phase") == after.get("phase") and after.get("phase") in AT_WORK
-    # rows are finished meanwhile: the reason tells of single workers, which come and go
+    # rows are being finished, so the reason is about single workers, which come and go
     words = {"message", "reason"} if goes_on else {"message"}
     if _essence(before, words) != _essence(after, words):
         return 0.0
@@ -25,7 +28,7 @@ def hold(before: Status, after: Status, since: float) -> float:
 
 
 def _essence(status: Status, words: set[str]) -> Status:
-    """What must be known at once; `words` are what of a condition need not."""
+    """Return what must be written at once; `words` are the fields of a condition that can wait."""
     left = _without(status, _FIGURES)
     for name, figures in (("attempts", _OF_ATTEMPT), ("conditions", words)):
         left[name] = [_without(one, figures) for one in status.get(name, [])]

@@ -1,4 +1,4 @@
-"""The parts of a job's spec by which it is led once it goes on, as they stand now."""
+"""The parts of a job's spec that control it after its start, with their current values."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class Policies:
 
 
 def _part(model: type[Model], given: Any) -> Model:
-    """A part of the spec. A field of it that the API server should not have taken counts as absent:
-    a job that goes on is not to end by it, nor to lose the others."""
+    """Return a part of the spec.
+
+    An invalid field, which the API server should have rejected, counts as absent. It must not end
+    a running job or discard the valid fields.
+    """
     if not isinstance(given, dict):
         return model()
     try:

@@ -1,8 +1,8 @@
-"""A RayJob that Kueue holds back, at first or again later.
+"""A RayJob that Kueue queues, before its first admission or again after a preemption.
 
-Nothing is wrong with it meanwhile: what a driver says whose pods are taken away counts only where
-it is that the output is complete, and deadlines begin when the attempt is admitted, which starts it
-anew.
+This is not a failure. While the RayJob is queued, the report of its driver counts only if it says
+that the output is complete, because Kueue deletes the pods. Deadlines start when the attempt is
+admitted, and admission starts the attempt over.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from batchinference_operator.status.observations import RayJobView
 
 
 def is_gated(observed: Observed) -> bool:
-    """Whether Kueue holds back pods of an attempt that has not finished a row. Later ones are
-    gated when an elastic job scales, and then it goes on without them."""
+    """Return whether Kueue gates pods of an attempt that has not finished a row.
+
+    After the first row, gated pods come from the scaling of an elastic job, which continues without
+    them.
+    """
     waits = "progressTime" not in observed.job.status
     return waits and any(pod.gated for pod in observed.pods_of_attempt)
 
 
 def with_queue(observed: Observed, seen: RayJobView, now: datetime) -> Observed:
-    """What was observed, with the time since which the attempt waits, or goes on."""
+    """Return the observation with the time at which the attempt was queued or admitted."""
     job, report = observed.job, observed.report
     if not seen.held:
         change = queued if is_gated(observed) else admitted

@@ -1,8 +1,8 @@
-"""One look at one job: from what was observed to what is to be done.
+"""One reconcile of one job: computes the actions from the observation.
 
-Nothing is remembered between two looks but what stands in the API server, so the operator may be
-stopped at any point and go on from there. What must not be lost stands in the status before it is
-acted upon: an attempt ends there before its RayJob is taken away.
+Between two reconciles, all state is in the API server. The operator may therefore stop at any point
+and continue from there. The status records a decision before the operator acts on it: an attempt
+ends in the status before its RayJob is removed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from batchinference_operator.status.conditions import holds
 
 
 def finished(job: JobView) -> bool:
-    """Whether the job has come to its end and its status says so."""
+    """Return whether the status says that the job is complete or failed."""
     return holds(job.status, "Complete") or holds(job.status, "Failed")
 
 
 def settled(job: JobView) -> bool:
-    """Whether nothing more is to be found out about a job: it is finished, or being deleted."""
+    """Return whether a job is finished or being deleted, so that its state needs no live reads."""
     return job.deleting or finished(job)
 
 
 def reconcile(observed: Observed, settings: Settings, now: datetime) -> Actions:
-    """What is to be done about a job."""
+    """Return the actions for a job."""
     job = observed.job
     policies = Policies.of(job.spec, settings.defaults.limits)
     if job.deleting:
-        return Actions()  # what is created now, Kubernetes would have to delete again
+        return Actions()  # Kubernetes would have to delete anything that is created now
     if finished(job):
         return corrected(job, now) or clean_up(observed, policies, now)
     if is_open(job.status):
@@ -50,7 +50,7 @@ def _decide(observed: Observed, policies: Policies, settings: Settings, now: dat
     if made is not None:
         observed = replace(observed, job=recorded(observed.job, now))
         if made.driver_started or made.ended:
-            # its driver, and what befell its pods, are asked for once the status names it
+            # its driver and the losses of its pods are observed only after the status names it
             return Actions(status=observed.job.status, again_after=0)
     if policies.suspend and not has_ended(observed):
         return suspend(observed, now)

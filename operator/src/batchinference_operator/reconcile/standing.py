@@ -1,4 +1,4 @@
-"""How a job stands with regard to turns."""
+"""Tells the admission queue what it needs to know about a job."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from batchinference_operator.status.attempts import is_open
 
 
 def queue_of(job: JobView, platform: Cluster) -> str | None:
-    """The LocalQueue by which Kueue decides when a job begins."""
+    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
     queue = (job.spec.get("cluster") or {}).get("queue")
     return queue if isinstance(queue, str) else platform.queue
 
 
 def stand_of(job: JobView, platform: Cluster) -> Stand:
-    """Whether a job holds resources, or waits for its turn."""
+    """Return whether a job holds resources or waits for admission, and its priority."""
     if finished(job) or queue_of(job, platform) is not None:
         return Stand(job.resource_version)
     holds = is_open(job.status) or job.status.get("phase") == Phase.SUSPENDING
     waits = not (holds or job.deleting or job.spec.get("suspend") is True)
-    # one that was raised beyond the limit while the job waits is refused when its attempt begins
+    # a priority that was raised above the limit while the job waits is rejected at its start
     wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
     priority = wanted if most is None else min(wanted, most)
     return Stand(job.resource_version, priority, job.created_at, holds, waits)

@@ -1,4 +1,4 @@
-"""A job that is to hold nothing."""
+"""Suspends a job: it must hold no resources."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from batchinference_operator.status.observations import RayJobView
 from batchinference_operator.status.status import Finding, Status, build_status
 
 STOP_LOOK_SECONDS = 2.0
-"""How often it is looked whether a driver that was asked to stop has ended."""
+"""How often the operator checks whether a driver that was asked to stop has ended."""
 LOOK_SECONDS = 5.0
-"""How often it is looked whether everything is gone."""
+"""How often the operator checks whether everything is gone."""
 
 
 def suspend(observed: Observed, now: datetime) -> Actions:
-    """Take away what goes on; the status says so before, so that no failure is seen in it."""
+    """Return the actions that remove what still runs.
+
+    The status says so first, so that the removal is not taken for a failure.
+    """
     job, ours = observed.job, own(observed)
     live = tuple(seen for seen in ours if not seen.ended)
     release = tuple(seen for seen in ours if seen.ended and seen.kept)
@@ -39,7 +42,7 @@ def suspend(observed: Observed, now: datetime) -> Actions:
 def _end_all(
     observed: Observed, live: tuple[RayJobView, ...], release: tuple[RayJobView, ...], now: datetime
 ) -> Actions:
-    """Let drivers commit what is under way, for a while, and take away all else."""
+    """Let drivers commit the work in progress for up to STOP_SECONDS, and remove all else."""
     job = observed.job
     stop = tuple(seen for seen in live if _may_commit(job, seen, now))
     remove = (*(seen for seen in live if seen not in stop), *half_removed(observed))
@@ -48,7 +51,7 @@ def _end_all(
 
 
 def _may_commit(job: JobView, seen: RayJobView, now: datetime) -> bool:
-    """Whether a driver has time left to commit what is under way."""
+    """Return whether a driver has time left to commit the work in progress."""
     attempt = current(job.status) or {}
     if not seen.drives or attempt.get("outcome") != "Suspended":
         return False
@@ -62,7 +65,7 @@ def _suspending(job: JobView, now: datetime) -> Status:
 
 
 def resumed(job: JobView, now: datetime) -> Status:
-    """The status with the time that the job was suspended."""
+    """Return the status with the time for which the job was suspended added."""
     before = condition_of(job.status, "Suspended")
     if before is None or before["status"] != "True":
         return job.status

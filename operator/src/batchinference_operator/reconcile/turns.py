@@ -1,10 +1,10 @@
-"""Whose turn it is, where only so many jobs may run at a time.
+"""The admission queue, for an operator with a concurrency limit.
 
-Namespaces share what may run: the next job is one of the namespace of which the fewest run, and of
-two alike the one whose job has waited longest. Within a namespace jobs come in the order of their
-priority, then of their age, so nobody gains from a high priority but against themselves. Nothing is
-counted again at a reconcile: what changes of one job changes its place alone. All of it follows
-from what stands in the API server, so nothing is lost with the operator.
+Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
+namespaces have equally many, the one whose next job is oldest comes first. Within a namespace, jobs
+are ordered by priority and then by age, so a high priority has no effect on other namespaces. A
+reconcile counts nothing again: a change of a job moves only this job. All state follows from
+objects in the API server, so nothing is lost when the operator restarts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from math import inf
 Key = tuple[str, str]
 """Namespace and name of a BatchInference."""
 Place = tuple[int, str, str, str]
-"""Sorts waiting jobs: priority downwards, creation, namespace, name."""
+"""The sort key of waiting jobs: descending priority, creation time, namespace, name."""
 
 MANY = 10
-"""From so many jobs on, the number of those ahead is told roughly."""
+"""From this number on, the status rounds the number of jobs that are ahead."""
 
 
 @dataclass(frozen=True)
 class Concurrency:
-    """How many jobs may run at a time; None for as many as come."""
+    """How many jobs may run at a time; None means unlimited."""
 
     in_all: int | None = None
     per_namespace: int | None = None
@@ -40,16 +40,17 @@ class Concurrency:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a job may do that wants to begin: begin, or wait until those ahead have had theirs."""
+    """Whether a waiting job may start, or must wait for the jobs that are ahead of it."""
 
     ahead: int
     begins: bool
     why: str = ""
-    """What keeps it, for people."""
+    """Why it must wait, in words for the status."""
 
     @property
     def words(self) -> str:
-        """Its place, told the less exactly the longer the queue: it is written at each change."""
+        """The message with its position, which is rounded in a long queue: each change of the
+        message is a write of the status."""
         if self.ahead == 0:
             return f"it is the next to begin: {self.why}"
         if self.ahead == 1:
@@ -62,26 +63,29 @@ class Turn:
 
 @dataclass(frozen=True)
 class Stand:
-    """What turns go by of a job. One that neither waits nor holds has ended, is suspended or is
-    another's to queue."""
+    """What the admission queue needs to know about a job. A job that neither waits nor holds has
+    ended, is suspended, is being deleted or is queued by Kueue."""
 
     version: str
-    """The resourceVersion that it was seen at."""
+    """The resourceVersion of the job when it was observed."""
     priority: int = 0
     created_at: str = ""
     holds: bool = False
-    """Whether it has pods, or may have."""
+    """Whether it has or may have pods."""
     waits: bool = False
 
 
 @dataclass
 class Turns:
-    """Who runs and who waits. A turn that was taken counts until a later version of the job is
-    seen, which says whether it began: a write whose answer was lost may have been made."""
+    """The running and the waiting jobs.
+
+    An admitted job counts as running until a later version of the job is observed, which tells
+    whether it started. A write whose response was lost may have succeeded.
+    """
 
     limits: Concurrency = field(default_factory=Concurrency)
     wake: Callable[[Key], None] = lambda _: None
-    """Is told of each job whose turn may have come."""
+    """Called for each job that may be admitted now."""
     _stands: dict[Key, Stand] = field(default_factory=dict)
     _pods: set[Key] = field(default_factory=set)
     _taken: dict[Key, str] = field(default_factory=dict)
@@ -90,10 +94,10 @@ class Turns:
     _places: dict[Key, Place] = field(default_factory=dict)
     _waiting: dict[str, list[Place]] = field(default_factory=dict)
 
-    # --- what is seen -------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------
 
     def see(self, key: Key, stand: Stand | None) -> None:
-        """A job as it stands now; None when it is gone."""
+        """Record the current state of a job; None if the job is gone."""
         if not self.limits.limited:
             return
         if stand is None or stand.version != self._taken.get(key):
@@ -105,15 +109,15 @@ class Turns:
         self._settle(key)
 
     def see_pods(self, key: Key, held: bool) -> None:
-        """Whether RayJobs of a job are there that have not ended, whatever has become of it."""
+        """Record whether a job has RayJobs that have not ended, even if the job itself is gone."""
         if self.limits.limited:
             (self._pods.add if held else self._pods.discard)(key)
             self._settle(key)
 
-    # --- what is asked ------------------------------------------------------------------
+    # --- admission ----------------------------------------------------------------------
 
     def turn_of(self, key: Key) -> Turn | None:
-        """The turn of a job that wants to begin; None for one that need not ask."""
+        """Return whether a job that wants to start may start; None if it needs no admission."""
         stand = self._stands.get(key)
         if stand is None or not stand.waits or stand.holds:
             return None
@@ -123,22 +127,24 @@ class Turns:
         return self._turn(key)
 
     def take(self, key: Key) -> None:
-        """A job begins."""
+        """Record that an admitted job starts."""
         if stand := self._stands.get(key):
             self._taken[key] = stand.version
             self._settle(key)
 
     def pass_over(self, key: Key) -> None:
-        """A job whose turn it was could not begin, so that the next may. It comes back to its place
-        when it is looked at again."""
+        """Skip a job that may start but could not, so that the next job may start.
+
+        The job returns to its position at its next reconcile.
+        """
         if key in self._places and self._turn(key).begins:
             self._leave(key)
             self._wake()
 
-    # --- the order ----------------------------------------------------------------------
+    # --- order --------------------------------------------------------------------------
 
     def _settle(self, key: Key) -> None:
-        """Put a job where it belongs. What it makes room for is told."""
+        """Update the position of a job, and wake the jobs that may start if it makes room."""
         place, ran = self._places.get(key), key in self._running
         stand = self._stands.get(key)
         holds = key in self._taken or key in self._pods or (stand is not None and stand.holds)
@@ -169,7 +175,7 @@ class Turns:
 
     def _turn(self, key: Key) -> Turn:
         room, own = self._room(), self._room_in(key[0])
-        if key not in self._places:  # pods of its last attempt are still there
+        if key not in self._places:  # pods of its last attempt still exist
             return Turn(0, begins=False, why="what is left of its last attempt is being removed")
         place = self._places[key]
         before = self._before(key[0], place)
@@ -182,8 +188,11 @@ class Turns:
         return Turn(sum(before.values()), begins=ahead < room, why=words)
 
     def _before(self, namespace: str, place: Place) -> dict[str, int]:
-        """How many jobs of each namespace come before one that waits in another. Each runs one more
-        there than the one before it."""
+        """Return how many waiting jobs of each namespace are ahead of a waiting job.
+
+        Jobs compare by the number of jobs that run in their namespace before them. It grows by one
+        with each waiting job of the namespace.
+        """
         own = bisect_left(self._waiting[namespace], place)
         share, found = self._running_in[namespace] + own, {}
         for name, places in self._waiting.items():
@@ -202,17 +211,17 @@ class Turns:
         return inf if limit is None else max(0, limit - self._running_in[namespace])
 
     def _wake(self) -> None:
-        """Tell those whose turn has come."""
+        """Wake the jobs that may start now."""
         room = self._room()
         for *_, namespace, name in islice(self._next(), int(min(room, 2**31)) if room > 0 else 0):
             self.wake((namespace, name))
 
     def _next(self) -> Iterator[Place]:
-        """Those who wait, in their order, as many of each namespace as have room there."""
+        """Yield the waiting jobs in admission order, per namespace as many as its limit allows."""
         return merge(*map(self._next_of, self._waiting))
 
     def _next_of(self, namespace: str) -> Iterator[Place]:
-        """Those of a namespace, each with the number that runs there before it."""
+        """Yield the waiting jobs of a namespace, each with the number that runs there before it."""
         room = self._room_in(namespace)
         places = islice(self._waiting[namespace], None if room == inf else int(room))
         for share, place in enumerate(places, self._running_in[namespace]):

@@ -1,8 +1,8 @@
-"""What the pods of a job cost: GPUs and CPUs times the seconds that they had them.
+"""The resource usage of a job's pods in GPU seconds and CPU seconds.
 
-Counted from look to look while an attempt goes on, so that a pod that is gone still counts. What is
-not counted: a pod that came and went while the operator was away, and what pods have after the end
-of their attempt, in their grace period or as idle workers.
+Each reconcile of a running attempt adds the usage since the previous one, so pods that are gone
+still count. Two things are not counted: pods that started and ended while the operator was down,
+and the usage after the end of the attempt, by pods in their grace period or idle workers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from batchinference_operator.status.status import Status
 
 
 def charged(observed: Observed, now: datetime) -> Status:
-    """The status with what the attempt that goes on has used since the last look, for the job and
-    for the attempt."""
+    """Return the status with the usage of the running attempt since the last reconcile added.
+
+    It is added to the usage of the job and to the usage of the attempt.
+    """
     status = observed.job.status
-    until = seconds_of(stamp(now))  # as it will be read again
+    until = seconds_of(stamp(now))  # rounded like usageTime, from which the next interval starts
     since = seconds_of(status["usageTime"]) if "usageTime" in status else 0.0
     *before, last = status["attempts"]
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
@@ -38,20 +40,23 @@ def charged(observed: Observed, now: datetime) -> Status:
 
 
 def gpus_now(observed: Observed) -> int:
-    """GPUs that the pods of the last attempt have at the moment."""
+    """Return the number of GPUs that the pods of the last attempt have now."""
     held = [pod for pod in observed.pods_of_attempt if pod.started is not None]
     plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
     return sum(_gpus(pod, plan) for pod in held if pod.ended is None)
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:
-    """GPUs of a pod, and never more than the plan gives one: anybody may label a pod."""
+    """Return the GPUs of a pod, at most those of the largest planned worker.
+
+    The label is not trusted, because any user may label a pod.
+    """
     known = plan is not None and plan.most_gpus is not None
     return min(pod.gpus, plan.gpus_of_pod) if plan is not None and known else pod.gpus
 
 
 def _most(plan: RayJobView | None, attempt: Attempt, since: float, until: float) -> int:
-    """GPU seconds of an interval, with all workers of the plan."""
+    """Return the maximum GPU seconds of an interval, with all planned workers."""
     if plan is None or plan.most_gpus is None:
         return MAX_ROWS
     begin = seconds_of(attempt.get("startTime") or plan.created_at) if plan.created_at else since
@@ -59,8 +64,10 @@ def _most(plan: RayJobView | None, attempt: Attempt, since: float, until: float)
 
 
 def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
-    """Whole seconds of an interval. It is the difference of two roundings, so that nothing is lost
-    between many short looks."""
+    """Return the usage in an interval in whole seconds.
+
+    It is the difference of two rounded sums, so that many short intervals lose nothing.
+    """
     at_first, at_last = (
         sum(amount * _held(pod, end) for amount, pod in pods) for end in (since, until)
     )
@@ -72,7 +79,7 @@ def _added(counts: Status, used: dict[str, int]) -> dict[str, int]:
 
 
 def _held(pod: PodView, until: float) -> float:
-    """Seconds for which a pod had held its resources by then."""
+    """Return the seconds for which a pod held its resources up to a time."""
     if pod.started is None:
         return 0.0
     ended = until if pod.ended is None else pod.ended

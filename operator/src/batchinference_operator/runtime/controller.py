@@ -70,8 +70,8 @@ class Controller:
     away: dict[Key, datetime] = field(default_factory=dict)
     """Since when the API server has been unreachable for creating the objects of a job."""
     limited: dict[Key, tuple[str, Backstop]] = field(default_factory=dict)
-    """Requested changes of backstop deadlines that the RayJob does not show yet, with its uid. Each
-    change is requested only once, because an admission policy may reject or alter it."""
+    """The requested change of backstop deadlines that a job's RayJob does not show yet, with the
+    RayJob's uid. It is requested only once, because an admission policy may reject or alter it."""
     unwritten: set[Key] = field(default_factory=set)
     """Jobs whose objects were created before their first status was written. If the objects must be
     created again before that, the job may be gone. The status write detects this, so it is not

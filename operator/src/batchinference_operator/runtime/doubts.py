@@ -25,7 +25,7 @@ class Doubts:
     cache: Cache
 
     async def settled(self, observed: Observed) -> Observed:
-        """Return the observation with live reads of everything that is stale."""
+        """Return the observation with live reads of the stale RayJobs and pods that matter."""
         return await self._sure_of_pods(await self._sure_of_ray_jobs(observed))
 
     async def about_live(self, observed: Observed) -> Observed:

@@ -41,7 +41,10 @@ async def send(
     body: Any = None,
     content_type: str = JSON,
 ) -> tuple[int, Any, float]:
-    """Send a request. Return the status, the answer, and the seconds of the Retry-After header."""
+    """Send a request. Return the status, the answer, and the seconds to wait (Retry-After).
+
+    The wait is at most MAX_BUSY_SECONDS, and 0 without the header.
+    """
     asked = {"Accept": "application/json", "Content-Type": content_type}
     # the body is passed later: it is plain data already, and serializing it here would be slow
     method, url, headers, *_ = await client.param_serialize(

@@ -67,7 +67,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _named(record: logging.LogRecord) -> bool:
-    """Add the job and its attempt to a record. kopf names the object of its records in `k8s_ref`."""
+    """Add the job and its attempt to a record. kopf names its records' object in `k8s_ref`."""
     job, attempt = _about.get()
     ref: dict[str, Any] = getattr(record, "k8s_ref", {})
     if ref.get("kind") == KIND:

@@ -106,7 +106,7 @@ class Metrics:
         return Counter(name, about, labels, registry=self.registry)
 
     def of_operator(self, queue: Sized, cache: Cache) -> None:
-        """Add the metrics that are computed at scrape time: the queue, the jobs and this process."""
+        """Add the metrics computed at scrape time: the queue, the jobs and this process."""
         self.queue_depth.set_function(lambda: len(queue))
         self.registry.register(_Jobs(cache))
         ProcessCollector(registry=self.registry)

@@ -11,8 +11,8 @@ from batchinference_operator.status.observations import Object, RayJobView
 from batchinference_operator.status.pods import Loss, PodView
 
 DOUBT_SECONDS = 300.0
-"""How long the watch may be silent about an object before it is stale and is read live. A watch that
-starts over reports what exists, not what was deleted in the meantime."""
+"""Seconds that the watch may be silent about an object before it is stale and is read live. A watch
+that starts over reports what exists, not what was deleted in the meantime."""
 MAX_CRASHES = 1024
 """Maximum number of crashes kept per cluster, for heads and for workers each."""
 Above = Callable[[Key, str], RayJobView | None]
@@ -57,7 +57,10 @@ class PodCache:
         return True
 
     def drop(self, body: Object) -> Key:
-        """Record the final state of a pod, which alone may say how it ended, then remove the pod."""
+        """Record a pod's final state, then remove the pod.
+
+        The event of the deletion may be the only one that says how the pod ended.
+        """
         self.put(body)
         key = parent_of(body)
         self._drop(key, body["metadata"]["name"])

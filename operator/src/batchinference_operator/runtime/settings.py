@@ -34,8 +34,8 @@ class OperatorSettings(BaseSettings):
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
-    """File with the key before its last rotation: jobs that started before it keep their tokens. The
-    file may be absent."""
+    """File with the key before its last rotation: jobs that started before it keep their tokens.
+    The file may be absent."""
     namespaces: str = ""
     """Comma-separated namespaces to watch; all namespaces if empty."""
     own_namespace: str = ""

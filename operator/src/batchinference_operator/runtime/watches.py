@@ -64,7 +64,7 @@ class Watches:
                 logger.info("%s is watched again", path)
 
     def refuse(self, path: str, status: int) -> bool:
-        """Record that the server refused a request, and return whether it is one of these watches."""
+        """Record a refused list or watch; return False if the path is that of no watch here."""
         if path not in self._begun:
             return False
         if path not in self._refused:

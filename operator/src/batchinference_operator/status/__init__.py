@@ -1,1 +1,1 @@
-"""From observations to the status of a BatchInference. Pure."""
+"""Computes the status of a BatchInference from observations. Pure functions."""

@@ -1,4 +1,4 @@
-"""The attempts in a status: which one goes on, how the others ended."""
+"""The attempts in a status: the running one, and how the others ended."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from batchinference.text import in_one_line
 from batchinference_operator.status.status import Status
 
 MAX_ATTEMPTS = 20
-"""Attempts that a status keeps; older ones are only counted."""
+"""The number of attempts that a status keeps; older ones are only counted."""
 MAX_WORDS = 1024
 Attempt = dict[str, Any]
 
 
 def current(status: Status) -> Attempt | None:
-    """The last attempt; None when there was none yet."""
+    """Return the last attempt; None if there was none yet."""
     attempts: list[Attempt] = status.get("attempts", [])
     return attempts[-1] if attempts else None
 
 
 def is_open(status: Status) -> bool:
-    """Whether the last attempt goes on."""
+    """Return whether the last attempt is still running."""
     last = current(status)
     return last is not None and "outcome" not in last
 
 
 def number_of(status: Status) -> int:
-    """The number of the last attempt; 0 when there was none yet."""
+    """Return the number of the last attempt; 0 if there was none yet."""
     return int(status.get("attempt", 0))
 
 
 def failed(status: Status) -> int:
-    """Attempts that count towards `retry.maxAttempts`."""
+    """Return the number of attempts that count towards `retry.maxAttempts`."""
     return int(status.get("failedAttempts", 0))
 
 
 def opened(status: Status, names: Names) -> Status:
-    """With a new attempt, that of these names. It begins when its RayJob is seen."""
+    """Return the status with a new attempt. It starts when its RayJob is observed."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     kept = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
     left = {key: value for key, value in status.items() if key not in _OF_ATTEMPT}
@@ -46,11 +46,14 @@ def opened(status: Status, names: Names) -> Status:
 
 
 _OF_ATTEMPT = ("nextAttemptTime", "progressTime", "usageTime", "rayClusterName")
-"""What speaks of one attempt, and not of the next."""
+"""Status fields about one attempt, which do not apply to the next."""
 
 
 def withdrawn(status: Status) -> Status:
-    """Without the attempt that goes on, of which nothing was made: the next has its number."""
+    """Return the status without the last attempt, if none of its objects were created.
+
+    The next attempt gets the same number.
+    """
     *before, last = status["attempts"]
     left = {key: value for key, value in status.items() if key not in _OF_LAST}
     if not before:
@@ -63,13 +66,16 @@ _OF_LAST = ("attempt", "attempts", "rayJobName")
 
 
 def begun(status: Status, start: str) -> Status:
-    """With the time at which the attempt began that goes on."""
+    """Return the status with the start time of the running attempt."""
     return _with_last(status, {"startTime": start})
 
 
 def advanced(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:
-    """With the rows that the attempt has finished, when the driver counts `rows` of the whole job.
-    A job stalls when they do not change. `ended` tells whether it is the driver's last count."""
+    """Return the status with the rows that the attempt has finished.
+
+    `rows` is the driver's count for the whole job. A job stalls if the rows of the attempt do not
+    change. `ended` is whether this is the driver's last count.
+    """
     last = current(status)
     if last is None:
         return status
@@ -84,9 +90,12 @@ def advanced(status: Status, rows: int, now: str, *, ended: bool = False) -> Sta
 
 
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
-    """Rows from before an attempt. A driver that resumes counts them from its first report on, one
-    that starts from nothing counts fewer than are known. Where the first report is the last one,
-    too, they are those that are known."""
+    """Return the rows that were finished before an attempt.
+
+    A driver that resumes counts them from its first report on. A driver that starts over counts
+    fewer rows than the status has. If the first report is also the last, the rows in the status
+    are used.
+    """
     known = int(status.get("progress", {}).get("rows", 0))
     if last["number"] == 1 or rows < known:
         return 0
@@ -94,7 +103,7 @@ def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> in
 
 
 def restarted(status: Status, now: str) -> Status:
-    """With the driver of the attempt at its beginning again, which counts as progress."""
+    """Return the status after the driver of the attempt has restarted, which counts as progress."""
     last = current(status)
     if last is None or not last.get("rows", 0):
         return status
@@ -102,7 +111,7 @@ def restarted(status: Status, now: str) -> Status:
 
 
 def queued(status: Status, now: str) -> Status:
-    """With the attempt that goes on held back. When it is admitted, it starts anew."""
+    """Return the status with the running attempt queued. It starts over when it is admitted."""
     *before, last = status["attempts"]
     if "queuedTime" in last:
         return status
@@ -112,7 +121,7 @@ def queued(status: Status, now: str) -> Status:
 
 
 def admitted(status: Status, now: str) -> Status:
-    """With the attempt that goes on admitted, if it was held back."""
+    """Return the status with the running attempt admitted, if it was queued."""
     *before, last = status["attempts"]
     if "queuedTime" not in last:
         return status
@@ -128,7 +137,7 @@ def _with_last(status: Status, changes: Attempt) -> Status:
 def closed(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
-    """With the attempt that goes on at its end. Only a failure counts."""
+    """Return the status with the running attempt ended. Only failures count as failed attempts."""
     last = current(status)
     if last is None or "outcome" in last:
         return status
@@ -140,7 +149,7 @@ def closed(
 
 
 def ended_between(before: Status, after: Status) -> list[Attempt]:
-    """The attempts that ended between two statuses of a job."""
+    """Return the attempts that ended between two statuses of a job."""
     known = {one["number"] for one in before.get("attempts", []) if "outcome" in one}
     return [
         one

@@ -1,4 +1,4 @@
-"""From what is seen of an attempt that has ended to its cause."""
+"""Determines the failure cause of an attempt that has ended."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _OF_KUBERAY = {
     "ValidationFailed": Cause.INVALID_SPEC,
 }
 _DEADLINES = ("DeadlineExceeded", "PreRunningDeadlineExceeded")
-"""KubeRay's reasons where it has ended the attempt by the deadlines of the RayJob, whatever befell
-its pods."""
+"""KubeRay's reasons if it ended the attempt by a deadline of the RayJob, whatever happened to its
+pods."""
 _HEAD_GONE = ("Ray head pod not found", "Ray job not found")
-"""What KubeRay says when the head, which is where the driver runs, is not there any more."""
+"""KubeRay's messages if the head, on which the driver runs, no longer exists."""
 _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:137|-9)\b")
-"""What Ray says of a driver that had no last word, for instance when memory ran out under it."""
+"""Ray's message about a driver that ended without a final report, for instance out of memory."""
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
-"""Causes of a driver that only saw its pods go."""
+"""Causes that a driver reports if it only observed that its pods went away."""
 LOSS_SECONDS = 300.0
-"""How long before the end of an attempt something may have befallen a pod to have led to it."""
+"""The maximum time between the loss of a pod and the end of an attempt that the loss caused."""
 
 
 def cause_of(
     ray_job: RayJobView, report: Report | None, losses: Sequence[Loss]
 ) -> tuple[Cause, str]:
-    """Why an attempt failed, and in which words.
+    """Return the cause and the message of a failed attempt.
 
-    The driver knows best, unless all it saw was that pods went away under it. Then, and where it
-    said nothing, KubeRay's deadlines count, and else what befell the pods lately, that of the head
-    first.
+    The cause that the driver reported takes precedence, unless the driver only observed that its
+    pods went away. In that case, or without a report, a deadline of KubeRay is the cause. Otherwise
+    it is a recent loss of a pod, the head first.
     """
     said = _said(report)
     if said is not None and said[0] not in _UNSPECIFIC:
@@ -56,7 +56,7 @@ def cause_of(
 
 
 def _led_to(loss: Loss, end: float | None) -> bool:
-    """Whether a loss may have led to the end; what does not tell its time may always."""
+    """Return whether a loss may have caused the end; a loss or end without a time always may."""
     return end is None or loss.at is None or end - loss.at < LOSS_SECONDS
 
 

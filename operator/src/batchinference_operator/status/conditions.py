@@ -1,8 +1,8 @@
-"""Conditions, by the rules that kubectl wait, Flux, Argo CD and Helm 4 go by.
+"""Conditions, by the rules that kubectl wait, Flux, Argo CD and Helm 4 follow.
 
-Ready, Complete, Failed and Suspended stand always; Reconciling and Stalled only while they are
-true. A suspended job is Ready, as Flux has it of a suspended Job: nothing is on its way, and who
-waits for a set of objects need not wait for this one.
+Ready, Complete, Failed and Suspended are always present; Reconciling and Stalled only while they
+are true. A suspended job is Ready, as in Flux for a suspended Job: nothing is in progress, and a
+tool that waits for a set of objects need not wait for this one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from batchinference.text import in_one_line
 
 MAX_MESSAGE = 4096
 MAX_REASON = 1024
-"""As in the CRD. KubeRay and the driver choose the words; the API server refuses longer ones."""
+"""The maximum lengths in the CRD. KubeRay and the driver choose reason and message; the API server
+rejects longer ones."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said about a job: is it going on, complete, failed or suspended, and why."""
+    """What the conditions say: whether a job is active, complete, failed or suspended, and why."""
 
     reason: str
     message: str
@@ -31,7 +32,7 @@ class Verdict:
 def conditions(
     verdict: Verdict, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """All conditions; the time of one changes only with its status."""
+    """Return all conditions. The `lastTransitionTime` of one changes only with its status."""
     active = not (verdict.complete or verdict.failed or verdict.suspended)
     wanted = {
         "Ready": verdict.complete or verdict.suspended,
@@ -71,19 +72,21 @@ def _condition(
 
 
 def truncated(message: str) -> str:
-    """The message in one line, because kubectl cuts a column at a line break; cut where an API
-    object would grow too large."""
+    """Return the message in one line, with at most MAX_MESSAGE characters.
+
+    kubectl cuts a column at a line break, and a longer message would exceed the limit of the CRD.
+    """
     message = in_one_line(message)
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
 
 def condition_of(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    """The condition of this type."""
+    """Return the condition of this type; None if the status does not have it."""
     found = (one for one in status.get("conditions", []) if one["type"] == kind)
     return next(found, None)
 
 
 def holds(status: dict[str, Any], kind: str) -> bool:
-    """Whether a status has this condition with status True."""
+    """Return whether a status has this condition with status True."""
     condition = condition_of(status, kind)
     return condition is not None and condition["status"] == "True"

@@ -26,7 +26,7 @@ MAX_MESSAGE = 512
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A pod that ended by itself. `pod` is its uid."""
+    """A pod whose container ended by itself. `pod` is the pod's uid."""
 
     pod: str
     cause: Cause
@@ -35,8 +35,10 @@ class Crash:
 
 
 def crash_of(pod: Object) -> Crash | None:
-    """The crash of a pod, with its exit code and termination message; None for a pod that runs,
-    that was evicted, or whose containers ended because it was deleted."""
+    """Return the crash of a pod, with its exit code and termination message.
+
+    None for a pod that runs, that was evicted, or whose containers ended because it was deleted.
+    """
     metadata, status = pod["metadata"], pod.get("status") or {}
     ended = _ended_container(status)
     if ended is None or status.get("reason") or _was_deleted(metadata, ended[1]):
@@ -52,9 +54,11 @@ def crash_of(pod: Object) -> Crash | None:
 
 
 def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
-    """The last crash, once so many pods have crashed that the attempt is given up; `pods` is how
-    many there are now. All workers end when their head does, so they count only where no head
-    has crashed."""
+    """Return the last crash if enough pods have crashed to give up the attempt, else None.
+
+    `pods` is the current number of pods. All workers end when their head ends, so they count only
+    if no head has crashed.
+    """
     heads = [crash for crash in crashes if crash.of_head]
     workers = [] if heads else [crash for crash in crashes if not crash.of_head]
     most_workers = max(MAX_WORKER_CRASHES, 3 * pods)
@@ -65,14 +69,14 @@ def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
 
 
 def describe(crashes: Sequence[Crash]) -> str:
-    """How many pods have crashed, and how the last one did."""
+    """Return a message with the number of crashed pods and the last crash."""
     count = len(crashes)
     pods = "1 pod has" if count == 1 else f"{count} pods have"
     return f"{pods} ended before the driver started; the last: {crashes[-1].message}"
 
 
 def _ended_container(status: Object) -> tuple[str, Object] | None:
-    """The first container of Ray's that ended, or init container that failed."""
+    """Return name and state of the first init container that failed or Ray container that ended."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind, []):
             state = (container.get("state") or {}).get("terminated")
@@ -83,8 +87,10 @@ def _ended_container(status: Object) -> tuple[str, Object] | None:
 
 
 def _was_deleted(metadata: Object, state: Object) -> bool:
-    """Whether the pod was deleted before its container ended. `deletionTimestamp` is the end of the
-    grace period."""
+    """Return whether the pod was deleted before its container ended.
+
+    `deletionTimestamp` is the end of the grace period.
+    """
     deletion = time_of(metadata.get("deletionTimestamp") or "")
     if deletion is None:
         return False

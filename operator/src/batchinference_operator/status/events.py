@@ -1,4 +1,4 @@
-"""What happened to a job between two statuses, as Events for people."""
+"""Events for users, derived from the difference between two statuses of a job."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from batchinference_operator.status.conditions import condition_of, holds
 from batchinference_operator.status.status import Status
 
 _ORDINARY = frozenset(phase.value for phase in Phase)
-"""Reasons that say no more than the phase."""
+"""Reasons that say no more than the phase does."""
 _TROUBLES = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "DriverSilent",
     "DriverUnauthorized",
     "ApiServerAway",
 }
-"""Reasons that are not as they should be; any other is a wait that somebody has chosen."""
+"""Reasons that are problems. Any other reason is an intended wait."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """`action` is what the operator did about it, in one word."""
+    """A Kubernetes Event. `action` is what the operator did, in one word."""
 
     reason: str
     action: str
@@ -40,15 +40,17 @@ class Event:
 
 
 def events_between(before: Status, after: Status) -> list[Event]:
-    """What happened, each thing once, in its order. Two equal statuses have nothing between them,
-    and progress is nothing that happens."""
+    """Return the Events between two statuses in order, each once.
+
+    Equal statuses have no Events between them, and progress is not an Event.
+    """
     return [*_attempts_ended(before, after), *_end(before, after), *_trouble(before, after),
             *_suspension(before, after), *_attempt_begun(before, after)]  # fmt: skip
 
 
 def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
     if holds(after, "Failed"):
-        return  # the end of the job says it
+        return  # the Event about the end of the job includes it
     for attempt in ended_between(before, after):
         if attempt["outcome"] == "Failed":
             words = f"attempt {attempt['number']} failed: {attempt['cause']}: {attempt['message']}"
@@ -83,8 +85,11 @@ def _result(status: Status, message: str) -> str:
 
 
 def _trouble(before: Status, after: Status) -> Iterator[Event]:
-    """What keeps a job from going on, when it begins to. Its words may change from look to look;
-    that is nothing new."""
+    """Yield an Event when something starts to block the job.
+
+    A new message with the same reason is not a new Event, because messages may change at each
+    reconcile.
+    """
     now, then = condition_of(after, "Reconciling"), condition_of(before, "Reconciling")
     if now is None or now["reason"] in _ORDINARY or (then and then["reason"] == now["reason"]):
         return

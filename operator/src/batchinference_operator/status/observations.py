@@ -1,6 +1,6 @@
-"""What is seen of a job's objects, as small plain values.
+"""The observed state of a job's objects, as small plain values.
 
-The operator keeps thousands of them, so nothing is kept that no decision reads.
+The operator keeps thousands of them, so it keeps only fields that a decision reads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Object = dict[str, Any]
 DASHBOARD_PORT = 8265
 CLUSTER_LABEL = "ray.io/cluster"
 NODE_TYPE_LABEL = "ray.io/node-type"
-"""KubeRay's; it does not write on a pod which RayJob it is of."""
+"""Labels of KubeRay. KubeRay does not label a pod with its RayJob."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:
-    """The uid of the controlling owner of this kind."""
+    """Return the uid of the controlling owner reference of this kind; None if there is none."""
     for reference in body["metadata"].get("ownerReferences", []):
         if reference.get("controller") and reference["kind"] == kind:
             return str(reference["uid"])
@@ -40,11 +40,14 @@ def _replica_failure(cluster: Object) -> str:
 
 
 _FAILED_DELETE = "FailedDelete"
-"""The beginning of KubeRay's reasons where a pod cannot be deleted, mostly because it is gone."""
+"""The start of KubeRay's reasons if it cannot delete a pod, mostly because the pod is gone."""
 
 
 def _planned_gpus(spec: Object) -> tuple[int, int | None]:
-    """GPUs of the largest worker, and of all workers at their most."""
+    """Return the GPUs of the largest worker, and of the maximum number of workers.
+
+    The second is None if the spec has no worker groups.
+    """
     groups = (spec.get("rayClusterSpec") or {}).get("workerGroupSpecs")
     if groups is None:
         return 0, None
@@ -55,7 +58,7 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
 
 
 def gpus_of(labels: dict[str, str]) -> int:
-    """GPUs of a pod with these labels, which anybody may set."""
+    """Return the GPUs of a pod with these labels, which any user may set; 0 if invalid."""
     label = labels.get(GPUS_LABEL, "")
     return int(label) if label.isdecimal() and len(label) < MAX_DIGITS else 0
 
@@ -64,14 +67,17 @@ MAX_DIGITS = 6
 
 
 def _time(told: Object, field: str) -> str:
-    """A time that users may write; empty where it is none, though the API server has taken it."""
+    """Return a time in a field that users may write; empty if it is not a valid time.
+
+    The API server may have accepted an invalid one.
+    """
     text = str(told.get(field) or "")
     return text if time_of(text) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RayJobView:
-    """A RayJob. Empty strings stand for what KubeRay has not said yet."""
+    """A RayJob. An empty string means that KubeRay has not set the field yet."""
 
     name: str
     uid: str
@@ -79,35 +85,35 @@ class RayJobView:
     created_at: str
     deleting: bool
     kept: bool
-    """Whether the cluster of the finished job waits to be read."""
+    """Whether KubeRay keeps the cluster after the end, so that users can inspect it."""
     job_id: str
-    """Ray's name of the driver's run."""
+    """Ray's submission ID of the driver's run."""
     job_status: str
     deployment_status: str
     reason: str
     message: str
-    """What KubeRay says of its end; the driver's own words where its log ends with them."""
+    """KubeRay's message about the end; the driver's own message if its log ends with one."""
     cause: str
-    """The cause that the driver's log ends with."""
+    """The failure cause at the end of the driver's log."""
     cluster: str
     head_ip: str
     head_service: str
     driven_since: str
-    """When the driver began, or else when KubeRay accepted the RayJob."""
+    """When the driver started; if unknown, when KubeRay accepted the RayJob."""
     ended_at: str
     suspended: bool
-    """Whether it waits for somebody to let it begin, as Kueue has its jobs do, or KubeRay has not
-    begun yet to let it."""
+    """Whether `suspend` is set, as Kueue does with queued RayJobs, or KubeRay has not resumed it
+    yet."""
     queue: str
-    """The LocalQueue that it is in; empty where Kueue has no say."""
+    """The LocalQueue that it is in; empty if Kueue does not manage it."""
     backstop: Backstop
-    """When KubeRay ends it by itself."""
+    """The deadlines after which KubeRay ends it."""
     most_gpus: int | None
-    """GPUs of all workers at their most; None where its spec says nothing of workers."""
+    """GPUs of the maximum number of workers; None if its spec has no worker groups."""
     gpus_of_pod: int
     """GPUs of the largest worker."""
     no_pods: str
-    """Why KubeRay cannot create pods, in the API server's words: a quota, an admission policy."""
+    """The API server's message if KubeRay cannot create pods: a quota, an admission policy."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -145,33 +151,33 @@ class RayJobView:
 
     @property
     def held(self) -> bool:
-        """Whether somebody holds it back."""
+        """Whether it is suspended and has not ended."""
         return self.suspended and not self.ended
 
     @property
     def awaits_pods(self) -> bool:
-        """Whether KubeRay is to make the pods of its cluster."""
+        """Whether KubeRay must still create the pods of its cluster."""
         return bool(self.cluster) and not (self.driver_started or self.held or self.ended)
 
     @property
     def ended(self) -> bool:
-        """Whether it will change no more. A RayJob that KubeRay finds invalid never starts."""
+        """Whether it is in a final state. A RayJob that KubeRay finds invalid never starts."""
         return self.deployment_status in ("Complete", "Failed", "ValidationFailed")
 
     @property
     def succeeded(self) -> bool:
-        """KubeRay calls a job complete whatever way its driver ended."""
+        """Whether its driver succeeded. KubeRay's "Complete" only means that the driver ended."""
         return self.deployment_status == "Complete" and self.job_status == "SUCCEEDED"
 
     @property
     def outcome(self) -> str:
-        """How it ended, in one word. KubeRay's "Complete" tells only that it did."""
+        """How it ended, in one word. KubeRay's "Complete" only means that it ended."""
         ray = self.job_status.capitalize() if self.deployment_status == "Complete" else ""
         return ray or self.deployment_status
 
     @property
     def drives(self) -> bool:
-        """Whether its driver runs, as far as KubeRay knows."""
+        """Whether its driver is running, as far as KubeRay knows."""
         return self.job_status == "RUNNING" and not self.ended
 
     @property

@@ -1,4 +1,4 @@
-"""What is seen of a job's pods: what keeps one from running, what ended one, what it costs."""
+"""The observed state of a job's pods: why one does not run, what ended it, and its resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchinference_operator.status.observations import (
 
 @dataclass(frozen=True)
 class Trouble:
-    """What keeps a pod from running, and its object's own words."""
+    """Why a pod does not run: the cause and the message of the pod."""
 
     cause: Cause
     message: str
@@ -27,7 +27,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Loss:
-    """What befell a pod that had run. `at` is in seconds since 1970, as far as the pod tells."""
+    """The disruption of a pod that ran. `at` is in seconds since 1970; None if it is unknown."""
 
     cause: Cause
     message: str
@@ -37,25 +37,25 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job. Times are in seconds since 1970; `ended` is None while it holds its node's
-    resources."""
+    """A pod of a job. Times are in seconds since 1970. `ended` is None while the pod holds the
+    resources of its node."""
 
     name: str
     job: str
     cluster: str
-    """Its RayCluster. Another job of the same name has other clusters, and so has each attempt."""
+    """Its RayCluster. Each attempt has its own, and so does another job of the same name."""
     is_head: bool
     group: str
-    """The worker group of KubeRay; empty for the head."""
+    """The KubeRay worker group; empty for the head."""
     deleting: bool
     gpus: int
     cpus: float
     started: float | None
     ended: float | None
     gated: bool
-    """Whether it is held back from the scheduler, as Kueue does until there is quota."""
+    """Whether it has a scheduling gate, as Kueue sets until there is quota."""
     waiting: bool
-    """Whether it has a node, and its containers do not start for a reason that only Events tell."""
+    """Whether it has a node but its containers have not started, which only Events may explain."""
     trouble: Trouble | None
     loss: Loss | None
 
@@ -92,7 +92,7 @@ _WAITING = {
     "RunContainerError": Cause.CONTAINER_CONFIG,
     "CrashLoopBackOff": Cause.CRASH_LOOP,
 }
-"""Reasons of a waiting container that time alone seldom heals."""
+"""Reasons of a waiting container that rarely resolve without a change."""
 _DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
     "DeletionByTaintManager": Cause.NODE_LOST,
@@ -100,7 +100,7 @@ _DISRUPTIONS = {
     "EvictionByEvictionAPI": Cause.NODE_LOST,
     "TerminationByKubelet": Cause.NODE_LOST,
 }
-"""Reasons of the condition DisruptionTarget."""
+"""Reasons of the DisruptionTarget condition."""
 _ENDINGS = {
     "Evicted": Cause.NODE_LOST,
     "NodeLost": Cause.NODE_LOST,
@@ -109,12 +109,12 @@ _ENDINGS = {
     "Terminated": Cause.NODE_LOST,
     "Preempting": Cause.PREEMPTED,
 }
-"""Reasons of a pod as a whole."""
+"""Values of `status.reason` of a pod."""
 _SHORT_OF_MEMORY = "low on resource: memory"
 
 
 def trouble_of(pod: Object) -> Trouble | None:
-    """Why a pod does not run, if it says so."""
+    """Return why a pod does not run; None if its status does not say so."""
     if "deletionTimestamp" in pod["metadata"]:
         return None
     status = pod.get("status") or {}
@@ -137,7 +137,7 @@ def _is_gate(condition: Object) -> bool:
 
 
 def loss_of(pod: Object) -> Loss | None:
-    """What ended a pod, or one of its containers, from without."""
+    """Return what ended a pod or one of its containers from outside; None if nothing did."""
     status = pod.get("status") or {}
     found = _short_of_memory(status) or _disrupted(status)
     if found is None:
@@ -162,7 +162,7 @@ def _short_of_memory(status: Object) -> _Found | None:
 
 
 def _killed(container: Object) -> tuple[float | None, str] | None:
-    """When, and in which words, a container was killed for its memory."""
+    """Return when a container was killed for its memory, and a message; None if it was not."""
     for state in ("state", "lastState"):
         ended = (container.get(state) or {}).get("terminated") or {}
         if ended.get("reason") == "OOMKilled":
@@ -203,14 +203,14 @@ def _waits(status: Object) -> bool:
 
 
 def _side_by_side(spec: Object) -> list[Object]:
-    """The containers that run at the same time, native sidecars included."""
+    """Return the containers that run at the same time, including native sidecars."""
     inits = spec.get("initContainers") or []
     sidecars = [one for one in inits if one.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or []), *sidecars]
 
 
 def _cpus(container: Object) -> float:
-    """What a container asks of its node: its request, or else its limit."""
+    """Return the CPUs of a container: its request, or its limit if it has no request."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return cpus_of(asked.get("cpu", "0"))
@@ -235,7 +235,7 @@ def _ended_at(status: Object) -> float | None:
 
 
 def seconds_of(stamp: str) -> float:
-    """Seconds since 1970 of a time stamp. Raises ValueError where it is none."""
+    """Return the seconds since 1970 of a timestamp. Raises ValueError if it is invalid."""
     time = time_of(stamp)
     if time is None:
         raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({stamp})")

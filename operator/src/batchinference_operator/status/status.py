@@ -1,4 +1,4 @@
-"""The whole status of a BatchInference, and the patch that turns the old one into it."""
+"""Builds the status of a BatchInference, and the patch from the old status to the new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at a job has shown. `ray_job` and `report` as far as they were seen."""
+    """The result of one reconcile. `ray_job` and `report` are None if they were not observed."""
 
     phase: Phase
     verdict: Verdict
@@ -25,7 +25,7 @@ class Finding:
 
 
 def build_status(previous: Status, generation: int, finding: Finding, now: str) -> Status:
-    """The new status. What cannot be seen any more stays as it was."""
+    """Return the new status. Fields that can no longer be observed keep their values."""
     verdict, ray_job, report = finding.verdict, finding.ray_job, finding.report
     status: Status = {
         **previous,
@@ -42,20 +42,22 @@ def build_status(previous: Status, generation: int, finding: Finding, now: str) 
     if "progress" in status and finding.phase not in AT_WORK:
         status["progress"] = _at_rest(status["progress"])
     if not (verdict.complete or verdict.failed):
-        status.pop("completionTime", None)  # it was invalid, and is not any more
+        status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:
         status.setdefault("completionTime", _end(status, ended_at(ray_job, report), now))
         if "progress" in status and report is None:
-            # without the driver's last word nobody knows how much of it was done
+            # without the driver's final report, the completed share of the rows is unknown
             status["progress"].pop("percent", None)
     if verdict.complete and not (report and report.state.ended):
-        status.pop("counts", None)  # an earlier report had them, and more rows were done since
+        status.pop("counts", None)  # they are of an earlier report; more rows were finished since
     return status
 
 
 def _end(status: Status, told: str | None, now: str) -> str:
-    """The end that was told, unless it is before the beginning or after now: the clock is that of
-    the driver, or of KubeRay."""
+    """Return the reported end; `now` if it is missing, before the start or after `now`.
+
+    The reported end is by the clock of the driver or of KubeRay.
+    """
     times = told, status.get("startTime") or told, now
     end, start, latest = (time_of(text or "") for text in times)
     if end is None or start is None or latest is None or not start <= end <= latest:
@@ -64,8 +66,11 @@ def _end(status: Status, told: str | None, now: str) -> str:
 
 
 def read_again(status: Status, generation: int) -> Status | None:
-    """A status that stands, for a later spec; None where it speaks of that already, or of nothing.
-    Tools that wait for a job go by the generation of the status, or by that of the condition."""
+    """Return an unchanged status with the generation of a later spec.
+
+    None if the status has this generation already, or has no conditions. Tools that wait for a job
+    compare the generation of the status or of the condition.
+    """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None
     told = [{**one, "observedGeneration": generation} for one in status["conditions"]]
@@ -73,7 +78,7 @@ def read_again(status: Status, generation: int) -> Status | None:
 
 
 def _at_rest(progress: Status) -> Status:
-    """The progress of a job of which no row is under way: nobody knows how long it will take."""
+    """Return the progress of a job that processes no rows, without `eta`, which is unknown."""
     return {key: value for key, value in progress.items() if key != "eta"}
 
 
@@ -82,22 +87,25 @@ def _of_report(report: Report, previous: Status) -> Status:
     found: Status = {key: dumped[key] for key in ("progress", "counts", "output") if key in dumped}
     before = previous.get("progress", {}).get("rows", 0)
     if found.get("progress", {}).get("rows", 0) < before and not report.state.ended:
-        # a driver that was started anew counts from nothing; progress never goes back
+        # a driver that started over counts from 0; progress must not decrease
         found.pop("progress", None)
         found.pop("counts", None)
     return found
 
 
 def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
-    """When the work ended, as its driver or KubeRay tells; None where neither does."""
+    """Return when the work ended, as reported by the driver or KubeRay; None if unknown."""
     if report is not None and report.state.ended:
         return report.updated_at
     return ray_job.ended_at if ray_job is not None and ray_job.ended_at else None
 
 
 def understood(patch: Status) -> Status:
-    """A patch without the values of closed sets, which an older CustomResourceDefinition may not
-    know. The reasons of conditions, which are open, still say the same."""
+    """Return a patch without the fields that an older CustomResourceDefinition may reject.
+
+    These are fields with enum values that it may not know. The reasons of conditions, which are not
+    enums, still contain the same information.
+    """
     left = {key: value for key, value in patch.items() if key != "phase"}
     if "attempts" in left:
         left["attempts"] = [
@@ -108,7 +116,7 @@ def understood(patch: Status) -> Status:
 
 
 def merge_patch(old: Status, new: Status) -> Status:
-    """The JSON merge patch (RFC 7396) from one status to another; empty when they are equal."""
+    """Return the JSON merge patch (RFC 7396) between two statuses; empty if they are equal."""
     patch: Status = {key: None for key in old if key not in new}
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(old.get(key), dict):

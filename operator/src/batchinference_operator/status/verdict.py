@@ -1,4 +1,4 @@
-"""The state of a job as phase and verdict, from what is seen of its RayJob, pods and driver."""
+"""Determines the phase and verdict of a job from the state of its RayJob, pods and driver."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def judge(
     before: str = "",
     words: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Phase, Verdict]:
-    """The phase and what is to be said about it; `before` is the phase that was written last, and
-    `words` what Events say of pods whose containers do not start and of a RayCluster without pods,
-    Kueue of a RayJob and the network of a driver, by name.
+    """Return the phase and the verdict of a job.
 
-    The driver's word counts most: when its report says that the output is complete, then it is,
-    whatever becomes of the cluster afterwards.
+    `before` is the phase that was written last. `words` are messages by object name: of Events
+    about pods whose containers do not start or about a RayCluster without pods, of Kueue about a
+    RayJob, and of failed polls of a driver. The driver's report takes precedence: if it says that
+    the output is complete, the job succeeded, whatever happens to the cluster afterwards.
     """
     if report is not None and report.state.ended:
         return _ended(report)

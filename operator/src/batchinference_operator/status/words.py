@@ -1,11 +1,11 @@
-"""What other objects say of why something waits, in their words."""
+"""Messages from other objects, Events and Workloads, about why something waits."""
 
 from __future__ import annotations
 
 from batchinference_operator.status.observations import Object
 
 OF_NODE = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
-"""Reasons of warnings about a pod that lie with its node: they pass, or another node has none."""
+"""Reasons of pod warnings that the node causes. They pass, or another node does not have them."""
 _KEEPS_FROM_STARTING = {
     "FailedMount",
     "FailedMapVolume",
@@ -14,11 +14,14 @@ _KEEPS_FROM_STARTING = {
     "Failed",
     *OF_NODE,
 }
-"""Reasons of warnings about a pod that has its node, but whose containers do not start."""
+"""Reasons of warnings about a pod that has a node but whose containers do not start."""
 
 
 def warning_of(events: list[Object], *, of_pod: bool) -> str:
-    """The words of the last Event, if it warns: what follows a warning tells that it is healed."""
+    """Return the message of the last Event if it is a warning, else an empty string.
+
+    A normal Event after a warning means that the problem is resolved.
+    """
     warns = [_warns(event, of_pod=of_pod) for event in events]
     telling = [
         (_last_seen(event), warning, _words_of(event))
@@ -30,20 +33,29 @@ def warning_of(events: list[Object], *, of_pod: bool) -> str:
 
 
 def _words_of(event: Object) -> str:
-    """The message of an Event; behind its reason, where that decides what is to be done."""
+    """Return the message of an Event, after its reason if the reason is in OF_NODE.
+
+    `judge` derives the failure cause from this prefix.
+    """
     reason, message = event.get("reason"), str(event.get("message", ""))
     return f"{reason}: {message}" if reason in OF_NODE else message
 
 
 def _warns(event: Object, *, of_pod: bool) -> bool:
-    """A pod that has its node is warned of much that does not keep it from starting."""
+    """Return whether an Event is a relevant warning.
+
+    A pod that has a node gets many warnings that do not keep it from starting.
+    """
     if of_pod:
         return event.get("reason") in _KEEPS_FROM_STARTING
     return event.get("type") == "Warning"
 
 
 def _last_seen(event: Object) -> str:
-    """The second in which an Event came last, under any of the names that its makers give that."""
+    """Return the time of an Event's last occurrence, cut to the second.
+
+    The components that create Events use different fields for it.
+    """
     series = event.get("series") or {}
     times = (
         *(series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")),
@@ -53,7 +65,7 @@ def _last_seen(event: Object) -> str:
 
 
 def quota_words(workload: Object) -> str:
-    """Why a Workload has no quota, or no longer has."""
+    """Return why a Workload has no quota or lost it; empty if it does not say so."""
     said = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
     quota, evicted = said.get("QuotaReserved", {}), said.get("Evicted", {})
     waiting = quota.get("message", "") if quota.get("status") == "False" else ""

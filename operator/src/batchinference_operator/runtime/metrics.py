@@ -34,46 +34,46 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.queue_depth = Gauge(
             "batchinference_queue_depth",
-            "Jobs that wait to be looked at.",
+            "Jobs that wait for a reconcile.",
             registry=self.registry,
         )
         self.reconcile_seconds = Histogram(
             "batchinference_reconcile_seconds",
-            "How long a look at a job takes, with all that it asks and does.",
+            "Duration of a reconcile, with its requests to the API server.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.reconcile_errors = self._counter(
             "batchinference_reconcile_errors",
-            "Looks that were broken off and follow again: conflict, refused, unreachable (the API "
-            "server is away or overloaded), or error.",
+            "Reconciles that failed and are retried: conflict, refused, unreachable (the API "
+            "server is unavailable or overloaded), or error.",
             "kind",
         )
         self.api_requests = self._counter(
             "batchinference_api_requests",
-            "Requests to the API server by the code of its answer; none when there was no answer.",
+            "Requests to the API server by status code; none if there was no answer.",
             *("verb", "resource", "code"),
         )
         self.api_request_seconds = Histogram(
             "batchinference_api_request_seconds",
-            "How long the API server takes to answer; of a watch, until it begins.",
+            "Response time of the API server; for a watch, the time until it starts.",
             ["verb", "resource"],
             buckets=_SECONDS,
             registry=self.registry,
         )
         self.attempts = self._counter(
             "batchinference_attempts",
-            "Attempts that ended, by outcome and, where they failed, by cause.",
+            "Attempts that ended, by outcome and, if they failed, by cause.",
             *("outcome", "cause"),
         )
         for cause in Cause:  # a series that starts with the first failure would show no increase
             self.attempts.labels("Failed", cause.value)
         self.rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
         self.gpu_seconds = self._counter(
-            "batchinference_gpu_seconds", "GPUs of jobs, times the seconds they had them."
+            "batchinference_gpu_seconds", "Seconds of GPUs that jobs have used."
         )
         self.cpu_seconds = self._counter(
-            "batchinference_cpu_seconds", "CPUs of jobs, times the seconds they had them."
+            "batchinference_cpu_seconds", "Seconds of CPUs that jobs have used."
         )
         self._add_results()
 
@@ -81,7 +81,7 @@ class Metrics:
         """Add the metrics that count results of operations."""
         self.status_writes = self._counter(
             "batchinference_status_writes",
-            "Looks by what became of the status: written, unchanged, deferred to a later look, "
+            "Reconciles by result for the status: written, unchanged, deferred to a later one, "
             "conflict, rejected (the CustomResourceDefinition is older), or gone with its job.",
             "result",
         )
@@ -98,7 +98,7 @@ class Metrics:
         )
         self.namespaces_unwatched = Gauge(
             "batchinference_namespaces_unwatched",
-            "Watched namespaces that the API server does not let the operator watch.",
+            "Watched namespaces to which the operator has no access.",
             registry=self.registry,
         )
 
@@ -139,7 +139,7 @@ class _Jobs(Collector):
         self._cache = cache
 
     def collect(self) -> Iterable[Metric]:
-        about = "Jobs by phase; one that nobody has looked at yet has none and counts as Pending."
+        about = "Jobs by phase. A job before its first reconcile counts as Pending."
         family = GaugeMetricFamily("batchinference_jobs", about, labels=["phase"])
         counts = self._cache.phases()
         for phase in Phase:

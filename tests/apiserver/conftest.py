@@ -86,7 +86,7 @@ class Operators:
         return self.made[-1]
 
     def close(self) -> None:
-        """Stop the operators. A request without the right for it fails the test."""
+        """Stop the operators. Fail the test if one sent a request that it has no right to."""
         for operator in self.made:
             operator.close()
             print(operator.output())
@@ -94,8 +94,11 @@ class Operators:
 
 
 def _refused(events: list[Object]) -> set[str]:
-    """Requests never allowed: an API server that starts refuses some that it allows later. What
-    was allowed may be gone."""
+    """Return the requests that were refused every time.
+
+    While the API server starts, it refuses some requests that it allows later. A request that got
+    404 was allowed: its object was gone.
+    """
     codes: dict[int, set[str]] = {403: set(), 200: set(), 201: set(), 404: set()}
     for event in events:
         asked = f"{event['verb']} {event['requestURI'].partition('?')[0]}"

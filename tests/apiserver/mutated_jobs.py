@@ -10,7 +10,7 @@ from support.documents.refusals import valid_documents
 from support.documents.variations import REMOVED, at, changed, places
 
 MARK = "BENT_MARK"
-"""No file of this name may be created, and no command may hold the word."""
+"""No file of this name may be created, and no command may contain the word."""
 INJECTIONS = (
     f"$(touch {MARK})",
     f"`touch {MARK}`",

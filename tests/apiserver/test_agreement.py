@@ -1,7 +1,7 @@
 """The API server and the parser accept and refuse the same documents.
 
 The parser has more rules than the definition can express. Both must refuse a wrong type, name or
-bound, and a missing or unknown field. Nulls are left out: the server drops a field that is null.
+bound, and a missing or unknown field. Nulls are not tested: the server drops a field that is null.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutated jobs: each is refused or runs, and nothing of it reaches a shell.
+"""Mutated jobs: each is refused or runs, and no mutated value reaches a shell.
 
 There are 400 at a landing and 10,000 in the long tier. `BENT_JOBS` sets another number.
 """
@@ -90,7 +90,7 @@ def test_operator_stays_healthy(judged: Counter[str], operator_of_all: OperatorP
 
 
 def test_no_mutation_reaches_a_shell(judged: Counter[str], module_namespace: Namespace) -> None:
-    """KubeRay puts rayStartParams into a command line as they are."""
+    """KubeRay puts rayStartParams into a command line without quoting."""
     for body in module_namespace.list("RayJob"):
         assert body["spec"]["entrypoint"] == entrypoint()
         for group in _groups(body["spec"]["rayClusterSpec"]):

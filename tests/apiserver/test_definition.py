@@ -21,12 +21,12 @@ Object = dict[str, Any]
 CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
 PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD['metadata']['name']}"
 LONGEST_ANNOTATION = 262144
-"""`kubectl apply` keeps the whole object in an annotation, and the API server takes no more."""
+"""The API server's limit for annotations in bytes. `kubectl apply` stores the whole object in one."""
 
 
 @pytest.fixture
 def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
-    """kubectl in the test's namespace."""
+    """Return a function that runs kubectl in the test's namespace."""
     beside = str(kubebuilder_assets() / "kubectl")
     kubectl = shutil.which(beside) or program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")

@@ -83,7 +83,7 @@ VALID = {
 
 
 def test_server_and_parser_accept_valid_documents(module_namespace: Namespace) -> None:
-    """Defaults that the server fills in are the parser's own."""
+    """The defaults that the server fills in are also the parser's defaults."""
     for name, body in VALID.items():
         named = {**body, "metadata": {**body["metadata"], "generateName": "valid-"}}
         del named["metadata"]["name"]
@@ -250,8 +250,8 @@ OPTIONS_OF_OTHER_FORMATS = [
     (options("csv", drop_empty_lines=True), "options.drop_empty_lines is for format text only"),
 ]
 OF_A_UNION = re.compile("(is for|is required for|for) (format|runtime) ")
-"""Generated rules for fields of some formats or runtimes. The unit tests compare all of them with
-the models. Here some of each kind are tried."""
+"""Matches generated rules for fields of some formats or runtimes. The unit tests compare all of
+these rules with the models. The tests below try a few rules of each kind."""
 REFUSED = INVALID + [("spec.read", body, words) for body, words in OPTIONS_OF_OTHER_FORMATS]
 
 
@@ -273,7 +273,7 @@ def test_every_rule_of_the_definition_has_a_case() -> None:
     messages = set(rule_messages(crd["spec"]["versions"][0]["schema"]))
     proved = {m for m in messages if any(m in words for _, _, words in REFUSED)}
     rest = {message for message in messages - proved if not OF_A_UNION.search(message)}
-    assert [message for message in rest if IMMUTABLE not in message] == []  # has its own file
+    assert [message for message in rest if IMMUTABLE not in message] == []  # tested in test_immutability.py
 
 
 def rule_messages(schema: Any) -> Iterator[str]:

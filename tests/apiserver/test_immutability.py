@@ -26,7 +26,7 @@ WORDS = "can be changed: for other work, create a new BatchInference"
 FULL = full_document()
 PLACES = [("spec", *place) for place in places(FULL["spec"]) if place[0] not in MUTABLE]
 STEP = examples(1, landing=5)
-"""A landing takes each fifth place: the rule compares whole fields of the spec."""
+"""A landing tests every fifth place. That is enough: the rule compares whole fields of the spec."""
 
 
 def other(value: Any) -> Any:
@@ -39,7 +39,7 @@ def other(value: Any) -> Any:
         case str():
             return value + "x"
         case dict():
-            # not a flag, whose default the server would fill in again
+            # do not remove a flag: the server would fill in its default again
             flags = [key for key, child in value.items() if isinstance(child, bool)]
             gone = next((key for key in value if key not in flags), next(iter(value)))
             return {key: child for key, child in value.items() if key != gone}
@@ -73,7 +73,7 @@ def test_no_value_can_be_changed_or_removed(module_namespace: Namespace) -> None
 
 
 def is_immutable(message: str) -> bool:
-    """Return whether an update is refused as a change, or so invalid that no rule was checked."""
+    """Return whether an update is refused as a change, or is so invalid that no rule was checked."""
     return WORDS in message or "some validation rules were not checked" in message
 
 
@@ -105,7 +105,7 @@ def test_no_value_can_be_added(namespace: Namespace, place: str, value: Any) -> 
     after = changed(before, place_of(place), value)
     assert WORDS in refusal_of_update(namespace, before, after)
     after["metadata"] = {"name": "new"}
-    namespace.create(after, dryRun="All")  # as a new job it would be fine
+    namespace.create(after, dryRun="All")  # valid as a new job
 
 
 def test_steps_cannot_be_reordered(namespace: Namespace) -> None:
@@ -140,7 +140,7 @@ def test_mutable_fields_can_be_changed(namespace: Namespace, field: str, value: 
 
 
 def test_same_spec_can_be_applied_again(namespace: Namespace) -> None:
-    """As GitOps tools do, without the defaults of the server."""
+    """GitOps tools apply the original spec again, without the defaults that the server added."""
     before = namespace.create(full_document("job"))
     again = full_document("job")
     again["metadata"] |= {"resourceVersion": before["metadata"]["resourceVersion"]}

@@ -13,7 +13,7 @@ AT_ONCE = {"backoff": {"initial": "0s"}}
 
 
 def begun(job: Any, **spec: Any) -> PlayedJob:
-    """A job whose driver has begun, and says so."""
+    """Return a job whose driver runs and has reported progress."""
     played: PlayedJob = job(**spec)
     played.play_cluster()
     played.play_driver()
@@ -40,7 +40,7 @@ def test_retryable_failure_creates_another_ray_job(
 def test_running_ray_job_is_deleted_before_retry(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    """KubeRay says of some clusters that they failed while their pods run on."""
+    """KubeRay reports some clusters as failed although their pods still run."""
     played = begun(job, retry=AT_ONCE, deadlines={"active": "3s"})
     played.namespace.patch(
         "BatchInference", "job", {"spec": {"retry": {"onCause": {"DeadlineExceeded": "retry"}}}}
@@ -62,7 +62,7 @@ def test_changed_deadline_reaches_the_ray_job(
 
 
 def deadlines_of(played: PlayedJob) -> tuple[int | None, int | None]:
-    """The deadlines of its RayJob, in seconds."""
+    """Return the active and the pending deadline of the job's RayJob, in seconds."""
     spec = played.ray_job["spec"]
     return spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds")
 
@@ -99,7 +99,7 @@ def test_job_created_suspended_has_no_ray_job(
 def test_change_of_finished_job_is_observed(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    """Tools that wait for a job take it to be under way until then."""
+    """Tools that wait for a job consider it in progress until the change is observed."""
     finished = job()
     finished.play_success()
     finished.status("Succeeded")

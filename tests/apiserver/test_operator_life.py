@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 @pytest.fixture
 def running(operator_of_all: OperatorProcess, job: Any) -> PlayedJob:
-    """A job whose driver has begun, and says so."""
+    """Return a job whose driver runs and has reported progress."""
     running: PlayedJob = job()
     running.play_cluster()
     running.play_driver()
@@ -127,7 +127,7 @@ def test_success_without_report_names_the_report_file(
 
 
 def test_late_report_is_used(operator_of_all: OperatorProcess, job: Any) -> None:
-    """The head answers nobody for a moment, just when the job has ended."""
+    """The head does not answer for a moment, just when the job has ended."""
     played = job()
     played.play("Complete", "SUCCEEDED", endTime=stamp())
     played.status("Finalizing")
@@ -218,7 +218,7 @@ def test_deleted_ray_job_fails_the_job(running: PlayedJob, namespace: Namespace)
 def test_concurrent_jobs_are_isolated(
     operator_of_all: OperatorProcess, server: ApiServer, dashboard: Dashboard, job: Any
 ) -> None:
-    """Two names in one namespace, and one name in two namespaces."""
+    """Jobs with two names in one namespace, and with one name in two namespaces."""
     other = new_namespace(server, f"other-{uuid.uuid4().hex[:8]}")
     other.create(document("one"))
     jobs = [job("one"), job("two"), PlayedJob(other, "one", dashboard)]
@@ -248,7 +248,7 @@ def test_foreign_status_is_overwritten(running: PlayedJob, namespace: Namespace)
 
 
 def test_finished_job_is_not_patched_again(running: PlayedJob) -> None:
-    """Each write comes back as an event: an unchanged job must cause none."""
+    """Each write comes back as a watch event, so an unchanged job must not be written."""
     running.play_success()
     running.status("Succeeded")
     assert running.released()
@@ -256,5 +256,5 @@ def test_finished_job_is_not_patched_again(running: PlayedJob) -> None:
     running.namespace.patch("RayJob", "job-1", {"metadata": {"labels": {"seen": "again"}}})
     other = PlayedJob(running.namespace, "other", running.dashboard)
     running.namespace.create(document("other"))
-    other.status("Starting")  # what came before it has been looked at
+    other.status("Starting")  # by now the operator has handled all earlier events
     assert running.body["metadata"]["resourceVersion"] == before

@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 @pytest.fixture
 def created(operator_of_all: OperatorProcess, job: Any) -> PlayedJob:
-    """A job whose objects are all there."""
+    """Return a job whose objects all exist."""
     created: PlayedJob = job(steps=[python_step(resources={"gpu": 1})])
     created.status("Starting")
     return created
@@ -37,15 +37,15 @@ def test_a_job_gets_a_ray_job_with_its_file_and_token(created: PlayedJob) -> Non
 
 
 def test_objects_have_owner_references(created: PlayedJob) -> None:
-    """By its owner: Kubernetes deletes it with the job, whether the operator runs or not. The token
-    goes with the RayJob, which KubeRay cannot stop without."""
+    """Kubernetes deletes the objects with the job, whether the operator runs or not. The RayJob
+    owns the token, because KubeRay needs the token to stop the RayJob."""
     assert owner(created.ray_job) == ("BatchInference", created.body["metadata"]["uid"])
     assert owner(created.config_map) == ("BatchInference", created.body["metadata"]["uid"])
     assert owner(created.secret) == ("RayJob", created.ray_job["metadata"]["uid"])
 
 
 def owner(body: Object) -> tuple[str, str]:
-    """Kind and uid of what a part of a job goes with."""
+    """Return kind and uid of the object's controller."""
     (found,) = body["metadata"]["ownerReferences"]
     assert found["controller"] is True
     return found["kind"], found["uid"]
@@ -73,7 +73,7 @@ def test_the_operator_is_named_in_managed_fields_and_requests(
 def test_token_is_derived_from_the_installation_key(
     operator_of_all: OperatorProcess, created: PlayedJob
 ) -> None:
-    """So no right to read Secrets is needed to talk to a cluster after a restart."""
+    """The operator can thus talk to a cluster after a restart without a right to read Secrets."""
     (secret,) = (found for found in operator_of_all.manifests if found["kind"] == "Secret")
     key = base64.b64decode(secret["data"]["key"])
     metadata, ray_job = created.body["metadata"], created.ray_job["metadata"]["name"]
@@ -147,7 +147,7 @@ def test_recreated_job_waits_for_the_old_ray_job(
     namespace.delete("BatchInference", "job")
     new = job()
     new.status("Pending", "NameTaken", words="RayJob job-1 of a deleted BatchInference")
-    namespace.delete("RayJob", "job-1")  # the garbage collector's part
+    namespace.delete("RayJob", "job-1")  # in place of the garbage collector
     new.status("Starting")
     assert new.ray_job["metadata"]["uid"] != before
 

@@ -1,4 +1,4 @@
-"""What the values of the chart make of the operator at work."""
+"""The chart's values change the behaviour of a running operator."""
 
 from __future__ import annotations
 

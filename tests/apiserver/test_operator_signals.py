@@ -18,7 +18,7 @@ WATCH_SECONDS = 3
 
 
 def events(server: ApiServer, namespace: Namespace) -> dict[str, Object]:
-    """Those on jobs, by reason."""
+    """Return the Events on jobs, by reason."""
     items = server.get(f"/apis/events.k8s.io/v1/namespaces/{namespace.name}/events")["items"]
     return {item["reason"]: item for item in items}
 
@@ -60,7 +60,7 @@ def test_repeated_event_is_counted(
 def test_long_message_is_cut_for_its_event(
     operator: OperatorProcess, server: ApiServer, namespace: Namespace, job: Any
 ) -> None:
-    """The API server counts bytes, not characters."""
+    """The API server limits the bytes of a message, not its characters."""
     played = job()
     played.play_cluster()
     played.play_driver()

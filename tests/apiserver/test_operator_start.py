@@ -27,14 +27,15 @@ Start = Callable[..., OperatorProcess]
 
 @pytest.fixture(scope="module")
 def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server that knows of neither kind yet."""
+    """Run an API server without the BatchInference and RayJob definitions."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("bare")) as server:
         yield server
 
 
 @pytest.fixture
 def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]:
-    """Starts an operator of all namespaces; `change` may spoil what the chart gives it."""
+    """Return a function that starts an operator for all namespaces. `change` may break the
+    manifests that the chart renders."""
     started = []
 
     def start(
@@ -78,7 +79,7 @@ def test_operator_exits_without_the_definitions(
 
 
 def without_tokens(ray_jobs: Object) -> Object:
-    """The definition of a KubeRay that knows no authentication of Ray clusters."""
+    """Return the RayJob definition of a KubeRay without authentication for Ray clusters."""
     older = copy.deepcopy(ray_jobs)
     for version in older["spec"]["versions"]:
         spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]

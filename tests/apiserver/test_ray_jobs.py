@@ -53,7 +53,7 @@ JOBS = {
 
 
 def rendered(body: Object) -> list[Object]:
-    """Its ConfigMap, Secret and RayJob, as of a job that stands in the API server."""
+    """Return the ConfigMap, Secret and RayJob of a job, as if the API server stored the job."""
     job = effective(parse(body), DEFAULTS)
     uid = str(uuid.uuid4())
     names, owner = Names(job.metadata.name, uid, 1), Owner(job.metadata.name, uid)
@@ -80,7 +80,7 @@ def test_ray_job_is_stored_without_loss(namespace: Namespace, kuberay: None, bod
 
 
 def without_defaults(stored: Any, written: Any) -> Any:
-    """What is stored, as far as it was written."""
+    """Return the stored value without fields that were not written."""
     if isinstance(written, dict):
         return {key: without_defaults(stored.get(key), value) for key, value in written.items()}
     if isinstance(written, list) and len(stored) == len(written):
@@ -90,7 +90,8 @@ def without_defaults(stored: Any, written: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def restricted(server: ApiServer) -> Namespace:
-    """A namespace under the strictest level of Pod Security, with what pods there refer to."""
+    """Return a namespace with the restricted Pod Security level, and create the objects that the
+    pods refer to."""
     namespace = new_namespace(server, f"restricted-{uuid.uuid4().hex[:8]}", RESTRICTED)
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}}
     namespace.create(account)
@@ -112,7 +113,7 @@ def restricted(server: ApiServer) -> Namespace:
 
 
 def pods_of(body: Object) -> list[Object]:
-    """A pod of the head and of each worker group."""
+    """Return one pod for the head and one for each worker group."""
     cluster = rendered(body)[-1]["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     return [
@@ -134,7 +135,7 @@ def test_pods_meet_restricted_pod_security(restricted: Namespace, name: str) -> 
 
 def test_pods_of_full_job_meet_restricted_pod_security(restricted: Namespace) -> None:
     body = full_document()
-    # a directory of the node is what the strictest level is there to forbid
+    # the restricted level forbids hostPath volumes
     volumes = [volume for volume in body["spec"]["cluster"]["volumes"] if "hostPath" not in volume]
     body["spec"]["cluster"]["volumes"] = volumes
     for pod in pods_of(body):

@@ -24,13 +24,13 @@ from support.servers.dashboard import Dashboard
 
 Object = dict[str, Any]
 Right = tuple[str, str, str]
-"""API group, resource with its subresource, verb."""
+"""API group, resource (with its subresource) and verb."""
 
 GROUP = "batchinference.dev"
 
 
 def work(namespace: Namespace, dashboard: Dashboard) -> None:
-    """All that can happen to a job, as far as it makes the operator ask something of the server."""
+    """Cause every event in a job's life for which the operator sends requests to the server."""
     for name in ("ended", "deleted"):
         namespace.create(document(name))
     ended = PlayedJob(namespace, "ended", dashboard)
@@ -47,7 +47,7 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
 
 
 def _suspend(namespace: Namespace, dashboard: Dashboard) -> None:
-    """Its RayJob and cluster are removed."""
+    """Suspend a job, so that the operator removes its RayJob and RayCluster."""
     namespace.create(document("paused", suspend=True))
     paused = PlayedJob(namespace, "paused", dashboard)
     paused.status("Suspended")
@@ -60,7 +60,8 @@ def _suspend(namespace: Namespace, dashboard: Dashboard) -> None:
 
 
 def _create_cluster_of(job: PlayedJob) -> None:
-    """Its RayCluster, which is deleted only where it belongs to the RayJob."""
+    """Create the job's RayCluster with an owner reference to the RayJob: the operator deletes no
+    other RayCluster."""
     uid = job.ray_job["metadata"]["uid"]
     owner = Owner(job.ray_job["metadata"]["name"], uid, RAY_JOB, RAY_API_VERSION).reference()
     metadata = {"name": f"{job.name}-abcde", "ownerReferences": [owner]}
@@ -70,7 +71,7 @@ def _create_cluster_of(job: PlayedJob) -> None:
 
 
 def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
-    """A pod of it has a node, and only Events tell why its containers do not start."""
+    """Create a pod that has a node, and whose Events alone say why its containers do not start."""
     namespace.create(document("waiting"))
     waiting = PlayedJob(namespace, "waiting", dashboard)
     waiting.status("Starting")
@@ -97,11 +98,11 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
         "message": "secret models not found",
     }
     namespace.create(event)
-    # it has waited so long that Events are asked
+    # the operator reads Events only when a pod has waited this long
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(LONG_AGO)}
     namespace.patch_status("Pod", "head", {"containerStatuses": [one], "conditions": [placed]})
     waiting.status("Pending", "ContainerConfig", "secret models not found")
-    # the second time is counted on the first Event
+    # when this repeats, the operator increments the count of the first Event
     namespace.patch_status("Pod", "head", {"containerStatuses": [{**one, "state": {}}]})
     waiting.status("Starting")
     namespace.patch_status("Pod", "head", {"containerStatuses": [one]})
@@ -109,7 +110,7 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
 
 
 def allowed(server: ApiServer, token: str, namespace: str) -> set[Right]:
-    """What the bearer may do in a namespace, beyond what any service account may."""
+    """Return the bearer's rights in a namespace, without those of every service account."""
     nobody = new_namespace(server, "nobody").name
     anyone = server.rules(server.token(nobody, "default"), namespace)
     return rights(server.rules(token, namespace)) - rights(anyone)
@@ -127,7 +128,8 @@ def rights(rules: Object) -> set[Right]:
 
 
 def used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Right]:
-    """What the operator has asked for in a namespace or in all of them, whatever the answer."""
+    """Return the rights for which the operator has sent requests, to this namespace or to all
+    namespaces, whether or not they were allowed."""
     found = set()
     for event in server.requests_of(operator.user):
         target = event.get("objectRef", {})
@@ -139,9 +141,9 @@ def used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Ri
 
 
 def all_used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Right]:
-    """What it has asked for by the time that it has used all it needs, or does so no more."""
+    """Wait until the operator has used all needed rights, at most 60 s. Return the used rights."""
     with contextlib.suppress(AssertionError):
-        # each turn parses the whole audit log
+        # poll slowly: each check parses the whole audit log
         eventually(
             "every right is used", lambda: used(operator, server, namespace) >= NEEDED, 60, 1
         )
@@ -173,7 +175,7 @@ NEEDED = {
 
 @pytest.fixture
 def everywhere(new_operator: Any) -> OperatorProcess:
-    """An operator at work on all namespaces."""
+    """Start an operator that watches all namespaces."""
     operator: OperatorProcess = new_operator()
     operator.start()
     return operator
@@ -220,7 +222,7 @@ def test_namespaced_operator_has_no_right_elsewhere(
 def test_operator_watches_only_labelled_pods_and_ray_jobs(
     operator: OperatorProcess, server: ApiServer, job: Any
 ) -> None:
-    """Else it would be sent every pod of the cluster."""
+    """Otherwise the API server would send it every pod of the cluster."""
     job().status("Starting")
     asked = [
         urlsplit(event["requestURI"])
@@ -228,7 +230,7 @@ def test_operator_watches_only_labelled_pods_and_ray_jobs(
         if event["verb"] in ("list", "watch")
     ]
     queries = [parse_qs(uri.query) for uri in asked if uri.path.endswith(("/pods", "/rayjobs"))]
-    # a list of one object looks whether the kind is there at all
+    # a list with limit 1 only checks whether the kind exists
     queries = [query for query in queries if query.get("limit") != ["1"]]
     assert len(queries) >= 4
     assert [query for query in queries if query.get("labelSelector") != [f"{GROUP}/name"]] == []

@@ -1,9 +1,12 @@
-"""From `kubectl apply` to the end of a job of 5,000 rows: a BatchInference, and the same job as a
-RayJob written by hand, in turns on the cluster of KUBECONFIG; `make turnaround` calls this.
+"""Measures the time from `kubectl apply` to the end of a job of 5,000 rows.
 
-Each row is a line of text, embedded by an actor that asks for one GPU (where GPUs are only counted,
-it computes on the CPU), from S3 to S3. The model is a small BERT with seeded random weights, so
-that what is measured is not its arithmetic. The last line is the ratio of the medians.
+Compares a BatchInference with the same job as a hand-written RayJob. The two alternate on the
+cluster of KUBECONFIG. `make turnaround` runs this.
+
+The job reads lines of text from S3, embeds each one, and writes to S3. The actor requests one GPU;
+on a cluster that only simulates GPUs it computes on the CPU. The model is a small BERT with seeded
+random weights, so that its computation does not dominate. The last line of the output is the ratio
+of the medians.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from support.outputs.rows import rows_of
 ROWS = 5000
 WIDTH = 128
 LIMIT = 1.1
-"""What the ratio may be."""
+"""The maximum ratio of our median to the peer's median."""
 NOISE = 0.15
-"""How far a ratio may rise above the limit by chance alone, on a machine of two cores."""
+"""How far a ratio may exceed the limit by chance alone, on a machine with two cores."""
 TIMEOUT = 200
 
 
@@ -54,7 +57,7 @@ def main() -> None:
 
 
 def measure(kubectl: Kubectl) -> tuple[float, float]:
-    """The medians of both, in seconds."""
+    """Return the median time of our job and of the peer, in seconds."""
     store = ObjectStore(kubectl)
     store.start(PIPELINE_IMAGE)
     upload(store)
@@ -73,7 +76,7 @@ def measure(kubectl: Kubectl) -> tuple[float, float]:
 
 
 def upload(store: ObjectStore) -> None:
-    """Real text, one line a row, and the model."""
+    """Upload real text, one row per line, and the model."""
     topics = "\n".join(pydoc_data.topics.topics.values())
     lines = [line for line in topics.splitlines() if len(line) >= 20][:ROWS]
     assert len(lines) == ROWS
@@ -88,7 +91,7 @@ def upload(store: ObjectStore) -> None:
 
 
 def save_model(directory: Path) -> None:
-    """A BERT of two layers with the tokenizer of MiniLM."""
+    """Save a BERT with two layers and the tokenizer of MiniLM."""
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / "examples/text-embeddings/model")
     config = transformers.BertConfig(
@@ -125,13 +128,13 @@ def peer(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
 
 
 def clean(kubectl: Kubectl) -> None:
-    """Leave the machine to the next one alone."""
+    """Delete all jobs and wait until their pods are gone, so that the next run is undisturbed."""
     kubectl("delete", "batchinferences,rayjobs", "--all", "--timeout=120s", timeout=130)
     eventually("all pods are gone", lambda: not kubectl.list("pods", "ray.io/node-type"), 120)
 
 
 def check(store: ObjectStore) -> None:
-    """Whoever is measured must have done the work."""
+    """Assert that every measured run wrote all rows with their embeddings."""
     with tempfile.TemporaryDirectory() as directory:
         for who in (f"{who}-{number}" for who in ("ours", "peer") for number in range(ROUNDS)):
             rows = rows_of(store.download(f"out/{who}", Path(directory) / who))

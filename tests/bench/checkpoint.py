@@ -1,14 +1,15 @@
-"""A job with its checkpoint, beside Ray's own one and none at all, from S3 to S3 on this machine.
+"""Compares our checkpoints with Ray's checkpoint and with no checkpoint, S3 to S3 on this machine.
 
-    plain        by hand with Ray Data, without a checkpoint
-    checkpoint   the same with CheckpointConfig of Ray
+    plain        hand-written with Ray Data, without a checkpoint
+    checkpoint   the same with Ray's CheckpointConfig
     ours         the job as a BatchInference
 
-First 200,000 rows in 100 files of parquet, undisturbed, each of them in turns and as processes of
-their own; then killed when 90 % of the rows are committed, and run again, by which the bytes and
-requests at the input's store count. Then the directed faults of fault_scenarios.py against Ray's
-checkpoint and ours. All of it is printed as tables, and ratios to the plain one. `make checkpoint`
-calls this; `checkpoint.py faults` runs one part alone, as does `runs`.
+The part `runs` processes 200,000 rows in 100 Parquet files. The sides alternate, and each run is a
+process of its own. Runs are measured first undisturbed, then killed when 90 % of the rows are
+committed and run again; the second run's bytes and requests at the input's store are counted. The
+part `faults` injects the faults of fault_scenarios.py into Ray's checkpoint and ours. Results are
+printed as tables and as ratios to `plain`. `make checkpoint` runs both parts; `checkpoint.py runs`
+and `checkpoint.py faults` run one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ HERE = Path(__file__).parent
 ROWS, FILES = 200_000, 100
 DONE = 0.9
 LIMIT, NOISE = 1.05, 0.05
-"""What the job may take of the time of the plain one, and what chance may add to that."""
+"""The maximum ratio of our time to the time of `plain`, and the tolerance for noise."""
 SIDES = ("plain", "checkpoint", "ours")
 TITLES = {
     "plain": "by hand, without a checkpoint",
@@ -62,8 +63,11 @@ PATIENCE = 900
 
 @dataclass(frozen=True)
 class Taken:
-    """A run: from start to end, and of that what Ray took neither to start nor to stop; what it
-    read of the input, in bytes and requests; and the share of the rows that were there before."""
+    """The cost of a run.
+
+    `seconds` is the whole time; `working` excludes Ray's startup and shutdown. `bytes` and
+    `requests` count reads of the input. `before` is the share of rows committed before the run.
+    """
 
     seconds: float
     working: float
@@ -74,7 +78,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Bench:
-    """A server with the input, and the relay through which that is read."""
+    """An S3 server with the input, and the relay through which runs read the input."""
 
     server: S3Server
     relay: Relay
@@ -93,7 +97,7 @@ class Bench:
         return Taken(seconds, working, *read)
 
     def resume(self, side: str, output: str) -> Taken:
-        """A run after one that was killed when enough was done."""
+        """Kill a run when enough rows are committed, run it again, and return the second run."""
         command = self.command(side, output)
         with command.start():
             enough = DONE * ROWS
@@ -128,7 +132,7 @@ class Bench:
         )
 
     def place(self, output: str) -> Path:
-        """Where the server keeps an output."""
+        """Return the directory in which the server keeps an output."""
         return self.server.directory / "output" / output
 
     def working(self, output: str) -> float:
@@ -136,12 +140,12 @@ class Bench:
         return sum(Report.parse(report.read_bytes()).seconds.values())
 
     def requests(self) -> int:
-        """Requests for files of the input so far."""
+        """Return the number of requests for input files so far."""
         lines = self.log.read_text().splitlines()
         return sum(bool(re.search(r"s3_(Get|Head)Object rows/", line)) for line in lines)
 
     def committed(self, side: str, output: str) -> int:
-        """Rows of an output that count, were the run to end now."""
+        """Return how many rows of an output are committed."""
         if side == "ours":
             layout = Layout.of(parse(self.job(output)).spec)
             owner = read_lease(layout)
@@ -156,7 +160,7 @@ def _rows_in(file: Path) -> int:
 
 
 def put_rows(server: S3Server) -> None:
-    """Numbers, and texts that do not compress, below source/rows."""
+    """Upload numbers, and texts that do not compress, to source/rows."""
     generator = np.random.default_rng(0)
     size = ROWS // FILES
     for number in range(FILES):
@@ -176,7 +180,7 @@ def put_rows(server: S3Server) -> None:
 def in_turns(
     bench: Bench, sides: Sequence[str], name: str, run: Callable[[str, str], Taken]
 ) -> dict[str, Taken]:
-    """The medians of each side."""
+    """Run the sides alternately, check their outputs, and return the medians of each side."""
     taken = defaultdict(list)
     for number in range(ROUNDS):
         for side in sides:
@@ -218,7 +222,7 @@ def table_of_faults(outcomes: dict[str, tuple[Outcome, Outcome]]) -> str:
 
 
 def faults(bench: Bench) -> bool:
-    """Whether ours has lost and doubled nothing."""
+    """Inject all faults, and return whether our runs lost and duplicated no row."""
     put_input(bench.server)
     scenarios, outcomes = Faults(bench.server, bench.directory), {}
     for number, scenario in enumerate(SCENARIOS):
@@ -230,7 +234,8 @@ def faults(bench: Bench) -> bool:
 
 
 def runs(bench: Bench) -> bool:
-    """Whether ours is within its limit, and reads no more than Ray's own checkpoint."""
+    """Measure all runs. Return whether ours is within its limit and, when resumed, reads no more
+    than Ray's checkpoint."""
     put_rows(bench.server)
     whole = in_turns(bench, SIDES, "whole", bench.run)
     rest = in_turns(bench, SIDES[1:], "resumed", bench.resume)

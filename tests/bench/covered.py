@@ -1,7 +1,7 @@
 """The coverage case of resume.py: `covered.py DIRECTORY write`, then `covered.py DIRECTORY read`.
 
-Writes the state of an output of a billion rows that lacks the rows of its last manifest, and finds
-that out, as a run does that resumes it. Prints seconds, rows that are missing, and MiB at most.
+`write` creates the state of an output of a billion rows without its last manifest. `read` finds the
+missing rows, as a resumed run does, and prints seconds, missing rows and peak memory in MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document
 
 ROWS, MANIFESTS = 1_000_000_000, 10_000
-"""Each manifest has as many rows as each file, the second half of one and the first of the next."""
+"""Each manifest has as many rows as a file: the second half of one file and the first half of the
+next."""
 EACH = ROWS // MANIFESTS
 
 

@@ -1,6 +1,6 @@
-"""Each of the directed faults of checkpoint.py as a run that is killed and one that goes on.
+"""The fault scenarios of checkpoint.py: a run with a fault is killed, and a second run resumes it.
 
-Which rows the output holds at the end is read from its files, as any reader does.
+The rows of the output are then read from its files, as any reader does.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ HERE = Path(__file__).parent
 SOURCE = "s3://source/faults/"
 CHILDREN_PER_BLOCK = 100
 FILES, ROWS, PARTS = 24, 20, 30
-"""Files, rows of each, and elements of the list in each row."""
+"""Input files, rows per file, and elements of the list in each row."""
 PATIENCE = 600
 Side = Literal["peer", "ours"]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`fault` happens to the first run, which is killed once all flags of `ready` are there."""
+    """A fault of the first run, which is killed as soon as all flags of `ready` exist."""
 
     name: str
     fault: str
@@ -44,7 +44,7 @@ class Scenario:
     names: str = ""
     explodes: bool = False
     late: Point | None = None
-    """Where a worker waits that goes on after the end of its run until the next one has begun."""
+    """The point at which a worker that survives its run waits until the second run has begun."""
 
 
 AFTER_TEN = tuple(f"committed-{task}" for task in range(10, 20))
@@ -71,7 +71,7 @@ class Outcome:
     twice: int
     rows: int
     ended: bool
-    """Whether the run that went on ended well."""
+    """Whether the second run succeeded."""
 
     def __str__(self) -> str:
         words = f"{self.lost} / {self.twice} of {self.rows}"
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def put_input(server: S3Server) -> None:
-    """The input of all scenarios, below source/faults."""
+    """Upload the input of all scenarios to source/faults."""
     parts = [list(range(PARTS))] * ROWS
     for number in range(FILES):
         ids = np.arange(number * ROWS, (number + 1) * ROWS)
@@ -90,14 +90,14 @@ def put_input(server: S3Server) -> None:
 
 @dataclass(frozen=True)
 class Faults:
-    """Scenarios on a server. Flags and files of a job go below `directory`."""
+    """Runs scenarios on a server. `directory` holds the flags and job files."""
 
     server: S3Server
     directory: Path
 
     def outcome(self, scenario: Scenario, side: Side, number: int) -> Outcome:
-        """What the output holds when a run was killed in the middle of a scenario, and then the
-        same command was run to its end."""
+        """Kill a run in the middle of a scenario, run the same command again to its end, and return
+        the rows of the output."""
         run = Faulty(self, scenario, side, f"fault-{number}-{side}")
         run.flags.mkdir()
         first = run.command(scenario.fault)
@@ -120,7 +120,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Faulty:
-    """The runs of a scenario on one of the sides."""
+    """The commands that run a scenario on one side."""
 
     faults: Faults
     scenario: Scenario

@@ -1,10 +1,15 @@
-"""The directed faults of checkpoint.py: what happens to a write task, on either side.
+"""The faults of checkpoint.py, which are injected into write tasks on both sides.
 
-Both sides call `at` where a write task comes to a point: it has begun; it is prepared (it has its
-rows, and Ray's checkpoint has put its pending file); it puts its data, and is past all looks before
-that; its data is put, and not committed; it has committed. CHECKPOINT_FAULT names what happens
-there, CHECKPOINT_FLAGS is a directory of files by which the processes of a run, and who watches
-them, tell each other how far they are.
+Both sides call `at` when a write task reaches one of these points:
+
+    begun       the task has started
+    prepared    it has its rows, and Ray's checkpoint has written its pending file
+    puts        it has made all checks and is about to write its data
+    put         its data is written but not committed
+    committed   it has committed
+
+CHECKPOINT_FAULT names the fault. CHECKPOINT_FLAGS is a directory of flag files, through which the
+processes of a run and the benchmark signal their progress to each other.
 """
 
 from __future__ import annotations
@@ -21,13 +26,13 @@ from ray import cloudpickle
 Point = Literal["begun", "prepared", "puts", "put", "committed"]
 FAULT, FLAGS = "CHECKPOINT_FAULT", "CHECKPOINT_FLAGS"
 CHOSEN = 1
-"""The task to which it happens."""
+"""The number of the write task that gets the fault."""
 COMMITTED_BEFORE = 20
-"""Tasks that commit before a run is killed in the middle of exploded rows."""
+"""Number of tasks that commit before a run is killed in the middle of exploded rows."""
 
 
 def at(point: Point, task: int, go_on: Callable[[], None] | None = None) -> None:
-    """A write task is at a point. `go_on` is all that it would do from there on."""
+    """Inject the fault for a write task at this point. `go_on` does the rest of the task."""
     if point == "committed":
         put_flag(f"committed-{task}")
     if fault := FAULTS.get(os.environ.get(FAULT, "")):
@@ -35,7 +40,7 @@ def at(point: Point, task: int, go_on: Callable[[], None] | None = None) -> None
 
 
 def put_flag(name: str, content: bytes = b"") -> None:
-    """It is there at once and as a whole."""
+    """Create a flag file atomically."""
     place = Path(os.environ[FLAGS]) / name
     place.with_suffix(f".{os.getpid()}").write_bytes(content)
     place.with_suffix(f".{os.getpid()}").rename(place)
@@ -56,7 +61,7 @@ def _hang() -> None:
 
 
 def _worker_dies(point: Point, task: int, go_on: object) -> None:
-    """The worker dies right after its commit; its second try does not end."""
+    """Kill the worker right after its commit. The retry of the task hangs."""
     if task == CHOSEN and point == "committed":
         put_flag("died")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -65,26 +70,28 @@ def _worker_dies(point: Point, task: int, go_on: object) -> None:
 
 
 def _stops_in_the_middle(point: Point, task: int, go_on: object) -> None:
-    """Only the first tasks commit."""
+    """Let only the first COMMITTED_BEFORE tasks commit; the others hang."""
     if task >= COMMITTED_BEFORE and point == "prepared":
         _hang()
 
 
 def _one_is_slow(point: Point, task: int, go_on: object) -> None:
-    """One task has put its data and does not commit it."""
+    """Make one task hang after it has written its data, before its commit."""
     if task == CHOSEN and point == "put":
         _hang()
 
 
 def _one_is_cut_off(point: Point, task: int, go_on: Callable[[], None] | None) -> None:
-    """One task goes on elsewhere, in a process that the end of its run does not reach."""
+    """Make one task hang, and save its remaining work for a process that survives the run
+    (late_worker.py)."""
     if task == CHOSEN and point == "prepared":
         put_flag("cut off", cloudpickle.dumps(go_on))
         _hang()
 
 
 def _goes_on_late(late: Point) -> Callable[[Point, int, object], None]:
-    """What the process is that was cut off: it waits at a point until the next run has begun."""
+    """Return the fault of the process that survives its run: it waits at a point until the next run
+    has begun."""
 
     def wait(point: Point, task: int, go_on: object) -> None:
         if point == late:
@@ -95,7 +102,7 @@ def _goes_on_late(late: Point) -> Callable[[Point, int, object], None]:
 
 
 def _next_run(point: Point, task: int, go_on: object) -> None:
-    """A run that lets the one that was cut off end before it writes anything."""
+    """Make the second run wait for the end of the surviving process before it writes anything."""
     if point == "begun":
         put_flag("next run")
         wait_for_flag("late one has ended")

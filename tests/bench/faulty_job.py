@@ -1,8 +1,8 @@
-"""A job of ours with the faults of faults.py: `faulty_job.py FILE` runs it.
+"""Runs a BatchInference with the faults of faults.py: `faulty_job.py FILE`.
 
-It is the command `batchinference run`, with a subclass of its datasink that calls `at`, and with
-`Address.write` calling it before a file of data, and around the manifest, by which a task commits.
-FILE_NAMES chooses the names of its files.
+This is the command `batchinference run` with two changes. A subclass of its datasink calls `at`.
+`Location.write` calls `at` before each data file, and before and after each manifest, which commits
+a task. FILE_NAMES selects the scheme of the file names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FaultySink(CommitSink):
 
 
 def go_on(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
-    """What is left of a write task once it has its rows."""
+    """Do the rest of a write task that has its rows."""
     inject()
     CommitSink.write(sink, blocks, ctx)
 
@@ -59,13 +59,13 @@ def write(self: Location, content: bytes | memoryview) -> None:
 
 
 def unpadded(self: Layout, attempt: int, task: int, unique: str) -> str:
-    """Names without zeros before the number."""
+    """Return a file name whose task number is not padded with zeros."""
     return f"{part_prefix(self.key)}{attempt}-{task}-{unique}"
 
 
 def beyond(self: Layout, attempt: int, task: int, unique: str) -> str:
-    """Names as they are with more than 100 million tasks: task 1 stands for number 10,000,000,
-    tasks 10 to 19 for 100,000,000 and those after it."""
+    """Return a file name as in a job with more than 100 million tasks: task 1 gets the number
+    10,000,000, and tasks 10 to 19 get 100,000,000 and the numbers after it."""
     number = {1: 10_000_000, **{task: 99_999_990 + task for task in range(10, 20)}}
     return _part_name(self, attempt, number.get(task, task), unique)
 
@@ -76,13 +76,13 @@ NAMES = {"": _part_name, "unpadded": unpadded, "beyond": beyond}
 
 
 def inject() -> None:
-    """In each process of the run."""
-    setattr(Location, "write", write)  # noqa: B010 - which mypy takes for a mistake
+    """Patch the product in this process. Each process of the run calls this."""
+    setattr(Location, "write", write)  # noqa: B010 - mypy reports an assignment
     setattr(Layout, "part_name", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
 
 
 if __name__ == "__main__":
-    # not those of __main__, which the workers could not import
+    # workers cannot import classes of __main__
     import faulty_job
 
     setattr(executor, "sink_for", faulty_job.faulty_sink)  # noqa: B010

@@ -1,7 +1,7 @@
 """Ray's own checkpoint with the faults of faults.py: `faulty_peer.py SOURCE OUTPUT CHECKPOINT`.
 
-The pipeline is one by hand; faults come from subclasses of Ray's datasink and checkpoint writer,
-which do what these do and call `at` in between. FILE_NAMES chooses the names of its files.
+The pipeline is hand-written with Ray Data. Subclasses of Ray's datasink and checkpoint writer call
+`at`, and otherwise behave like their base classes. FILE_NAMES selects the scheme of the file names.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class FaultyWriter(BatchBasedCheckpointWriter):
     def commit_checkpoint(self, pending: PendingCheckpoint) -> None:
         super().commit_checkpoint(pending)
         context = TaskContext.get_current()
-        if context is not None:  # a worker that is late has none
+        if context is not None:  # the late worker has no task context
             at("committed", context.task_idx)
 
 
 class FaultySink(ParquetDatasink):
     def write(self, blocks: Iterable[Block], ctx: Any) -> None:
         at("begun", ctx.task_idx)
-        there = list(blocks)  # the pending checkpoint is put on the way
+        there = list(blocks)  # consuming the blocks writes the pending checkpoint
         known = SimpleNamespace(task_idx=ctx.task_idx, kwargs=dict(ctx.kwargs))
         at("prepared", ctx.task_idx, partial(go_on, self, there, known, self._data_context))
         self._write(there, ctx)
@@ -56,7 +56,7 @@ class FaultySink(ParquetDatasink):
 
 
 def go_on(sink: FaultySink, blocks: list[Block], ctx: Any, context: DataContext) -> None:
-    """What is left of a write task once it is prepared."""
+    """Do the rest of a write task that is prepared."""
     sink._write(blocks, ctx)
     assert context.checkpoint_config is not None
     writer = FaultyWriter(context.checkpoint_config)
@@ -65,15 +65,15 @@ def go_on(sink: FaultySink, blocks: list[Block], ctx: Any, context: DataContext)
 
 
 class Unpadded(FilenameProvider):
-    """Names of one's own, without zeros before the number."""
+    """Custom file names whose task numbers are not padded with zeros."""
 
     def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
         return f"{write_uuid}_{task_index}.parquet"
 
 
 class Beyond(FilenameProvider):
-    """Ray's own names as they are with more than a million tasks: task 1 stands for number 100,000,
-    tasks 10 to 19 for 1,000,000 and those after it."""
+    """Ray's default file names as in a job with more than a million tasks: task 1 gets the number
+    100,000, and tasks 10 to 19 get 1,000,000 and the numbers after it."""
 
     def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
         number = {1: 100_000, **{task: 999_990 + task for task in range(10, 20)}}
@@ -100,7 +100,7 @@ def main(source: str, output: str, checkpoint: str) -> None:
         dataset = dataset.repartition(target_num_rows_per_block=CHILDREN_PER_BLOCK)
     names = NAMES[os.environ.get("FILE_NAMES", "")](file_format="parquet")
     sink = FaultySink(output, filesystem=store, filename_provider=names)
-    # of other arguments than the steps, so that it is not done within their tasks
+    # different arguments than the steps keep Ray Data from fusing the write into their tasks
     dataset.write_datasink(sink, ray_remote_args={"num_cpus": WRITE_CPUS})
 
 

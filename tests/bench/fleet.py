@@ -1,13 +1,16 @@
-"""A thousand jobs at once, and five thousand at rest: the operator as a process of its own beside
-a real API server without KubeRay; `make fleet` calls this.
+"""Measures the operator with 1,000 new jobs at once and with 5,000 idle jobs.
 
-How fast the objects of new jobs come is measured in turns with a plain client that creates the same
-objects with as many requests at a time. A job counts once its Secret is there, which comes last.
-One line is printed for each figure; the program fails where one is beyond its limit.
+The operator is a process of its own; the API server is real and has no KubeRay. `make fleet` runs
+this.
 
-`make fleet FLEET=attack` measures instead what one namespace can do to the others: 40 drivers that
-answer after 4.8 seconds beside 200 honest ones, and 200 resources of the largest size that the API
-server stores.
+The rate at which the operator creates the objects of new jobs is compared with a plain client that
+creates the same objects with the same number of concurrent requests; the two alternate. A job
+counts when its Secret, the last of its objects, exists. The program prints one line per figure and
+fails if a figure is beyond its limit.
+
+`make fleet FLEET=attack` instead measures how far one namespace can harm the others: 40 drivers
+that answer after 4.8 seconds among 200 normal ones, and 200 resources of the largest size that the
+API server stores.
 """
 
 from __future__ import annotations
@@ -40,25 +43,25 @@ from support.servers.dashboard import Dashboard, served
 
 BURST, FLEET = 1000, 5000
 RATIO = 0.6
-"""The least of a plain client's rate."""
+"""The minimum ratio of the operator's rate to the plain client's rate."""
 NOISE = 0.05
-"""What a ratio differs by from run to run."""
+"""The variation of a ratio from run to run."""
 MIB = {BURST: 120.0, FLEET: 150.0}
-"""Memory with so many jobs at rest."""
+"""Maximum memory by the number of idle jobs."""
 IDLE_PERCENT = 1.0
-"""Of a core, with 5,000 jobs at rest."""
+"""Maximum CPU with 5,000 idle jobs, in percent of a core."""
 IDLE_SECONDS = 30.0
 TIMEOUT = 240.0
 HONEST, HOSTILE, SLOW_SECONDS = 200, 40, 4.8
 SETTLE_SECONDS, MEASURE_SECONDS = 60.0, 30.0
 POLL_RATIO = 0.9
-"""The least share of the polls that honest drivers get without an attack."""
+"""The minimum ratio of the polls of honest drivers to their polls without an attack."""
 LARGEST = 200
 
 
 @dataclass
 class Bench:
-    """What has been measured, and the operators that ran."""
+    """The servers and clients of a measurement, and the names of figures beyond their limits."""
 
     server: ApiServer
     client: PlainClient
@@ -67,7 +70,8 @@ class Bench:
     beyond: list[str] = field(default_factory=list)
 
     def say(self, name: str, value: float, unit: str, limit: float, more: str = "") -> None:
-        """One figure, and whether it is within its limit: a least for ratios, else a most."""
+        """Print a figure and record it if it is beyond its limit. The limit is a minimum for
+        ratios, less NOISE, and a maximum for other units."""
         good = value >= limit - NOISE if unit == "ratio" else value <= limit
         print(f"fleet {name} {unit}={value:.2f} limit={limit:g} {more}".rstrip(), flush=True)
         if not good:
@@ -173,7 +177,7 @@ def ours_arriving(found: Bench, namespace: Namespace) -> float:
 
 
 def served_all(namespace: Namespace, jobs: int) -> None:
-    """Wait until so many jobs have all that is theirs."""
+    """Wait until this many jobs have all of their objects."""
     eventually(f"{jobs} Secrets", lambda: count(namespace, "Secret") >= jobs, TIMEOUT, 0.05)
     assert count(namespace, "ConfigMap") == count(namespace, "RayJob") == jobs
 
@@ -206,7 +210,7 @@ def at_rest(found: Bench) -> None:
 
 
 def slow_drivers(found: Bench) -> None:
-    """Honest drivers are polled, and their jobs reconciled, as often as without the slow ones."""
+    """Check that slow drivers do not reduce the polls of honest drivers."""
     spaces = {"honest": (HONEST, 0.0), "hostile": (HOSTILE, SLOW_SECONDS)}
     for name in spaces:
         found.namespace(name)
@@ -225,7 +229,7 @@ def slow_drivers(found: Bench) -> None:
 
 
 def run_drivers(found: Bench, namespace: Namespace, jobs: int, seconds: float) -> None:
-    """Have all jobs of a namespace run, with drivers that answer after so many seconds."""
+    """Make all jobs of a namespace run, with drivers that answer after this many seconds."""
     served_all(namespace, jobs)
     for number in range(jobs):
         job = PlayedJob(namespace, f"job-{number:05d}", found.dashboard)
@@ -241,7 +245,8 @@ def polls(found: Bench, namespace: str) -> int:
 
 
 def largest_jobs(found: Bench) -> None:
-    """Memory at its peak, when the operator starts among such jobs and they come while it runs."""
+    """Measure the peak memory with jobs of the largest size. Half of them exist when the operator
+    starts; the others are created while it runs."""
     namespace = found.namespace("largest")
     asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2)))
     operator = found.operators(namespace.name)
@@ -260,7 +265,7 @@ def peak_mib(operator: OperatorProcess) -> float:
 
 
 def quiet(operator: OperatorProcess) -> float:
-    """Wait until it does next to nothing. Returns the seconds of CPU that it has used so far."""
+    """Wait until the operator is idle. Return the seconds of CPU that it has used so far."""
     seen = [-1.0]
 
     def rests() -> bool:
@@ -281,7 +286,7 @@ def mib(operator: OperatorProcess) -> float:
 
 
 def end(found: Bench, operator: OperatorProcess) -> None:
-    """Stop it. What it has logged as an error, or as a warning, is one of this bench."""
+    """Stop the operator. A warning or an error in its log fails the benchmark."""
     operator.stop()
     wrong = [line for line in operator.output().splitlines() if '"level": "info"' not in line]
     if wrong:

@@ -1,4 +1,4 @@
-"""Stands for a worker that has lost its cluster and does not know: it goes on with its task."""
+"""Simulates a worker that has lost its cluster without noticing: it continues its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both sides of throughput.py compute."""
+"""The models and functions that both sides of throughput.py run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Network(torch.nn.Module):
-    """Three convolutions over uint8 images of batch x height x width x 3: batch x 10 scores."""
+    """Three convolutions: uint8 images (batch x height x width x 3) to scores (batch x 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,5 +33,5 @@ def network() -> Network:
 
 
 def distance(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The distance of (x, y) from the origin."""
+    """Add the distance of (x, y) from the origin."""
     return {**batch, "distance": np.sqrt(batch["x"] ** 2 + batch["y"] ** 2)}

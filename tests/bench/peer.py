@@ -1,4 +1,4 @@
-"""The job of apply_to_complete.py as one would write it by hand with Ray Data."""
+"""The job of apply_to_complete.py, hand-written with Ray Data."""
 
 import os
 

@@ -1,8 +1,9 @@
-"""The job of checkpoint.py by hand, from S3 to S3: `peer_checkpoint.py SOURCE OUTPUT CPUS`, and
-with a further argument, where to keep it, with Ray's own checkpoint.
+"""The job of checkpoint.py, hand-written with Ray Data: `peer_checkpoint.py SOURCE OUTPUT CPUS`.
 
-Ray's reader of parquet in its first form: the second packs the small files of this input into one
-block, so that nothing is committed before all is done, and takes several times as long.
+A fourth argument enables Ray's own checkpoint; it is the checkpoint's path.
+
+Uses version 1 of Ray's Parquet reader. Version 2 packs the small files of this input into one
+block, so that nothing is committed before the end, and takes several times as long.
 """
 
 import os

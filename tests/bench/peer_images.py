@@ -1,5 +1,7 @@
-"""The images of throughput.py by hand: bytes read and decoded in one task, a pool of one actor, and
-no pixels beyond it."""
+"""The case `images` of throughput.py, hand-written with Ray Data.
+
+One task reads and decodes the bytes. A pool of one actor runs the network and drops the pixels.
+"""
 
 import io
 import sys
@@ -42,7 +44,7 @@ def main(source: str, output: str, cpus: str) -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
     paths = sorted(str(path) for path in Path(source).iterdir())
     dataset = ray.data.from_arrow(pa.table({"path": paths})).repartition(BLOCKS)
-    # other arguments than the actors', or Ray Data would run both one after the other
+    # different arguments than the actors' keep Ray Data from fusing both and running them in turn
     dataset = dataset.map_batches(decode, batch_size=32, max_calls=0)
     pool = ray.data.ActorPoolStrategy(size=1)
     dataset = dataset.map_batches(Scores, batch_size=64, num_cpus=1, compute=pool)

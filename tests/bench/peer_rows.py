@@ -1,4 +1,4 @@
-"""The rows of throughput.py by hand."""
+"""The case `rows` of throughput.py, hand-written with Ray Data."""
 
 import sys
 

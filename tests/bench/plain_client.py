@@ -1,4 +1,4 @@
-"""A client that creates what the operator would create, and does nothing else."""
+"""A client that creates the objects that the operator would create, and does nothing else."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ Given, Made = TypeVar("Given"), TypeVar("Made")
 
 LARGEST_BYTES = 1_300_000
 AT_ONCE = 16
-"""Jobs at a time: the operator's workers, by default."""
+"""Concurrent jobs: the operator's default number of workers."""
 _JOB_UID, _RAY_JOB_UID = "uid-of-the-job", "uid-of-the-ray-job"
 _SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
 
 
 class PlainClient:
-    """All bodies are rendered before anything is sent, so that it costs next to nothing itself."""
+    """Creates objects through the API server. It renders all bodies before it sends any, so that
+    its own cost is negligible."""
 
     def __init__(self, server: ApiServer) -> None:
         self._url = server.url
         self._tls = ssl.create_default_context(cafile=str(server.certificate))
 
     async def create_jobs(self, namespace: str, numbers: Iterable[int]) -> list[str]:
-        """BatchInferences; returns their uids."""
+        """Create BatchInferences and return their uids."""
         bodies = [json.dumps(job(namespace, number)).encode() for number in numbers]
         path = path_of(job(namespace, 0))
         async with self._connected() as post:
@@ -48,7 +49,7 @@ class PlainClient:
             return await side_by_side(create, bodies)
 
     async def create_largest(self, namespace: str, numbers: Iterable[int]) -> None:
-        """BatchInferences of the largest size that etcd stores, with thousands of values."""
+        """Create BatchInferences of the largest size that etcd stores, with thousands of values."""
         for number in numbers:
             body = job(namespace, number)
             values = ["x" * 97] * (LARGEST_BYTES // 100)
@@ -58,7 +59,7 @@ class PlainClient:
                 await post(path_of(body), json.dumps(body, separators=(",", ":")).encode())
 
     async def create_objects(self, namespace: str, uids: list[str]) -> None:
-        """ConfigMap, RayJob and Secret of jobs that exist, one after the other for each job."""
+        """Create the ConfigMap, RayJob and Secret of existing jobs, one after the other per job."""
         made = [(uid, objects(namespace, number)) for number, uid in enumerate(uids)]
         async with self._connected() as post:
 
@@ -68,7 +69,7 @@ class PlainClient:
             await side_by_side(create, made)
 
     async def create_all(self, namespace: str, numbers: Iterable[int]) -> None:
-        """BatchInferences, each with its objects right behind."""
+        """Create BatchInferences, each followed directly by its objects."""
         made = [
             (json.dumps(job(namespace, number)).encode(), objects(namespace, number))
             for number in numbers
@@ -84,7 +85,7 @@ class PlainClient:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Callable[[str, bytes], Awaitable[str]]]:
-        """Posts a body to a path; the answer is the uid of what was made."""
+        """Yield a function that posts a body to a path and returns the uid of the new object."""
         headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": "application/json"}
         connector = aiohttp.TCPConnector(limit=AT_ONCE, ssl=self._tls)
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
@@ -110,7 +111,7 @@ async def _create(
 async def side_by_side(
     work: Callable[[Given], Awaitable[Made]], given: Iterable[Given]
 ) -> list[Made]:
-    """Do the same with each, so many at a time."""
+    """Apply `work` to each value, AT_ONCE at a time, and return the results in order."""
     left = list(enumerate(given))[::-1]
     done: dict[int, Made] = {}
 
@@ -124,13 +125,13 @@ async def side_by_side(
 
 
 def job(namespace: str, number: int) -> Object:
-    """A job with a model, of a few hundred bytes as most are."""
+    """Return a job with a model, of a few hundred bytes as is typical."""
     body = document(f"job-{number:05d}", steps=[model_step(resources={"gpu": 1})])
     return {**body, "metadata": {**body["metadata"], "namespace": namespace}}
 
 
 def objects(namespace: str, number: int) -> list[tuple[str, bytes]]:
-    """Path and body of each object of a job, in the order in which they are made."""
+    """Return path and body of each object of a job, in the order of their creation."""
     body = job(namespace, number)
     name = body["metadata"]["name"]
     names = Names(name, _JOB_UID, 1)

@@ -1,4 +1,4 @@
-"""The RayJob of the peer, written by hand: the same pods and worker groups, no operator."""
+"""The hand-written RayJob of the peer: the same pods and worker groups, without the operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMALL = {"cpu": "100m", "memory": "256Mi"}
 
 
 def script() -> dict[str, Any]:
-    """The ConfigMap with the script."""
+    """Return the ConfigMap with the script."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -23,7 +23,7 @@ def script() -> dict[str, Any]:
 
 
 def ray_job(name: str, environment: dict[str, str]) -> dict[str, Any]:
-    """A RayJob that runs the script on a head, a CPU worker and, when asked for, a GPU worker."""
+    """Return a RayJob that runs the script on a head, a CPU worker and, on demand, a GPU worker."""
     env = JOB_ENVIRONMENT + [{"name": key, "value": value} for key, value in environment.items()]
     return {
         "apiVersion": "ray.io/v1",

@@ -1,14 +1,14 @@
-"""What a job costs that is resumed when 90 % of it is done, and what it costs to know that.
+"""Measures what it costs to resume a job that is 90 % done, and to find its missing rows.
 
     parquet    200,000 rows in 100 files, from S3 to S3
     images     8,000 JPEGs of 400 x 300 pixels, from S3 to S3
     coverage   the manifests of 1 billion rows, on disk
 
-A job is run undisturbed, and once more, and killed with all of its processes as soon as 90 % of its
-rows are committed; then the same command is run again. Compared are the bytes that came from the
-input's store, and the time from start to end beyond that of the same job over a single file. The
-step waits for each row as long as a small model computes, so that a machine that does other things
-changes little. `make resume` calls this; `resume.py parquet` runs one case alone.
+A job is run once undisturbed. A second run is killed with all of its processes as soon as 90 % of
+its rows are committed, and then the same command is run again. The benchmark compares the bytes
+read from the input's store, and the time from start to end, less the time of the same job over a
+single file. The step waits for each row as long as a small model would compute, so that other load
+on the machine has little effect. `make resume` runs this; `resume.py parquet` runs one case.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from support.servers.s3 import S3Server, s3_server
 HERE = Path(__file__).parent
 DONE = 0.9
 MOST_BYTES, MOST_TIME = 0.12, 0.15
-"""Of the bytes and of the time of the whole job."""
+"""Maximum shares of the bytes and of the time of the whole job that the resumed run may take."""
 SHAPE = (300, 400)
 ROWS, FILES = 200_000, 100
 IMAGES = 8000
 MOST_SECONDS, MOST_MEMORY = 10.0, 1024
-"""Seconds and MiB in which it is known what is missing of a billion rows."""
+"""Maximum seconds and MiB for finding the missing rows of a billion rows."""
 
 
 def parquet() -> dict[str, bytes]:
-    """Numbers and texts that do not compress."""
+    """Return Parquet files of numbers and texts that do not compress."""
     generator = np.random.default_rng(0)
     size, files = ROWS // FILES, {}
     for number in range(FILES):
@@ -65,7 +65,7 @@ def parquet() -> dict[str, bytes]:
 
 
 def images() -> dict[str, bytes]:
-    """Cuts of real photographs."""
+    """Return JPEG files that are crops of real photographs."""
     generator = np.random.default_rng(0)
     sources = [photos.astronaut(), photos.coffee(), photos.chelsea(), photos.rocket()]
     return {f"{n:05d}.jpg": _jpeg(sources[n % len(sources)], generator) for n in range(IMAGES)}
@@ -82,7 +82,7 @@ def _jpeg(source: np.ndarray, generator: np.random.Generator) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """A job, the rows of its input, and how long its step waits for a row."""
+    """A job, the number of its input rows, and the seconds that its step waits for each row."""
 
     name: str
     files: Callable[[], dict[str, bytes]]
@@ -104,7 +104,7 @@ CASES = {
 
 @dataclass
 class Bench:
-    """A case on a server, with the relay through which its input is read."""
+    """A case on an S3 server, and the relay through which runs read the input."""
 
     case: Case
     server: S3Server
@@ -131,7 +131,7 @@ class Bench:
         return self.server.environment
 
     def run(self, job: Document) -> tuple[float, int]:
-        """Seconds, and bytes of the input's store, of a run to the end."""
+        """Run a job to its end. Return its seconds and the bytes read from the input's store."""
         before, began = self.relay.bytes, time.monotonic()
         ended = self.command(job).run(timeout=900)
         if ended.returncode:
@@ -139,7 +139,7 @@ class Bench:
         return time.monotonic() - began, self.relay.bytes - before
 
     def run_in_part(self, job: Document) -> float:
-        """Kill a run when enough is done. Returns the share of the rows that were committed."""
+        """Kill a run when enough rows are committed. Return the share of committed rows."""
         command = self.command(job)
         with command.start():
             wait_until(lambda: self.committed(job) >= DONE * self.case.rows, "rows", 900)
@@ -155,7 +155,7 @@ class Bench:
 
 
 def measure(case: Case, directory: Path) -> bool:
-    """Print the figures of a case; returns whether they are within the limits."""
+    """Print the figures of a case, and return whether they are within the limits."""
     (directory / "buckets").mkdir()
     with s3_server(directory / "buckets") as server, counted(server.endpoint) as relay:
         os.environ.update(server.environment)
@@ -169,7 +169,7 @@ def measure(case: Case, directory: Path) -> bool:
 
 
 def compare(bench: Bench, size: int) -> bool:
-    # the first of all finds nothing in the machine's memory
+    # the first run of all is slower: the machine's file cache is cold
     start = min(bench.run(bench.job(f"start-{n}", "one"))[0] for n in range(2))
     whole, read = bench.run(bench.job("whole"))
     job = bench.job("resumed")
@@ -184,7 +184,8 @@ def compare(bench: Bench, size: int) -> bool:
 
 
 def coverage(directory: Path) -> bool:
-    """What it takes to know what is done of a billion rows, in a process of its own."""
+    """Find the missing rows of a billion rows in a separate process, print the figures, and return
+    whether they are within the limits."""
     command = [sys.executable, str(HERE / "covered.py"), str(directory)]
     for action in ("write", "read"):
         done = subprocess.run([*command, action], check=True, capture_output=True, text=True)

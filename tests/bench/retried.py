@@ -1,7 +1,7 @@
-"""What it takes to begin to try failed rows again: `retried.py MILLIONS` of rows, one in a hundred
-of which has failed, each far from the next.
+"""Measures the start of an attempt that retries failed rows: `retried.py MILLIONS` of rows.
 
-Prints seconds, the bytes of the snapshot with which the attempt begins, and MiB at most.
+Every hundredth row has failed, so that no two failed rows are adjacent. Prints seconds, the bytes
+of the snapshot with which the attempt starts, and the peak memory in MiB before and after.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.location import Location
 
 EACH, FAILED = 100_000, 1_000
-"""Rows of a file, which are those of a write task, and how many of them have failed."""
+"""Rows of a file, which one write task writes, and the number of them that failed."""
 
 
 def piece_of(file: int, paths: pa.ChunkedArray, errors: Location) -> ManifestEntry:

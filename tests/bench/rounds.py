@@ -1,4 +1,4 @@
-"""How often a benchmark runs each side, in turns; the medians count."""
+"""How often a benchmark runs each side. The sides alternate, and the medians are compared."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Rows a second on one machine, against the same pipeline written by hand with Ray Data.
+"""Compares rows per second on one machine with the same pipeline hand-written with Ray Data.
 
     images   8,000 JPEGs of 400 x 300 pixels: decode, resize to 224 x 224, a small convolutional
-             network, its result and the path to parquet
-    rows     20 million rows of parquet: a NumPy function over two columns, a filter, parquet
+             network, its result and the path to Parquet
+    rows     20 million rows of Parquet: a NumPy function over two columns, a filter, Parquet
 
-Each run is a process of its own that starts Ray and ends it, ours and the peer's in turns, over the
-same files. By hand Ray has the CPUs of the machine, or what the job's actors need where that is
-more; ours has those of its write tasks besides. What is compared is the whole time from start to
-end. The last lines are the ratios of the medians, ours to the peer's in rows a second.
-`make throughput` calls this; `throughput.py images` runs one case alone.
+Each run is a separate process that starts and stops Ray. Our runs and the peer's alternate over the
+same files. The peer's Ray gets the CPUs of the machine, or the CPUs that the job's actors need if
+that is more; ours also gets the CPUs of its write tasks. The whole time from start to end is
+compared. The last lines are the ratios of the medians in rows per second, ours to the peer's.
+`make throughput` runs this; `throughput.py images` runs one case.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from support.documents.minimal import document
 
 HERE = Path(__file__).parent
 LIMIT = 1.0
-"""What the ratio must be."""
+"""The minimum ratio of our rate to the peer's rate."""
 NOISE = 0.1
-"""How far a ratio may fall below the limit by chance alone, on a machine of two cores."""
+"""How far a ratio may fall below the limit by chance alone, on a machine with two cores."""
 IMAGES, SHAPE = 8000, (300, 400)
 ROWS, FILES, ROW_GROUP = 20_000_000, 20, 250_000
 
@@ -49,13 +49,13 @@ ROWS, FILES, ROW_GROUP = 20_000_000, 20, 250_000
 class Case:
     name: str
     rows: int
-    """Rows of the input."""
+    """Number of input rows."""
     written: int | None
-    """Rows of the output, where that is known beforehand."""
+    """Number of output rows; None if it is not known beforehand."""
 
 
 def images(directory: Path) -> Case:
-    """Cuts of real photographs, as JPEG files."""
+    """Write crops of real photographs as JPEG files."""
     generator = np.random.default_rng(0)
     sources = [photos.astronaut(), photos.coffee(), photos.chelsea(), photos.rocket()]
     height, width = SHAPE
@@ -69,7 +69,7 @@ def images(directory: Path) -> Case:
 
 
 def rows(directory: Path) -> Case:
-    """Numbers and short texts."""
+    """Write Parquet files of numbers and short texts."""
     generator = np.random.default_rng(0)
     words = np.array([f"word {number}" for number in range(1000)])
     for number in range(FILES):
@@ -90,7 +90,7 @@ CASES = {"images": images, "rows": rows}
 
 
 def jobs(source: Path, output: Path) -> dict[str, dict[str, object]]:
-    """The cases as jobs."""
+    """Return the job of each case."""
     network = {"runtime": "torch", "factory": "models:network", "inputs": {"image": "image"}}
     return {
         "images": document(
@@ -131,7 +131,7 @@ def peer(name: str, source: Path, output: Path, work: Path) -> list[str]:
 
 
 def measure(case: Case, source: Path, work: Path) -> float:
-    """The median of ours in rows a second, by that of the peer."""
+    """Return the ratio of our median rate to the peer's, in rows per second."""
     seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     written = {}
     for number in range(ROUNDS):

@@ -8,6 +8,6 @@ import numpy as np
 
 
 def wait(batch: dict[str, np.ndarray], seconds: float) -> dict[str, np.ndarray]:
-    """Takes so many seconds a row."""
+    """Sleep for this many seconds per row, and return the batch unchanged."""
     time.sleep(seconds * len(next(iter(batch.values()))))
     return batch

@@ -39,7 +39,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def operator() -> Iterator[Kubectl]:
-    """kubectl in the operator's namespace."""
+    """Install the operator, and yield kubectl in its namespace."""
     require_cluster()
     with installed() as kubectl:
         yield PatientKubectl(kubectl.namespace)
@@ -47,7 +47,7 @@ def operator() -> Iterator[Kubectl]:
 
 @pytest.fixture(scope="session")
 def namespace(operator: Kubectl) -> Iterator[Kubectl]:
-    """kubectl in the namespace of the jobs, which has the restricted Pod Security level."""
+    """Yield kubectl in the namespace of the jobs, which has the restricted Pod Security level."""
     name = f"chaos-{uuid.uuid4().hex[:6]}"
     run(["kubectl", "create", "namespace", name])
     run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
@@ -68,7 +68,7 @@ def site(
 
 
 def kuberay() -> Kubectl:
-    """kubectl in the namespace of KubeRay's operator."""
+    """Return kubectl in the namespace of KubeRay's operator."""
     selector = "--selector=app.kubernetes.io/component=kuberay-operator"
     found = run(["kubectl", "get", "pods", "--all-namespaces", selector, "--output", "json"])
     (namespace,) = {body["metadata"]["namespace"] for body in json.loads(found)["items"]}

@@ -1,4 +1,4 @@
-"""Faults: each kills something of a job, or something that all jobs share."""
+"""Faults. Each kills a part of one job, or a component that all jobs share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from support.cluster.kubectl import Kubectl
 from support.cluster.waits import kill, pods
 
 LONGEST_AWAY = 15.0
-"""Seconds for which the S3 server is away, at most."""
+"""Maximum seconds for which the S3 server is away."""
 STORM_SECONDS, STORM_SHARE = 8.0, 0.5
 
 
 @dataclass(frozen=True)
 class Site:
-    """kubectl in the namespaces of the jobs, the operator and KubeRay, and the object store."""
+    """The targets of faults: kubectl in the namespaces of the jobs, the operator and KubeRay, and
+    the object store."""
 
     jobs: Kubectl
     operator: Kubectl
@@ -27,7 +28,7 @@ class Site:
 
 
 class NoTarget(Exception):
-    """What a fault would kill does not exist at the moment."""
+    """The target of a fault does not exist at the moment."""
 
 
 def a_worker(site: Site, job: str, random: Random) -> None:
@@ -47,7 +48,7 @@ def the_driver(site: Site, job: str, random: Random) -> None:
 
 
 def a_process(site: Site, job: str, random: Random) -> None:
-    """Kill a task or an actor of Ray: one of the job's or one of Ray's own."""
+    """Kill a Ray task or actor: one of the job's or one of Ray's own."""
     _kill_process(site, pods(site.jobs, job, "worker"), "^ray::", random)
 
 
@@ -77,7 +78,8 @@ Inject = Callable[[Site, str, Random], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """`alone`: nothing else may use what the fault takes away."""
+    """A fault. One with `alone` is never injected during another such fault or while results are
+    checked, because both need what it takes away."""
 
     name: str
     inject: Inject

@@ -29,7 +29,7 @@ def write_inputs(directory: Path) -> None:
 
 
 def number_of(path: str, row: int) -> int:
-    """Return the N of `row N` from its place, which the errors dataset contains."""
+    """Return the N of `row N`, given its file and row number as in the error records."""
     return int(Path(path).name.split(".")[0]) * ROWS_PER_FILE + row
 
 

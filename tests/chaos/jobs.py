@@ -1,4 +1,4 @@
-"""The jobs, and what has to become of each of their rows."""
+"""The jobs, and the expected result of each of their rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.cluster.object_store import BUCKET
 from support.documents.minimal import Document, document
 
 Pair = tuple[int, int]
-"""An output row: N of the input's `row N`, and its number among the rows made of that one."""
+"""An output row: N of the input's `row N`, and its number among the output rows of that row."""
 PASSING = {
     "name": "passing",
     "python": {
@@ -21,7 +21,7 @@ PASSING = {
     },
     "batchSize": 200,
 }
-"""Counts each row. It needs half a minute for all rows, and next to no CPU."""
+"""A step that counts each row. It takes half a minute for all rows, and needs almost no CPU."""
 NAMES = {"webdataset": [{"name": "names", "renameColumns": {"txt": "text"}}]}
 WRITES = ("parquet", "json", "csv")
 
@@ -32,8 +32,8 @@ def is_bad(n: int) -> bool:
 
 @dataclass(frozen=True)
 class Shape:
-    """The steps of a job. `row N` has to become `parts(N)`; of a bad row `parts_of_bad(N)` are
-    written nevertheless."""
+    """The steps of a job. `row N` has to become `parts(N)`. A failed row still has the output rows
+    `parts_of_bad(N)`."""
 
     name: str
     steps: list[Document]
@@ -74,19 +74,19 @@ class Job:
         return f"{self.reads}, {self.shape.name}, {self.writes}"
 
     def rows(self) -> Counter[Pair]:
-        """The rows that have to be in the output."""
+        """Return the rows that have to be in the output."""
         parts = {True: self.shape.parts_of_bad, False: self.shape.parts}
         return Counter((n, part) for n in range(ROWS) for part in parts[is_bad(n)](n))
 
     def errors(self) -> Counter[int]:
-        """The rows that have to fail."""
+        """Return the rows that have to fail."""
         return Counter(filter(is_bad, range(ROWS)))
 
     def counts(self) -> dict[str, int]:
-        """The counts that have to be in the status."""
+        """Return the counts that have to be in the status."""
         rows, errors = self.rows(), self.errors()
         kept = {n for n, _ in rows} | set(errors)
-        # rows that became none, and filtered rows, count as skipped
+        # filtered rows and rows without output rows count as skipped
         return {"read": ROWS, "written": rows.total(), "failed": errors.total(),
                 "skipped": ROWS - len(kept)}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which faults are injected into which job, and when: drawn from a seed."""
+"""Draws from a seed which faults are injected into which job, and when."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Thing = TypeVar("Thing")
 
 @dataclass
 class Proof:
-    """Missing and duplicated rows, runs of the driver, and all problems."""
+    """The result of the checks: missing and duplicate rows, runs of the driver, and all problems."""
 
     missing: int = 0
     duplicated: int = 0
@@ -45,7 +45,7 @@ def prove(job: Job, store: ChaosStore) -> Proof:
 
 
 def _ask_verify(job: Job, store: ChaosStore, proof: Proof) -> None:
-    """Use the product's own check."""
+    """Run `batchinference verify` and record its findings in `proof`."""
     found = store.verified(store.uri(job.output))
     findings = [*found["findings"], *(f for one in found["jobs"] for f in one["findings"])]
     counts = {finding["kind"]: finding["count"] for finding in findings}
@@ -65,7 +65,7 @@ def _some(things: Counter[Any]) -> str:
 
 
 def rows_in(output: Path, form: str) -> Counter[Pair]:
-    """Read the output without the product."""
+    """Count the rows of an output, without the product's code."""
     return Counter(_columns(output, form, "number", "part"))
 
 

@@ -19,7 +19,7 @@ from support.cluster.state import state
 from support.cluster.statuses import History
 
 LONGEST_START = 240.0
-"""Seconds after which a fault no longer waits for the first row."""
+"""Seconds after which a fault stops waiting for the first row."""
 LONGEST_JOB = 420.0
 """Seconds after the last fault within which a job has to end."""
 LONGEST_SEARCH = 90.0
@@ -28,7 +28,7 @@ LONGEST_SEARCH = 90.0
 
 @dataclass(frozen=True)
 class Injected:
-    """A fault that was injected, into one job or into what all share."""
+    """A fault that was injected into one job or into a shared component."""
 
     fault: str
     job: str | None
@@ -44,7 +44,7 @@ class Result:
     ended: float
     status: Object
     again: int = 0
-    """Rows that the first step has seen more than once."""
+    """Number of rows that the first step has seen more than once."""
     proof: Proof = field(default_factory=Proof)
     faults: list[Injected] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Runner:
     say: Callable[[str], None]
     injected: list[Injected] = field(default_factory=list)
     _quiet: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a fault takes away what others would use, and while results are checked."""
+    """Held while a fault takes away something shared, and while results are checked."""
 
     def run(self, job: Job, plan: list[Injection]) -> Result:
         """Run a job to its end under the faults of its plan, and check the result."""
@@ -103,7 +103,7 @@ class Runner:
         if status.get("phase") != "Succeeded":
             problems.append(f"{job.name} is {status.get('phase')}: {_attempts(status)}")
             return
-        # a head that is killed at the end takes its report with it: then there are no counts
+        # a head that is killed at the end loses its report, and then there are no counts
         counts = status.get("counts")
         lost = counts is None and "report could not be read" in str(status["conditions"])
         if counts != job.counts() and not lost:

@@ -66,8 +66,9 @@ class ChaosStore(ObjectStore):
 
 
 def _killable(body: Object) -> Object:
-    """The server's pod, whose program is run by a keeper that restarts it at once: Kubernetes
-    delays the restarts of a container for minutes. The server's container carries the program."""
+    """Return the server's pod, changed so that a keeper (pods/s3_server.py) runs and restarts the
+    server. Kubernetes would delay restarts of a container for minutes. The server's own container
+    is idle and only provides the program."""
     (container,) = body["spec"]["containers"]
     idle = {"args": ["--port", "127.0.0.1:7079", "posix", "/idle"], "name": "carrier",
             "volumeMounts": [{"name": "idle", "mountPath": "/idle"}]}  # fmt: skip

@@ -49,7 +49,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run that its page repeats."""
+    """The options of a run, which docs/chaos.md repeats."""
 
     seed: int
     faults: int

@@ -1,6 +1,6 @@
-"""Whatever is killed, each row of the input is written once or is a failed row.
+"""Whatever is killed, each input row is written exactly once or is a failed row.
 
-`make chaos` runs this. With --write the table that it prints becomes docs/chaos.md.
+`make chaos` runs this. With --write, the printed table is written to docs/chaos.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "chaos.md"
 
 @pytest.fixture
 def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Prints a line at once, with the seconds since the beginning."""
+    """Return a function that prints a line without delay, with the seconds since the start."""
     began = time.monotonic()
     reporter = pytestconfig.pluginmanager.getplugin("terminalreporter")
 

@@ -1,4 +1,4 @@
-"""The history of statuses outlives what an API server sends while it starts or stops."""
+"""The history of statuses survives the errors that an API server sends while it starts or stops."""
 
 from __future__ import annotations
 

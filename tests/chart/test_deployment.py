@@ -185,7 +185,7 @@ def checksum(manifests: list[Object]) -> str:
 
 
 def test_changed_defaults_restart_the_operator(chart: Chart, manifests: list[Object]) -> None:
-    """The operator reads the defaults only at its start."""
+    """The operator reads the defaults only when it starts."""
     changed = chart.manifests({"defaults": {"image": "other"}})
     assert checksum(changed) != checksum(manifests)
     text = one(changed, "ConfigMap")["data"]["defaults.yaml"]

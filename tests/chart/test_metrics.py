@@ -24,7 +24,7 @@ def test_metrics_service_selects_pods_and_port(chart: Chart) -> None:
 
 
 def test_pod_monitor_is_disabled_by_default(chart: Chart) -> None:
-    """A cluster without the Prometheus operator does not know its kind."""
+    """A cluster without the Prometheus operator has no PodMonitor kind."""
     assert "PodMonitor" not in {manifest["kind"] for manifest in chart.manifests()}
 
 

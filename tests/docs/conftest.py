@@ -1,4 +1,4 @@
-"""What the jobs of the documentation name: files, models and the module `steps`.
+"""Fixtures for what the documentation's jobs refer to: files, models and the module `steps`.
 
 All tests of this folder run without Ray, and with pytest-xdist on one worker.
 """
@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the paths of all pages start from. Each job writes to a path of its own."""
+    """Return the folder to which the paths of all pages are relative. Each job has its own output
+    path."""
     folder = tmp_path_factory.mktemp("pages")
     for name, text in TEXTS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ def write_models(folder: Path) -> None:
 
 
 def mean_model(column: str, width: int, result: str) -> onnx.ModelProto:
-    """Return a model of the mean of each row's numbers."""
+    """Return a model that computes the mean of each row's numbers."""
     node = helper.make_node("ReduceMean", [column], [result], axes=[1], keepdims=0)
     values = helper.make_tensor_value_info(column, TensorProto.FLOAT, ["rows", width])
     means = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["rows"])
@@ -103,7 +104,7 @@ def mean_model(column: str, width: int, result: str) -> onnx.ModelProto:
 
 @pytest.fixture
 def steps(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the module `steps` of the pages importable; examples have one of this name too."""
+    """Make the pages' module `steps` importable. Examples have a module of the same name."""
     monkeypatch.syspath_prepend(directory)
     others = sys.modules.pop("steps", None)
     yield

@@ -1,4 +1,4 @@
-"""docs/coverage.md says of each of 68 features where it is, and what it names exists."""
+"""docs/coverage.md names the place of each of 68 features, and everything that it names exists."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FOREIGN = frozenset(
     {"/dev/shm", "kubectl get bi", "nvidia-smi", "ray.priority", "ray.startup_hook",
      "read_parquet(prefetch_blocks=)", "retry_delays_ms", "runtime_env"}
 )  # fmt: skip
-"""Words that are named although they are no part of the product."""
+"""Words that the page names although they are not part of the product."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A feature: its number, what it is, and where it is."""
+    """A feature: its number, its description, and the cell that says where it is."""
 
     number: str
     asked: str
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def words(self) -> list[str]:
-        """The words in code letters."""
+        """The words in code formatting."""
         return re.findall(r"`([^`]+)`", self.where)
 
     @property

@@ -58,7 +58,7 @@ def test_torch_predictor(tmp_path: Path) -> None:
 
 
 def test_keras_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")  # it is read at the first import
+    monkeypatch.setenv("KERAS_BACKEND", "torch")  # Keras reads it at its first import
     import keras
 
     copy = prepared("keras-predictor", tmp_path)

@@ -42,7 +42,7 @@ def job_in(directory: Path, job: dict[str, Any]) -> BatchInference:
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's directory with its input, its model and its output."""
+    """Return the example's directory with its input, its model and its output."""
     directory = tmp_path_factory.mktemp("example") / "image-search"
     shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("data", "model", "out"))
     runpy.run_path(str(directory / "prepare.py"), run_name="__main__")

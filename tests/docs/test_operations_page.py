@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text()
 
 
 def described() -> list[tuple[str, str, str, str]]:
-    """Return name, type, labels and meaning of each of the operator's metrics."""
+    """Return name, type, labels and meaning of each metric of the operator."""
     metrics = Metrics()
     metrics.of_operator(KeyedQueue[str](), Cache())
     found = []

@@ -1,4 +1,4 @@
-"""What pages show and link to exists: jobs, commands and their output, columns, links."""
+"""The jobs, commands, command outputs, columns and link targets that pages show exist."""
 
 from __future__ import annotations
 

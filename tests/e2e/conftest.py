@@ -56,7 +56,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """The operator and the object store, which all workers share."""
+    """Install the operator, and yield the object store. All workers share both."""
     require_cluster()
     base = tmp_path_factory.getbasetemp()
     directory = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -79,13 +79,13 @@ def _stop(namespace: str) -> None:
 
 @pytest.fixture(scope="session")
 def operator(installation: ObjectStore) -> Kubectl:
-    """kubectl in the operator's namespace."""
+    """Return kubectl in the operator's namespace."""
     return Kubectl(NAMESPACE)
 
 
 @pytest.fixture(scope="session")
 def kubectl(installation: ObjectStore) -> Iterator[WatchingKubectl]:
-    """kubectl in the worker's namespace, which has the restricted Pod Security level."""
+    """Yield kubectl in the worker's namespace, which has the restricted Pod Security level."""
     name = f"e2e-{uuid.uuid4().hex[:6]}"
     run(["kubectl", "create", "namespace", name])
     run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
@@ -99,13 +99,13 @@ def kubectl(installation: ObjectStore) -> Iterator[WatchingKubectl]:
 
 @pytest.fixture(scope="session")
 def store(installation: ObjectStore, kubectl: Kubectl) -> ObjectStore:
-    """The object store under the worker's prefix."""
+    """Return the object store under the worker's prefix."""
     return installation.open_to(kubectl)
 
 
 @pytest.fixture
 def delete_later(kubectl: Kubectl) -> Iterator[Callable[[str], None]]:
-    """Deletes a job after the test."""
+    """Yield a function that marks a job for deletion after the test."""
     names: list[str] = []
     yield names.append
     if names:
@@ -114,7 +114,7 @@ def delete_later(kubectl: Kubectl) -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def create(kubectl: Kubectl, delete_later: Callable[[str], None]) -> Callable[[Job], str]:
-    """Applies a job under a unique name; returns the name."""
+    """Return a function that applies a job under a unique name and returns the name."""
 
     def apply(job: Job) -> str:
         job = copy.deepcopy(job)
@@ -129,7 +129,8 @@ def create(kubectl: Kubectl, delete_later: Callable[[str], None]) -> Callable[[J
 
 @pytest.fixture(scope="session")
 def example(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Example]:
-    """Prepares an example whose input is in the object store: all of it, or its first files."""
+    """Return a function that prepares an example and uploads all of its input, or its first files,
+    to the object store."""
 
     def prepare(name: str, files: int | None = None) -> Example:
         from support.jobs.examples import prepared  # imports Ray, which most workers do not need
@@ -147,7 +148,7 @@ def example(store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 @pytest.fixture(scope="session")
 def own_code() -> Job:
-    """The `cluster` of a job whose steps are in the module `slow`."""
+    """Return the field `cluster` of a job whose steps are in the module `slow`."""
     volume = {"name": "code", "mountPath": "/code", "configMap": {"name": "code"}}
     return {"volumes": [volume], "env": [{"name": "PYTHONPATH", "value": "/code"}]}
 
@@ -156,8 +157,8 @@ def own_code() -> Job:
 def slow_job(
     own_code: Job, store: ObjectStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Job]:
-    """A job that needs next to no CPU and ends only after `open_gate`. It filters every tenth
-    row."""
+    """Return a function that creates a slow job. The job needs almost no CPU, filters every tenth
+    row, and ends only after `open_gate`."""
     directory = tmp_path_factory.mktemp("slow")
     for rows in (GATED, PAUSED, LONG):
         (directory / str(rows)).mkdir()
@@ -182,5 +183,5 @@ def slow_job(
 
 @pytest.fixture(scope="session")
 def open_gate(store: ObjectStore) -> Callable[[Job], None]:
-    """Lets a slow job end."""
+    """Return a function that lets a slow job end."""
     return lambda job: store.put(job["spec"]["steps"][0]["python"]["callArgs"]["gate"])

@@ -13,15 +13,15 @@ from support.outputs.rows import Row, rows_of
 
 Job = dict[str, Any]
 GATED, PAUSED, LONG = 400, 1200, 2000
-"""Rows of slow jobs."""
+"""Row counts of slow jobs."""
 CODE = """
 import time
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
 class Slow:
     def __call__(self, batch, last, gate):
         time.sleep(0.4)
-        while last in batch["text"] and not Address(gate).exists():
+        while last in batch["text"] and not Location(gate).exists():
             time.sleep(0.5)
         return batch
 
@@ -31,7 +31,7 @@ def divide(batch):
 
 
 def counts(rows: int) -> dict[str, int]:
-    """The counts of a slow job that is complete."""
+    """Return the counts of a slow job that is complete."""
     return {"read": rows, "written": rows * 9 // 10, "failed": 0, "skipped": rows // 10}
 
 
@@ -44,15 +44,15 @@ class Example:
     key: str
 
     def job(self) -> Job:
-        """The job with its paths in the object store, and nothing else changed."""
+        """Return the job with paths in the object store, and otherwise unchanged."""
         return self._job(self.store.uri(self.key))
 
     def rows(self, target: Path) -> list[Row]:
-        """The rows that the job has written."""
+        """Download the output to `target` and return the rows that the job has written."""
         return rows_of(self.store.download(f"{self.key}/out", target))
 
     def rows_made_here(self) -> list[Row]:
-        """The rows that the job writes on this machine, without Ray."""
+        """Return the rows that the job writes on this machine, without Ray."""
         from support.jobs.without_ray import run_without_ray
 
         run_without_ray(self._job(str(self.directory)), rows_per_task=200)

@@ -43,7 +43,7 @@ def gpu_group(ray_job: Any) -> Any:
 
 
 def created_pods(kubectl: Kubectl, cluster: str, group: str) -> set[str]:
-    """The scheduled pods of a worker group, by their events: the pods may be gone."""
+    """Return the scheduled pods of a worker group. Reads Events, because the pods may be gone."""
     return {
         event["involvedObject"]["name"]
         for event in kubectl.list("events")

@@ -30,14 +30,14 @@ pytestmark = [pytest.mark.serial, pytest.mark.long("faults"), pytest.mark.timeou
 Job = dict[str, Any]
 KILLS = 20
 HITS = 3
-"""Kills while the driver runs, at least."""
+"""Minimum number of kills while the driver runs."""
 KUBERAY = "kuberay-operator"
 LOST = {"HeadLost", "NodeLost", "SubmissionFailed"}
 
 
 @pytest.fixture
 def scale_kuberay() -> Iterator[Callable[[int], None]]:
-    """Scales KubeRay, and restores it after the test."""
+    """Yield a function that scales KubeRay. Restore KubeRay after the test."""
     found = run(["kubectl", "get", "deployments", "--all-namespaces", "--output", "json"])
     places = [body["metadata"] for body in json.loads(found)["items"]]
     (home,) = [Kubectl(place["namespace"]) for place in places if place["name"] == KUBERAY]
@@ -78,7 +78,7 @@ def test_operator_killed_repeatedly_resumes_the_job(
 
 
 def driver_runs(kubectl: Kubectl, name: str) -> bool:
-    """Ask KubeRay: without an operator the status of the job is out of date."""
+    """Return whether the RayJob runs. The job's own status is out of date without an operator."""
     ray_job = kubectl.get("rayjob", f"{name}-1") or {}
     return bool(ray_job.get("status", {}).get("jobStatus") == "RUNNING")
 

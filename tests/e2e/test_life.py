@@ -40,7 +40,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def into_database(slow_job: Callable[..., Job]) -> Job:
-    """A job that writes into a database beside its driver, which a test can lock."""
+    """Return a job that writes into a database in its head pod, which a test can lock."""
     job = slow_job("waiting")
     job["spec"]["cluster"]["env"].append(
         {"name": "DB", "value": f"sqlite:///{DATABASE}?timeout=60"}
@@ -95,7 +95,7 @@ def test_every_phase_is_reached(
         failing = create(fails_twice)
         wait_for_phase(kubectl, failing, "Starting")
         suspend(kubectl, waiting, False)
-        # its turn comes when the first attempt of the other has failed
+        # it starts when the first attempt of the other job has failed
         wait_for_rows(kubectl, waiting)
         with locked_database(kubectl, *pods(kubectl, waiting, "head")):
             open_gate(into_database)

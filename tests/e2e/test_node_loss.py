@@ -21,7 +21,7 @@ Job = dict[str, Any]
 
 @dataclass(frozen=True)
 class Nodes:
-    """Two nodes. The second one may lose power."""
+    """The two nodes of the cluster, the second of which may lose power."""
 
     kubectl: WatchingKubectl
     first: str
@@ -45,7 +45,7 @@ def names(kubectl: Kubectl) -> set[str]:
 
 @pytest.fixture
 def nodes(kubectl: WatchingKubectl, store: ObjectStore) -> Iterator[Nodes]:
-    """Two nodes. Everything but the test's jobs runs on the first one."""
+    """Start a second node. Everything but the test's jobs runs on the first one."""
     (first,) = names(kubectl)
     second_node("up")
     (second,) = names(kubectl) - {first}
@@ -54,11 +54,11 @@ def nodes(kubectl: WatchingKubectl, store: ObjectStore) -> Iterator[Nodes]:
     finally:
         second_node("kill")
         kubectl("uncordon", first)
-        kubectl("delete", "node", second)  # and with it what is left of its pods
+        kubectl("delete", "node", second)  # this also deletes its remaining pods
 
 
 def where(kubectl: Kubectl, name: str, node_type: str) -> dict[str, str]:
-    """The nodes of a job's ready pods, by name."""
+    """Return the nodes of a job's ready pods, by pod name."""
     return {
         found["metadata"]["name"]: found["spec"]["nodeName"]
         for found in pod_bodies(kubectl, name, node_type)
@@ -91,7 +91,8 @@ def longer(job: Job) -> Job:
 def survive(
     nodes: Nodes, store: ObjectStore, open_gate: Callable[[Job], None]
 ) -> Callable[[Job, str], None]:
-    """Cuts the power during a job; checks that two attempts at most write each row once."""
+    """Return a function that cuts the power during a job, and checks that at most two attempts
+    write each row once."""
 
     def cut(job: Job, name: str) -> None:
         nodes.cut_power()

@@ -25,11 +25,12 @@ UNDISTURBED = {
     "reason": "Succeeded",
     "generation": 1,
 }
-"""The end of a job whose operator is never away."""
+"""The final status of a job whose operator is never away."""
 
 
 def final(status: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a status that do not depend on the operator: no times, speeds and names."""
+    """Return the parts of a status that do not depend on the operator's absence: no times, speeds
+    and names."""
     progress = {key: status["progress"][key] for key in ("rows", "total", "percent")}
     conditions = {found["type"]: found["status"] for found in status["conditions"]}
     reason = (condition(status, "Complete", "True") or {}).get("reason")
@@ -50,7 +51,7 @@ def kill(operator: Kubectl) -> None:
 
 @pytest.fixture
 def open_slot(kubectl: Kubectl) -> Iterator[Callable[[], None]]:
-    """Labels the node for pods that select it; until then their job is pending."""
+    """Yield a function that labels the node, so that pods that select the label can be scheduled."""
     node = kubectl.list("nodes")[0]["metadata"]["name"]
     yield lambda: kubectl("label", "node", node, f"{SLOT}=open") and None
     kubectl("label", "node", node, f"{SLOT}-")
@@ -113,7 +114,7 @@ def test_operator_away_for_three_minutes_still_reads_the_report(
         open_gate(job)
         eventually("the RayJob ends", lambda: ended(kubectl, name), 150)
         assert not condition(kubectl.status(name), "Complete", "True")
-        # the long absence is what is tested: there is no condition to wait for
+        # the test is about the long absence: there is no condition to wait for
         time.sleep(max(0.0, left + AWAY_SECONDS - time.monotonic()))
     finally:
         operator("scale", "deployment", "--all", "--replicas=1")

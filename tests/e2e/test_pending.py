@@ -1,4 +1,4 @@
-"""Jobs that cannot start say why. None of them but one starts a Ray cluster."""
+"""The status of a job that cannot start says why. Only one of these jobs starts a Ray cluster."""
 
 from __future__ import annotations
 

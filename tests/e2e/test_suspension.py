@@ -1,4 +1,4 @@
-"""A suspended job holds nothing, and resumes with the rows that are missing."""
+"""A suspended job holds no resources, and resumes with the missing rows."""
 
 from __future__ import annotations
 

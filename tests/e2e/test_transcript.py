@@ -47,7 +47,7 @@ one retry. A test compares the columns and fields that kubectl shows with those 
 @dataclass(frozen=True)
 class Recording:
     shown: dict[str, str]
-    """What each command printed."""
+    """The output of each command."""
     complete: Object
     """The last status of the job that succeeds."""
     history: Statuses
@@ -182,7 +182,7 @@ _FIELD = re.compile(r"^ {0,2}([A-Z][A-Za-z ]+):")
 
 
 def _shape(text: str) -> list[str]:
-    """The columns of a table, or the fields of a description."""
+    """Return the columns of a table, or the fields of a description."""
     lines = text.splitlines()
     fields = [found.group(1) for line in lines if (found := _FIELD.match(line))]
     return fields or lines[0].split()

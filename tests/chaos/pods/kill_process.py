@@ -1,6 +1,6 @@
 """Kills a process of this container whose command line matches: kill_process.py PATTERN SEED
 
-Prints the command line. The exit code is 3 when there is none.
+Prints the command line of the killed process. The exit code is 3 if no process matches.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 
 def processes(pattern: str) -> dict[int, str]:
-    """Process ids and command lines."""
+    """Return the command lines of the matching processes, by process id."""
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
             command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         if re.search(pattern, command) and int(place.name) != os.getpid():
             found[int(place.name)] = command

@@ -12,8 +12,8 @@ TALLY = ("proxy", 7072)
 
 
 class Passing:
-    """Counts the rows of each batch at the tally, and is slow. The last row waits until all faults
-    of the job's plan were injected."""
+    """A slow step that reports the row count of each batch to the tally. The last row waits until
+    all faults of the job's plan have been injected."""
 
     def __init__(self, seconds: float, last: str) -> None:
         self._seconds = seconds
@@ -29,7 +29,7 @@ class Passing:
 
 
 def ask(words: str) -> bytes:
-    """Send the tally a request of this job; return its answer."""
+    """Send a request about this job to the tally, and return the answer."""
     with socket.create_connection(TALLY, timeout=30) as connection:
         connection.sendall(f"{os.environ['CHAOS_JOB']} {words}\n".encode())
         return connection.recv(1)
@@ -51,7 +51,7 @@ def single(row: Row) -> Row:
 
 
 def several(row: Row) -> list[Row]:
-    """Up to three rows, or none."""
+    """Return N % 4 output rows for `row N`, so that some rows have none."""
     n = number_of(row)
     if is_bad(n):
         raise ValueError(f"row {n} is bad")
@@ -70,7 +70,7 @@ def copies(row: Row) -> list[Row]:
 
 
 def checked(row: Row) -> Row:
-    """Fails on one part of a bad row."""
+    """Return the row unchanged; fail for one part of a bad row."""
     if is_bad(row["number"]) and row["part"] == 1:
         raise ValueError(f"part 1 of row {row['number']} is bad")
     return row

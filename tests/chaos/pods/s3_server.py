@@ -1,7 +1,7 @@
-"""Runs the S3 server, and starts it again some time after it was killed: s3_server.py ARGUMENTS
+"""Runs the S3 server, and restarts it some time after it was killed: s3_server.py ARGUMENTS
 
-The server's program lies in the image of the container beside this one, which holds nothing else
-that could be called. /tmp/server has the process id, /tmp/away the seconds to the next start.
+The server's program is in the image of the other container of this pod, which has no other
+programs. /tmp/server contains the process id, /tmp/away the seconds until the restart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PROGRAM = "versitygw"
 
 
 def carrier() -> Path | None:
-    """The program of the server that does nothing in the other container."""
+    """Return the program of the idle server process in the other container."""
     for process in Path("/proc").iterdir():
         name = process / "comm"
         if name.exists() and name.read_text().strip() == PROGRAM:

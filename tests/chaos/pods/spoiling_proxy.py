@@ -1,9 +1,10 @@
-"""A proxy before an S3 server that spoils some of the requests: spoiling_proxy.py SEED SHARE
+"""A proxy in front of an S3 server that spoils some requests: spoiling_proxy.py SEED SHARE
 
-Bytes pass as they are, for requests are signed. A request is spoilt by an answer 503 instead of the
-server's, by a connection that is cut in the request or in the answer, or by a delay. Usually that
-befalls the SHARE of all; during a storm, whose end and share stand in /tmp/storm, another one.
-/tmp/spoilt has a line for each: what was done, and the request's method and path.
+Other bytes pass unchanged, because requests are signed. The proxy spoils a request in one of these
+ways: it answers 503 instead of the server, it cuts the connection in the request or in the answer,
+or it delays the request. Usually it spoils SHARE of all requests. During a storm it spoils another
+share; /tmp/storm contains the end of the storm and that share. /tmp/spoilt has one line per spoilt
+request: the kind of fault, and the request's method and path.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 UPSTREAM = ("s3", 7070)
 PORT = 7071
 MOST = 1 << 16
-"""Bytes that are passed at a time."""
+"""Maximum bytes that are passed on at a time."""
 LONGEST_DELAY = 3.0
 UNAVAILABLE = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 STORM, SPOILT = Path("/tmp/storm"), Path("/tmp/spoilt")
@@ -31,7 +32,7 @@ _random = random.Random(int(sys.argv[1]))
 
 
 class Cut(Exception):
-    """This connection ends here."""
+    """Raised to cut the connection."""
 
 
 @dataclass
@@ -39,10 +40,10 @@ class Connection:
     client: tuple[StreamReader, StreamWriter]
     server: tuple[StreamReader, StreamWriter]
     answer_left: float = field(default=float("inf"))
-    """Bytes of answers that still pass before the connection is cut."""
+    """Bytes of answers that are still passed on before the connection is cut."""
 
     async def requests(self) -> None:
-        """Pass requests on, one after the other."""
+        """Pass on requests, one after the other."""
         reader, writer = self.client[0], self.server[1]
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -56,7 +57,7 @@ class Connection:
             await writer.drain()
 
     async def spoil(self, spoil: str, head: bytes) -> None:
-        """Do it, before the request is passed on."""
+        """Inject this fault before the request is passed on."""
         if spoil == "503":
             self.client[1].write(UNAVAILABLE)
             await self.client[1].drain()
@@ -68,12 +69,12 @@ class Connection:
         elif spoil == "request cut":
             self.server[1].write(head)
             with suppress(TimeoutError):
-                async with asyncio.timeout(1):  # there may be no more than that
+                async with asyncio.timeout(1):  # the request may be shorter
                     await passed(self.client[0], self.server[1], _random.randint(0, 1000))
             raise Cut
 
     async def answers(self) -> None:
-        """Pass on what the server says."""
+        """Pass on the server's answers."""
         while data := await self.server[0].read(MOST):
             if len(data) > self.answer_left:
                 self.client[1].write(data[: int(self.answer_left)])
@@ -95,7 +96,7 @@ async def passed(reader: StreamReader, writer: StreamWriter, size: int) -> None:
 
 
 async def passed_in_chunks(reader: StreamReader, writer: StreamWriter) -> None:
-    """The body of a request that does not tell its length beforehand."""
+    """Pass on the body of a request with chunked transfer encoding."""
     while True:
         line = await reader.readuntil(b"\r\n")
         writer.write(line)
@@ -107,7 +108,7 @@ async def passed_in_chunks(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 def chosen(head: bytes) -> str | None:
-    """In which way this request is spoilt, if it is."""
+    """Return the fault for this request, or None."""
     if _random.random() >= share():
         return None
     spoil = _random.choice(("503", "delayed", "answer cut", "request cut"))
@@ -118,7 +119,7 @@ def chosen(head: bytes) -> str | None:
 
 
 def share() -> float:
-    """Of all requests just now."""
+    """Return the share of requests that is spoilt at present."""
     if STORM.exists():
         end, wild = map(float, STORM.read_text().split())
         if time.time() < end:
@@ -127,10 +128,10 @@ def share() -> float:
 
 
 async def connected(client_reader: StreamReader, client_writer: StreamWriter) -> None:
-    """Serve a connection until one side ends it, or it is cut."""
+    """Serve a connection until one side closes it, or until it is cut."""
     try:
         server = await asyncio.open_connection(*UPSTREAM)
-    except OSError:  # the server is away: so is its proxy
+    except OSError:  # while the server is away, the proxy refuses connections too
         client_writer.transport.abort()
         return
     connection = Connection((client_reader, client_writer), server)
@@ -143,7 +144,7 @@ async def connected(client_reader: StreamReader, client_writer: StreamWriter) ->
         if any(isinstance(end, Cut) for end in ends):
             writer.transport.abort()
         else:
-            writer.close()  # when all is sent
+            writer.close()  # sends buffered bytes first
 
 
 async def main() -> None:

@@ -22,9 +22,9 @@ import resource, sys
 import numpy as np
 from batchinference.pipeline.search.index import open_index
 from batchinference.pipeline.search.search import search
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 
-index = open_index(Address(sys.argv[1]))
+index = open_index(Location(sys.argv[1]))
 queries = np.random.default_rng(1).standard_normal((int(sys.argv[2]), index.width))
 found = search(index, queries, 5)
 index.take(found.rows[0], ["text"])

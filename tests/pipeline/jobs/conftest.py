@@ -1,4 +1,4 @@
-"""One Ray and one S3 server for all jobs of this folder, and the users' code that they name."""
+"""Fixtures for all jobs of this folder: one Ray, one S3 server, and user code for the steps."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from support.servers.clouds import served
 from support.servers.s3 import S3Server, s3_server
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
-"""The folder of a fake package vllm."""
+"""The directory of a fake `vllm` package."""
 OWN_CODE = Path(__file__).parent / "own_code.py"
-"""The module of a user: `own_code:NAME` in python steps."""
+"""The user module that python steps name as `own_code:NAME`."""
 
 
 @pytest.fixture(scope="session")
 def own_code() -> Path:
-    """The file of the module, which jobs without Ray can import."""
+    """Make the user module importable for jobs without Ray, and return its file."""
     cluster.importable(str(OWN_CODE.parent))
     return OWN_CODE
 
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """Ray with three logical CPUs and two NPUs on any machine, so that plans are the same."""
+    """Start Ray with three logical CPUs and two NPUs, so that plans are the same on any machine."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # 15 by default: its workers would wait for the tests of other processes
+    # the default niceness is 15: workers would wait for the tests of other processes
     os.environ.setdefault("RAY_worker_niceness", "0")
     for directory in (str(OWN_CODE.parent), str(FAKES)):
         cluster.importable(directory)
@@ -50,7 +50,7 @@ def one_ray() -> Iterator[None]:
 
 @pytest.fixture
 def ray(one_ray: None) -> Iterator[None]:
-    """The session's Ray. No job may use it after its test."""
+    """Provide the session's Ray. Fails if a job still uses it after its test."""
     yield
     for thread in threading.enumerate():
         if thread.name == "dataset":
@@ -60,7 +60,7 @@ def ray(one_ray: None) -> Iterator[None]:
 
 @pytest.fixture(params=["posix", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Where jobs without Ray read and write."""
+    """Yield the storage where jobs without Ray read and write."""
     match request.param:
         case "posix":
             yield local_place(tmp_path)

@@ -1,4 +1,4 @@
-"""The code of a user: functions and classes that jobs of these tests run."""
+"""User code: functions and classes that the jobs of these tests run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shout(batch: Batch, mark: str = "!") -> Batch:
 
 
 def refuse_bad(batch: Batch) -> Batch:
-    """Raises for a batch in which a text begins with `bad`."""
+    """Raise ValueError if a text of the batch starts with `bad`."""
     for text in batch["text"]:
         if str(text).startswith("bad"):
             raise ValueError(f"cannot do {text}")
@@ -48,7 +48,7 @@ def slowly(batch: Batch, seconds: float = 0.05) -> Batch:
 
 
 def wait_for(batch: Batch, file: str) -> Batch:
-    """Holds every batch that has a text `hold` until a file exists."""
+    """Block each batch that contains the text `hold` until a file exists."""
     if "hold" in batch["text"]:
         while not Path(file).exists():
             time.sleep(0.05)
@@ -60,7 +60,7 @@ def storage_is_away(batch: Batch) -> Batch:
 
 
 def die_once(batch: Batch, file: str) -> Batch:
-    """Kills its process unless that has happened before, which a file tells."""
+    """Kill its own process the first time. A file records that this has happened."""
     if not Path(file).exists():
         Path(file).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -68,7 +68,7 @@ def die_once(batch: Batch, file: str) -> Batch:
 
 
 def in_company(batch: Batch, directory: str, tasks: int) -> Batch:
-    """Raises unless so many processes come to be here at the same time."""
+    """Raise TimeoutError unless this many processes run here at the same time."""
     place = Path(directory) / str(os.getpid())
     place.touch()
     deadline = time.monotonic() + 30
@@ -80,7 +80,7 @@ def in_company(batch: Batch, directory: str, tasks: int) -> Batch:
 
 
 class Granted:
-    """What Ray grants this replica, and the threads that its libraries compute with."""
+    """Reports the resources that Ray assigns to this replica, and the threads of its libraries."""
 
     def __init__(self) -> None:
         import ray
@@ -127,7 +127,7 @@ class DieWhenMade:
 
 
 class Suffix:
-    """Adds a constant, and says in which process."""
+    """Appends a constant to each text, and adds the id of the process."""
 
     def __init__(self, suffix: str = "?") -> None:
         self._suffix = suffix
@@ -139,7 +139,7 @@ class Suffix:
 
 
 class Meeting:
-    """Goes on once so many replicas have met, each of which leaves a file."""
+    """Blocks until this many replicas have each created a file."""
 
     def __init__(self, directory: str, replicas: int) -> None:
         self._directory = Path(directory)
@@ -178,7 +178,7 @@ def brightness(batch: Batch) -> Batch:
 
 
 class Brightness:
-    """The same in an actor."""
+    """Does the same as `brightness`, in an actor."""
 
     def __call__(self, batch: Batch) -> Batch:
         means = [float(np.mean(image)) for image in batch["image"]]
@@ -186,7 +186,7 @@ class Brightness:
 
 
 def of_many_types(batch: Batch) -> Batch:
-    """Columns whose types a way through Python objects would change."""
+    """Add columns whose types would change in a conversion to Python objects and back."""
     rows = len(batch["text"])
     batch["small"] = np.array([len(text) for text in batch["text"]], np.int32)
     batch["vector"] = np.ones((rows, 3), dtype=np.float32)
@@ -202,7 +202,7 @@ def with_styles(batch: Batch) -> Batch:
 
 
 class VectorsOfDogs:
-    """A vector for each text, or nothing at all for a batch that has no dog in it."""
+    """Adds a vector to each text, or None to each text of a batch without a dog."""
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
         texts = batch["text"].tolist()
@@ -211,7 +211,7 @@ class VectorsOfDogs:
 
 
 def uneven(batch: dict[str, Any]) -> dict[str, Any]:
-    """Columns that depend on the rows: no value, or not even there, for small numbers."""
+    """Add columns that depend on the rows: for small numbers they are empty or do not exist."""
     n = batch["n"]
     many = bool((n >= 20).all())
     rows = len(n)
@@ -224,15 +224,15 @@ def uneven(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
-    """Fails on bad rows until a file is there."""
+    """Raise ValueError for bad rows until a file exists."""
     if "bad" in row["text"] and not Path(file).exists():
         raise ValueError("bad")
     return row
 
 
 def breaks_off(batch: Batch, directory: str, column: str, at: str) -> Batch:
-    """Notes each row that it is given. Once some of the others are committed it fails, as a device
-    does that breaks, at one of the rows, unless the file `mended` is there."""
+    """Log each row that it receives. At one of the rows, fail like a broken device as soon as other
+    rows are committed, unless the file `mended` exists."""
     place, texts = Path(directory), [str(value) for value in batch[column]]
     with (place / "seen").open("a") as log:
         log.write("".join(f"{text}\n" for text in texts))

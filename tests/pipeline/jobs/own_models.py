@@ -1,4 +1,4 @@
-"""The models of a user: factories that jobs of these tests name."""
+"""User models: factories that the jobs of these tests name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class SmallDevice(torch.nn.Module):
-    """Sums the features of a row, of which its device holds so many at once."""
+    """Sums the features of each row. Its device holds at most `most` rows at once."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

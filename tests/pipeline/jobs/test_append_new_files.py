@@ -1,4 +1,4 @@
-"""A finished job, to whose input files are added: `write.mode: append` pays for what is new."""
+"""Files are added to the input of a finished job: `write.mode: append` reads only the new files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_night_reads_new_files_only(tmp_path: Path, first: str) -> None:
     assert rows_read(run_in_process(night(tmp_path, mode=first))) == 4
     for new in (["a", "c"], ["e"]):
         add(tmp_path, *new)
-        for name in "abcde":  # what was read is not opened again
+        for name in "abcde":  # files that were read are not opened again
             known = tmp_path / "in" / f"{name}.txt"
             if known.exists() and name not in new:
                 known.chmod(0o000)

@@ -1,4 +1,4 @@
-"""Running the same job again: complete, unfinished, interrupted, in the way of other work."""
+"""Running the same job again: when it is complete, unfinished, interrupted or blocks other work."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_complete_output_is_not_touched(source: Path, tmp_path: Path) -> None:
     assert again.report.message == "the output was complete already"
     assert (again.report.name, again.counts) == ("second", first.counts)
     assert again.published[-1] == again.report
-    # its times are those of this run: what ends must not end before it began
+    # its times are those of this run, because a run must not end before it began
     assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 
@@ -84,7 +84,7 @@ def test_output_without_success_mark_is_completed(source: Path, tmp_path: Path) 
 
 
 class TestTooManyBadRows:
-    """A job that has failed, and how it comes to its end all the same."""
+    """A job that has failed, and the ways to complete it nevertheless."""
 
     @pytest.fixture
     def job(self, source: Path, tmp_path: Path) -> Document:
@@ -142,7 +142,7 @@ def test_output_path_with_files_of_others_is_refused(source: Path, tmp_path: Pat
 def test_later_of_two_runs_writes_the_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a cluster starts a driver again that it has wrongly taken for dead."""
+    """This happens when a cluster wrongly considers a driver dead and starts another one."""
     monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     gate = tmp_path / "gate"
     write_lines(source, {"c.txt": ["hold"]})
@@ -180,11 +180,11 @@ def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Pa
 
 @pytest.mark.usefixtures("ray")
 class TestInterruptedWhileItRuns:
-    """A job whose first attempt is stopped while a task of it still holds its rows."""
+    """A job whose first attempt is stopped while one of its tasks is still processing rows."""
 
     @pytest.fixture
     def gate(self, tmp_path: Path) -> Path:
-        """Until this file exists, rows are held."""
+        """Return the file that releases the blocked rows once it exists."""
         return tmp_path / "gate"
 
     @pytest.fixture
@@ -229,7 +229,7 @@ class TestInterruptedWhileItRuns:
             if report.state == JobState.RUNNING:
                 with pytest.raises(BadOutput, match="another run has taken over"):
                     late.put(table, task=77)
-                # what it had begun to put before
+                # a file that the late task had written before the check
                 name = layout.part_name(1, 78, "deadbeef") + ".jsonl"
                 (layout.output / name).write(b'{"text": "late"}')
 

@@ -1,4 +1,4 @@
-"""Bad rows: set aside with their error up to a limit, and the end of the job beyond it."""
+"""Failed rows: written with their error up to a limit, beyond which the job fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_code")
 
 GOOD = [f"good {n}" for n in range(57)]
 TEXTS = [*GOOD[:20], "bad one", *GOOD[20:50], "bad two", *GOOD[50:], "bad three"]
-"""Sixty rows, of which three raise: rows 20, 51 and 59."""
+"""Sixty rows. The step raises for three of them: rows 20, 51 and 59."""
 REFUSE = {"name": "own", "python": {"callable": "own_code:refuse_bad"}}
 
 
@@ -110,7 +110,7 @@ def test_failed_job_has_a_report_and_no_success_mark(tmp_path: Path) -> None:
 def test_job_with_too_many_failed_rows_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: dict[str, Any]
 ) -> None:
-    """Of text, whose number of rows is but an estimate."""
+    """The input is text, so its number of rows is only an estimate."""
     monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     many = [f"good {n}" if n % 5 else f"bad {n}" for n in range(1200)]
     until = tmp_path / "until"
@@ -118,7 +118,7 @@ def test_job_with_too_many_failed_rows_ends_early(
     source = write_lines(tmp_path / "in", {"a.txt": many, "b.txt": ["hold"], "c.txt": GOOD})
     steps = [{**REFUSE, "batchSize": 20}, {"name": "held", "python": held}]
     run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors=errors))
-    until.touch()  # a task that goes on would keep a CPU from the other tests
+    until.touch()  # a task that is still running would take a CPU from other tests
     assert run.report.reason == "TooManyErrors"
     assert run.report.counts is not None
     assert run.report.counts.failed > 1
@@ -126,7 +126,7 @@ def test_job_with_too_many_failed_rows_ends_early(
 
 
 class TestUndecodable:
-    """Rows that cannot be read at all."""
+    """Rows that cannot be decoded."""
 
     def job(self, directory: Path, **errors: Any) -> Document:
         source = write_lines(directory / "in", {"a.txt": GOOD})

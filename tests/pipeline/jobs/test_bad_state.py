@@ -1,7 +1,7 @@
-"""Files of an output that are damaged, gone, another job's or a later version's: never wrong rows.
+"""Files of an output that are damaged, missing, of another job or of a later version.
 
-The next run either does again what cannot be told any more, or is refused in words that name the
-file and the way out, and then has touched nothing.
+They never lead to wrong rows. The next run either processes the affected rows again, or is refused
+and changes nothing. The message then names the file and what the user can do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATE = "_batchinference"
 
 
 def later(content: bytes) -> bytes:
-    """What a later version might write: all that is read now is called otherwise."""
+    """Return what a later version might write: all fields that are read now have other names."""
     fields = {f"new{key}": value for key, value in json.loads(content).items()}
     kept = {key: json.loads(content).get(key, 1) for key in OWNER}
     return json.dumps({**fields, **kept, "format": FORMAT + 1, "version": "9.9.9"}).encode()
@@ -49,19 +49,20 @@ REFUSED = {
     "input.parquet": ("input.parquet' is missing, damaged or of another", "resume: false"),
     "attempts/*/start.json": ("start.json' is missing, damaged or of another", "resume: false"),
 }
-"""Files without which it cannot be told what is done, how each is named, and the way out."""
+"""Files without which the committed rows are unknown. For each: how the message names it, and what
+it advises."""
 DONE_AGAIN = [
     *("spec.json", "attempts/*/0*.json", "attempts/*/closed", "attempts/*/retyped/*.json"),
     *("errors/part-*", "../part-*"),
 ]
-"""Files that are written anew, or whose rows are."""
+"""Files that are written again, or whose rows are processed again."""
 OF_NO_MATTER = [*DONE_AGAIN[:4], "attempts/*/start.json", "report.json", "output.json",
                 "input.parquet"]  # fmt: skip
-"""Files without which a complete output is complete."""
+"""Files that a complete output does not need in order to count as complete."""
 
 
 class Outputs:
-    """The same output, unfinished and complete, and that of another job."""
+    """One output in two states, unfinished and complete, and the output of another job."""
 
     def __init__(self, directory: Path) -> None:
         self.place: Place = local_place(directory)
@@ -75,7 +76,7 @@ class Outputs:
         self.place.run(small_job(write_input(directory / "other-input"), self.other))
 
     def put(self, state: Path, file: str, damage: str) -> None:
-        """The output in this state, with a damage."""
+        """Restore the output in this state, and damage one of its files."""
         shutil.rmtree(self.output, ignore_errors=True)
         shutil.copytree(state, self.output)
         (place, *_) = sorted((self.output / STATE).glob(file))
@@ -92,7 +93,7 @@ class Outputs:
         return {name: (self.output / name).read_bytes() for name in seen.names()}
 
     def with_(self, path: str, value: Any) -> Document:
-        """The job with a field of its spec changed."""
+        """Return the job with one changed field in its spec."""
         job = deepcopy(self.job)
         *parents, last = path.split(".")
         fields = job["spec"]
@@ -102,7 +103,7 @@ class Outputs:
         return job
 
     def refusal(self, *words: str) -> None:
-        """The job is refused in these words, and touches nothing."""
+        """Check that the job is refused with these words and changes nothing."""
         before = self.files()
         report = run_without_ray(self.job)
         assert (report.state, report.reason) == (JobState.FAILED, "BadOutput"), report.message
@@ -167,7 +168,7 @@ class TestUnfinished:
     def test_owner_of_a_later_version_is_respected(
         self, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.2)  # its process is not known
+        monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.2)  # its process is unknown
         outputs.put(outputs.unfinished, "job.json", "a later version's")
         outputs.finished(outputs.job)
 

@@ -1,4 +1,4 @@
-"""Whole jobs from and to clouds that a server plays, reached as each side of the job says."""
+"""Whole jobs between emulated clouds. Input and output each have their own storage settings."""
 
 from __future__ import annotations
 

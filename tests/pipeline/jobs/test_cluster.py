@@ -1,4 +1,4 @@
-"""Ray of a job's own: up while the job runs and gone afterwards."""
+"""The embedded Ray of a job: it runs while the job runs, and is stopped afterwards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print("left", os.path.exists(files.path))
 def test_embedded_ray_has_cpus_for_write_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It restores the handler that Ray replaces, and never starts again by itself."""
+    """It restores the signal handler that Ray replaces, and Ray never starts again implicitly."""
     started: list[dict[str, Any]] = []
 
     def init(**arguments: Any) -> None:

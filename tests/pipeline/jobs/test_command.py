@@ -1,6 +1,6 @@
-"""`batchinference run`: exit codes, what it prints, what it leaves.
+"""`batchinference run`: its exit codes, its output, and the files that it leaves.
 
-One job that succeeds and one that fails are processes with a Ray of their own.
+One successful job and one failing job run as processes with their own Ray.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXTS = [f"text {n}" for n in range(45)]
 
 
 def job_file(directory: Path, own_code: Path, **spec: Any) -> Path:
-    """Write a job with relative paths, its input and its module."""
+    """Write a job with relative paths, its input and its module. Return the file of the job."""
     write_lines(directory / "in", {"a.txt": TEXTS[:30], "b.txt": TEXTS[30:]})
     shutil.copy(own_code, directory / "own_code.py")
     file = directory / "job.yaml"
@@ -39,7 +39,7 @@ def report_in(directory: Path) -> Report:
 
 @pytest.mark.xdist_group("command")
 class TestSuccess:
-    """One job that succeeds, with all options, although a process of it dies."""
+    """One job with all options. It succeeds although one of its processes dies."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -124,7 +124,7 @@ class TestSuccess:
     def test_output_of_ray_is_not_printed(
         self, done: subprocess.CompletedProcess[str], directory: Path
     ) -> None:
-        """Ray prints a page about each process that dies."""
+        """Ray prints a long message about each process that dies."""
         assert (directory / "died").exists()
         for words in ("Dataset", "worker.py", "A worker died"):
             assert words not in done.stderr
@@ -135,7 +135,7 @@ class TestSuccess:
         directory: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Its paths are relative to the working directory."""
+        """The paths of a job from stdin are relative to the working directory."""
         before = report_in(directory / "reports" / "here")
         monkeypatch.chdir(directory)
         again = invoke_without_ray("run", "-", stdin=(directory / "job.yaml").read_text())

@@ -1,4 +1,4 @@
-"""A task's commit: its data, its errors, and last the manifest that makes them count."""
+"""The commit of a task: data, error records, and last the manifest that makes them count."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def manifest_files(attempt: Attempt) -> list[Path]:
 
 
 def manifest_names(attempt: Attempt) -> list[str]:
-    """Without the letters that make each of them another one's."""
+    """Return the manifest names without the random part that makes each of them unique."""
     return [file.name.rsplit(".", 2)[0] for file in manifest_files(attempt)]
 
 
 def manifest_of(attempt: Attempt) -> dict[str, Any]:
-    """The only one, without its checksum."""
+    """Return the content of the only manifest, without its checksum."""
     (file,) = manifest_files(attempt)
     content: dict[str, Any] = json.loads(file.read_bytes())
     del content[SEAL]
@@ -164,7 +164,7 @@ def test_data_is_written_first_and_the_manifest_last(commit: Commit, layout: Lay
 
 
 class FullDisk:
-    """A writer that cannot write."""
+    """A writer that raises OSError, as on a full disk."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         raise OSError("no space left")
@@ -325,7 +325,7 @@ def test_commit_is_refused_after_another_run_took_over(
 
 
 class Slow:
-    """A writer of a task for which nobody waits: while it writes, the output is finished."""
+    """The writer of an abandoned task: while it writes, the driver finishes the output."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -391,7 +391,7 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
 
 
 def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> None:
-    """It is refused at the beginning; were it not, no row would be lost."""
+    """Jobs with this layout are refused at the start. Even without that check, no row is lost."""
     commit = committing(begin_attempt(layout_of(tmp_path / "out", errors=tmp_path / "out"), source))
     commit.put(concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)]), task=0)
     assert missing(close_and_clean(commit.attempt)) == {}
@@ -399,7 +399,7 @@ def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> 
 
 
 class TestRowsThatAreDividedUp:
-    """What has come of a row may lie in several tasks, and a part of it may have failed."""
+    """The parts of a row may be in several tasks, and some of the parts may have failed."""
 
     HALF = row_ids.FULL_SHARE // 2
 
@@ -411,7 +411,7 @@ class TestRowsThatAreDividedUp:
         return row_ids.failed_row(row_ids.pack(0, row), "own", ValueError("no"), share=self.HALF)
 
     def split(self, attempt: Attempt) -> list[tuple[object, object, int]]:
-        """Ranges, shares and the number of files of each."""
+        """Return the row ranges, the shares and the number of files of each manifest entry."""
         (manifest,) = attempt.manifests()
         return [(entry.row_ranges, entry.shares, len(entry.files)) for entry in manifest.entries]
 
@@ -444,7 +444,7 @@ class TestRowsThatAreDividedUp:
 
 
 class TestSink:
-    """What Ray Data hands over, and what it is asked for."""
+    """What Ray Data passes to the sink, and what the sink asks of it."""
 
     context = SimpleNamespace(task_idx=5)
 

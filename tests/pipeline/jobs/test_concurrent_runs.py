@@ -1,4 +1,4 @@
-"""Another run comes between two steps of a job, and a job comes to an output of its own again."""
+"""Another run starts between two steps of a job, or a job finds its own earlier output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def place(tmp_path: Path) -> Place:
 def before(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, comes: Callable[[], object]
 ) -> None:
-    """Once, before this function is called."""
+    """Call `comes` once, right before the next call of this function."""
     real = getattr(owner, name)
 
     def instead(*arguments: Any, **named: Any) -> Any:
@@ -71,7 +71,7 @@ def before(
 
 
 def fail_the_second_task(monkeypatch: pytest.MonkeyPatch, job: Document) -> Report:
-    """A run that commits its first task and then ends."""
+    """Run a job that commits its first task and then fails. Return its report."""
     put = sink.Commit.put
 
     def broken(self: Any, table: Any, task: int) -> Any:
@@ -102,7 +102,7 @@ def test_job_begun_during_a_prepare_owns_the_output(
 def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The later one goes on with what is there already, and holds nothing anew."""
+    """The job that takes over resumes the committed rows, so it does not claim the output again."""
     fail_the_second_task(monkeypatch, place.job())
     before(monkeypatch, prepare, "open_input", lambda: run_without_ray(place.job()))
     late = run_without_ray(place.job())
@@ -111,7 +111,7 @@ def test_job_that_took_over_during_a_prepare_owns_the_output(
 
 
 def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its driver was taken for dead, and another one has begun the output anew, and died."""
+    """Its driver was considered dead. Another driver has started over and died."""
     write = Location.write
 
     def late(self: Location, content: bytes) -> None:
@@ -135,7 +135,7 @@ def of_a_cluster(job: Document, uid: str) -> Document:
 
 @pytest.mark.parametrize(("uid", "again"), [("one", False), ("two", True)])
 def test_resource_that_overwrites_does_so_once(place: Place, uid: str, again: bool) -> None:
-    """Its driver may die right after the end, and its next attempt finds its own output."""
+    """If its driver dies right after the end, the next attempt finds the job's own output."""
 
     def job(uid: str) -> Document:
         return of_a_cluster(place.job(write={"mode": "overwrite"}), uid)
@@ -161,7 +161,7 @@ class TestAdditions:
         return place
 
     def unfinished(self, place: Place, ending: str) -> None:
-        """As a run that broke off leaves it."""
+        """Leave the output as an interrupted run does."""
         state = place.output / "_batchinference"
         (mark,) = (mark for mark in state.glob("append-*/_SUCCESS")
                    if mark.parent.name.endswith("-0001") == (ending == "addition"))  # fmt: skip
@@ -213,7 +213,7 @@ class TestAdditions:
         assert run_without_ray(other_job).state == JobState.SUCCEEDED
 
     def test_lose_their_errors_when_overwritten(self, place: Place) -> None:
-        """The job that overwrites them has the same place for errors."""
+        """The job that overwrites them writes its error records to the same location."""
         errors = {"maxRows": 10, "path": str(place.directory / "bad")}
         step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
         fields: dict[str, Any] = {"steps": [step], "errors": errors}

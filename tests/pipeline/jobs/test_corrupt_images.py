@@ -1,4 +1,4 @@
-"""Ten thousand images with 37 among them that cannot be decoded."""
+"""Ten thousand images, 37 of which cannot be decoded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_corrupt_images_are_the_only_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_pillow_refuses_each_damage(tmp_path: Path, name: str) -> None:
-    """That Pillow refuses it, so that the test above means what it says."""
+    """The test above is only valid if Pillow refuses each damaged image."""
     from skimage import data as photos
 
     path = tmp_path / "image.jpg"

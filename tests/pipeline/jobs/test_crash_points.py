@@ -2,24 +2,24 @@
 
 The protocol, in the order of its writes:
 
-    driver   job.json         takes the output over, by the number of its attempt
-             input.parquet    freezes the list of input files
-             spec.json        keeps what the work is
-             start.json       begins the attempt, with the snapshot of what earlier attempts did
-    tasks    part-*           a data file, not counted yet
+    driver   job.json         takes over the output with the number of its attempt
+             input.parquet    the input snapshot: freezes the list of input files
+             spec.json        records the work
+             start.json       begins the attempt, with a snapshot of what earlier attempts committed
+    tasks    part-*           a data file, which does not count yet
              errors/part-*    the failed rows
-             TASK.json        the manifest: commits both files and the rows of the input they hold
-    driver   closed           ends the attempt; a manifest that comes later does not count
-             retyped/*.json   gives all data files one schema
-             output.json      the snapshot: what counts, file by file
-             report.json      counts and times
+             TASK.json        the manifest: commits both files and the input rows that they hold
+    driver   closed           ends the attempt; manifests that are written later do not count
+             retyped/*.json   unifies the schemas of all data files
+             output.json      the snapshot: lists each file that counts
+             report.json      the counts and times
              _SUCCESS         marks the output as complete
 
-A kill before a step leaves what the steps before it have written. Commits survive it: the next
-attempt reads the manifests, removes files that no manifest names, and reads only missing rows.
+A kill before a step keeps what the previous steps have written. Commits survive: the next attempt
+reads the manifests, removes files that no manifest names, and reads only the missing rows.
 
-Steps are counted in a run without faults (see support/jobs/crash_points.py). At each landing, jobs
-are killed before every step on a disk and before one step of each kind on S3.
+Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing` kills
+jobs before every step on a disk, and before one step of each kind on S3.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ OF_TASKS = [
     f"write {ATTEMPT}/TASK.json",
 ]
 OTHER = {"n": 3, "values": 8, "half": 4.0}
-"""The row of the other job."""
+"""The row that the other job writes."""
 
 
 def other_job(place: Place, name: str) -> Document:
@@ -98,7 +98,7 @@ def other_job(place: Place, name: str) -> Document:
 
 
 def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[int]) -> list[str]:
-    """Return what is wrong after each kill, and after a run without faults."""
+    """Return the faults after each kill, and after a final run without a kill."""
     wrong: list[str] = []
     for kill in kills:
         killed = place.run(job, kill)
@@ -111,7 +111,7 @@ def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[in
 
 
 def unproven(output: Path) -> list[str]:
-    """Return what `batchinference verify` finds."""
+    """Return the findings of `batchinference verify`; an empty list if the output is proven."""
     proof = verify(Location(str(output)))
     found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
     words = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
@@ -128,12 +128,12 @@ def test_steps_of_a_job(place: Place) -> None:
     assert set(steps[len(before) - 1 : closing]) == set(OF_TASKS)
     assert steps[len(before) - 1] == OF_TASKS[0]
     assert steps[closing - 1] == OF_TASKS[-1]
-    # a file and its description alternate
+    # writes of a data file and of its description alternate
     assert list(dict.fromkeys(steps[closing:])) == [name.strip() for name in after[1:]]
 
 
 def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], list[str]]:
-    """Return a check of a job that was killed before a step."""
+    """Return a check that kills a job before a step and returns the faults of the next run."""
     committed = steps.index(f"write {ATTEMPT}/closed")
 
     def check(kill: int) -> list[str]:
@@ -229,14 +229,14 @@ def test_overwrite_removes_the_success_mark_before_the_rows(place: Place, old: P
     steps = place.run(place.job("undisturbed", mode="overwrite")).steps
     assert "delete part-*.parquet" in steps
     assert next(name for name in steps if name.startswith("delete")) == "delete _SUCCESS"
-    # later steps are those of any job
+    # later steps are the same in every job
     begins = steps.index("write _batchinference/input.parquet")
     assert faults(check, [n for n in every_step(steps) if n <= begins]) == {}
 
 
 @on_disk_and_long_on_s3
 def test_overwrite_changes_nothing_before_all_steps_have_loaded(place: Place) -> None:
-    """A model that is named wrongly, or a constructor that raises, costs no rows."""
+    """A wrong model name or a constructor that raises does not cost any rows."""
     place.run(other_job(place, "old"))
     before = files_of(place.directory / "old")
     job = place.job("old", mode="overwrite")

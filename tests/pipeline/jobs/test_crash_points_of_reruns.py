@@ -1,7 +1,7 @@
 """Reruns over a complete output that are killed: retries of failed rows, new files, or both.
 
-The next run finishes the output, and each row is there once. At each landing, only the rerun that
-does both is killed.
+The next run finishes the output with each row exactly once. `make landing` kills only the rerun
+that does both.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.parametrize("place", ["posix"], indirect=True)
 GOOD = {"n": 20, "values": 8, "half": 4.0}
 MENDED = {"n": 21, "values": 11, "half": None}
 BAD = {"n": 22, "values": -3}
-"""Rows of earlier nights."""
+"""Rows that earlier nights have read."""
 NOWHERE = "nowhere"
-"""No state folder: of an output of several nights, only the rows are checked."""
+"""No state directory. Of an output of several nights, only the rows are checked."""
 BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json", "_SUCCESS")
 """The files that end one phase of a run and begin the next."""
 
@@ -38,7 +38,7 @@ BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json"
 def faults(
     place: Place, job: Document, seen: Callable[[], Seen], of: tuple[str, ...] = ("",)
 ) -> dict[str, list[str]]:
-    """Return what is wrong after a kill before a step of this run, and after the next run.
+    """Return the faults after a kill before each step of this run, and after the next run.
 
     The complete output is restored before each kill. `of` selects steps by their endings."""
     output = Path(job["spec"]["write"]["path"])
@@ -73,7 +73,7 @@ def rows_of_all(seen: Seen) -> list[str]:
 
 
 def mendable(place: Place, name: str, **write: str) -> Document:
-    """Return the small job; more rows fail until a file exists."""
+    """Return the small job, in which more rows fail until a file exists."""
     job = place.job(name, **write)
     own = {"callable": "support.jobs.user_code:half_until"}
     own["callArgs"] = {"file": str(place.directory / "mended")}
@@ -83,7 +83,7 @@ def mendable(place: Place, name: str, **write: str) -> Document:
 
 @pytest.mark.long("crash-points")
 def test_retry_of_failed_rows(place: Place) -> None:
-    """For some of these rows the output has other values already."""
+    """The output already has other values for some of these rows."""
     job = mendable(place, "out")
     assert place.run(job).report.state == JobState.SUCCEEDED
     first = tuple(row for row in ROWS if row["values"] not in LATER)
@@ -95,7 +95,7 @@ def test_retry_of_failed_rows(place: Place) -> None:
 
 
 def night(place: Place, job: Document, *rows: Document) -> None:
-    """Run the job of a night that adds these rows."""
+    """Add these rows to the input, and run the job of that night."""
     source = place.directory / "nights"
     source.mkdir(exist_ok=True)
     job["spec"]["read"]["paths"] = [str(source)]

@@ -1,4 +1,4 @@
-"""Processes that die: once, and the job goes on; again and again, and it ends."""
+"""Processes that die: the job survives a single death, and fails if a process dies repeatedly."""
 
 from __future__ import annotations
 

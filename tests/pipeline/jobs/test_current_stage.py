@@ -1,4 +1,4 @@
-"""The report says in which stage the rows are that do not come out."""
+"""The report names the stage in which rows are stuck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from batchinference.spec.report import JobState, Report
 from support.jobs.on_ray import job_document, run_job, write_lines
 
 SAME = 5
-"""So many readings in a row that say the same: nothing moves any more."""
+"""The number of equal readings in a row after which the job counts as blocked."""
 
 
 def state(name: str, tasks: int = 0, *, queued: bool = False) -> Any:

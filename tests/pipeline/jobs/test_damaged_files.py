@@ -1,4 +1,4 @@
-"""A file that is damaged inside: what cannot be read of it is bad, and nothing else suffers."""
+"""Files with damaged content: only the unreadable part counts as failed rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.outputs.rows import rows_of
 
 
 def damaged_parquet(path: Path) -> None:
-    """A file with a sound footer and a page of noise, in the first of its row groups."""
+    """Write a file with a valid footer and a damaged page in its first row group."""
     table = pa.table({"text": [f"a line of text, number {n}" for n in range(1000)]})
     pq.write_table(table, path, compression="snappy", row_group_size=400)
     content = bytearray(path.read_bytes())

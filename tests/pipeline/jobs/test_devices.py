@@ -1,4 +1,4 @@
-"""Ray gives replicas the devices, memory and threads that their steps ask for."""
+"""Ray assigns replicas the devices, memory and threads that their steps request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY = 700 << 20
 
 
 def granted(directory: Path, npus: int = 0, **resources: Any) -> dict[str, Any]:
-    """What a replica of a class with these resources finds itself to have."""
+    """Run a class with these resources, and return what Ray assigns to its replica."""
     source = write_lines(directory / "in", {"a.txt": LINES})
     step = {"name": "own", "python": {"callable": "own_code:Granted"}, "resources": resources}
     job = parse(job_document("devices", source, directory / "out", steps=[step]))

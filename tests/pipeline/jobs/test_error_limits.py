@@ -1,4 +1,4 @@
-"""How many bad rows are too many, and what is said then."""
+"""Limits on failed rows, and the message of a job that exceeds them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Example = Callable[[], str]
 
 @pytest.fixture
 def example(tmp_path: Path) -> Example:
-    """What tells of the one bad row that is committed."""
+    """Return a function that describes the one failed row that is committed."""
     layout = layout_of(tmp_path / "out")
     attempt = begin_attempt(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
     commit_rows(attempt, rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long")))

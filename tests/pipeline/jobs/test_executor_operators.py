@@ -1,4 +1,4 @@
-"""What Ray Data makes of a plan: CPU work runs beside actor pools and writing, never in them."""
+"""The operators of Ray Data for a plan: CPU work is not fused with actor pools or with writing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AFTER = {"name": "after", "python": {"callable": "own_code:shout"}}
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
-    """The data sets that jobs have written."""
+    """Collect the datasets that jobs have written."""
     written: list[Dataset] = []
     original = Dataset.write_datasink
 
@@ -35,7 +35,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
 
 
 def operators(dataset: Dataset) -> list[str]:
-    """The operators that were executed, in order, as the statistics name them."""
+    """Return the names of the executed operators, in order, from the statistics of the dataset."""
     stats: str = dataset._write_ds.stats()
     names = re.findall(r"^Operator \d+ (.*?): \d+ tasks? executed", stats, re.MULTILINE)
     return [re.sub(r"->SplitBlocks\(\d+\)", "", name) for name in names]

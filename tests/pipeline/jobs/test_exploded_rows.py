@@ -1,4 +1,4 @@
-"""Jobs in which a row of the input becomes several, or none, and all is accounted for."""
+"""Jobs in which an input row becomes several rows or none. All input rows are accounted for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def own(name: str, **fields: Any) -> Document:
 def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", LINES)
     chain = steps(
-        own("words", method="flatMap"),  # two or three rows of each
-        own("letters", method="map"),  # a list for each row; fails on "bad"
+        own("words", method="flatMap"),  # two or three rows per input row
+        own("letters", method="map"),  # one list per row; fails on "bad"
         {"explode": {"column": "letters"}},
         {"filter": "letters != 'w'"},
         {"repartition": {"rowsPerBlock": 37}},
@@ -39,7 +39,7 @@ def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
     job = job_document("grow", source, tmp_path / "out", steps=chain, errors={"maxRows": 100})
     run = run_job(job)
     assert run.report.message is None
-    # a line gives its name (one letter) and `wN`, of which N alone is left; `bad` fails
+    # each line yields its name (one letter) and `wN`, of which only N remains; `bad` fails
     assert run.counts == (300, 600, 15, 300)
     rows = rows_of(tmp_path / "out")
     assert sorted(row["letter"] for row in rows) == sorted(
@@ -52,7 +52,7 @@ def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
 
 
 def test_percent_limit_refers_to_input_rows(tmp_path: Path) -> None:
-    """However finely the rows are divided: no write task holds one as a whole."""
+    """The rows are divided so finely that no write task holds a complete one."""
     source = write_lines(tmp_path / "in", {"a.txt": [f"{'w ' * 40}bad" if n == 7 else "w " * 41
                                                      for n in range(50)]})  # fmt: skip
     chain = steps(

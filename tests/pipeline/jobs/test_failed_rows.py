@@ -1,4 +1,4 @@
-"""The rows in a file of the errors."""
+"""Reading the failed rows from an error file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stored(directory: Path, **columns: list[str | None]) -> Location:
 
 
 def test_each_is_named_once(tmp_path: Path) -> None:
-    """A row of which several parts have failed stands there several times."""
+    """The file has several error records for a row of which several parts have failed."""
     ids: list[str | None] = ["3:8", "0:1", "3:8", "2:0"]
     failed = Failed.read(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
     assert failed.ids.tolist() == [row_ids.pack(0, 1), row_ids.pack(2, 0), row_ids.pack(3, 8)]

@@ -1,4 +1,4 @@
-"""Finding the failure behind what Ray raises, and putting it into one line."""
+"""Finding the root cause of an exception that Ray raises, and describing it in one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
 
 
 def in_a_task(cause: Exception) -> RayTaskError:
-    """An error as Ray brings it from a worker."""
+    """Return an error as Ray raises it for a task of a worker."""
     return RayTaskError("a task", "Traceback ...", cause)
 
 
@@ -118,7 +118,7 @@ NO_STEP = "a process that reads, runs steps or writes died again and again"
     ids=["task", "within a task", "actor", "unavailable", "memory"],
 )  # fmt: skip
 def test_dead_process_is_no_error_of_a_step(error: BaseException, reason: str, words: str) -> None:
-    """Its words are short, and name the step where Ray does."""
+    """Its message is short, and names the step if Ray names it."""
     found = root_cause(error)
     assert found.reason == reason
     assert found.message.startswith(words)

@@ -33,7 +33,7 @@ ON_RAY = [
 
 
 def in_json(row: Row) -> Row:
-    """Return a row as JSON can hold it."""
+    """Return a row in a form that JSON supports."""
     return {
         name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
         for name, value in row.items()
@@ -41,7 +41,7 @@ def in_json(row: Row) -> Row:
 
 
 def copy_job(directory: Path, name: str, output: str) -> tuple[Document, list[Row]]:
-    """Return a job that copies an input, and the rows of the input."""
+    """Return a job that copies its input, and the rows that it should write."""
     source, case = directory / "in", CASES[name]
     source.mkdir()
     expected = case.write(source)

@@ -1,4 +1,5 @@
-"""Jobs whose model is an endpoint: every row has its answer or its error, or the job says why."""
+"""Jobs whose model is an endpoint: each row has a response or an error, or the job fails with
+the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TEXTS = [f"row {number}" for number in range(200)]
 
 
 async def shout(request: web.Request) -> web.Response:
-    """Answers in capitals, and refuses one row."""
+    """Respond with the text in capitals, and refuse one row."""
     text = json.loads(await request.text())["messages"][0]["content"]
     if text == "row 77":
         return web.json_response({"error": "no"}, status=422)
@@ -36,7 +37,7 @@ async def shout(request: web.Request) -> web.Response:
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[Server]:
-    """A server with a thread of its own."""
+    """Run a server in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -1,4 +1,4 @@
-"""Jobs at the edges of size: nothing, one row, very many files."""
+"""Jobs with extreme input sizes: no rows, one row, very many files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a job that is gone on with: it must be what it was, where that still matters."""
+"""The input of a resumed job: files whose rows are still needed must not have changed."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ def source(tmp_path: Path) -> Path:
 
 
 def done(*files: int) -> Snapshot:
-    """All four rows of some files are done."""
+    """Return a snapshot in which all four rows of these files are committed."""
     return Snapshot(OURS, "", [entry([(file, 0, 4)]) for file in files], dict.fromkeys(files, 4))
 
 
 def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
-    """Freeze the input, change a file, and look at it again. What is gone comes back."""
+    """Take an input snapshot, change a file, and check the input. Return the numbers of
+    missing files."""
     frozen = snapshot_input([str(source)], [])
     match change.split():
         case ["write", name, content]:
@@ -120,7 +121,7 @@ def test_known_file_that_has_changed_is_named(source: Path) -> None:
 
 
 class TestStored:
-    """The list that is kept beside the output."""
+    """The input snapshot that is stored with the output."""
 
     @pytest.fixture
     def place(self, source: Path, tmp_path: Path) -> Location:
@@ -167,7 +168,7 @@ def _other_list() -> bytes:
 
 
 class TestGoingOn:
-    """A job of which some rows are done is prepared again."""
+    """A job with some committed rows is prepared again."""
 
     def begin(self, document: Document) -> AttemptRun:
         spec = parse(document).spec
@@ -177,7 +178,7 @@ class TestGoingOn:
 
     @pytest.fixture
     def document(self, source: Path, tmp_path: Path) -> Document:
-        """The rows of the first file are done, and half of the second one."""
+        """Return a job that has committed the first file, and half of the second one."""
         document = job_document("job", source, tmp_path / "out")
         whole = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
         half = row_ids.with_ids(pa.table({"text": LINES["b.txt"][:2]}), 1, 0)
@@ -205,7 +206,7 @@ class TestGoingOn:
 
     @pytest.mark.parametrize("format_", ["text", "csv", "parquet", "json"])
     def test_missing_finished_file_is_not_needed(self, tmp_path: Path, format_: str) -> None:
-        """Not even by what looks at some files to know their columns, or to count rows."""
+        """Not even sampling files for their columns or counting rows needs it."""
         (tmp_path / "in").mkdir()
         for name in "abc":
             path = tmp_path / "in" / f"{name}.{ {'text': 'txt'}.get(format_, format_) }"
@@ -268,7 +269,7 @@ class TestGoingOn:
 
 
 class TestTables:
-    """Sources that are not files: all or nothing, unless they tell that they are what they were."""
+    """Sources that are not files: they start over unless they can prove that they are unchanged."""
 
     def begin(self, read: Document, tmp_path: Path) -> AttemptRun:
         spec = spec_of(read=read, write={"format": "json", "path": str(tmp_path / "out")})

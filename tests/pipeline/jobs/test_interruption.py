@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a job at once. Committed rows stay, and no process is left."""
+"""SIGINT and SIGTERM end a job at once. Committed rows are kept, and no process remains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_sigterm_ends_a_running_job(held: HeldCommand, ray: None, tmp_path: Path
     assert stderr is not None
     while "held: stopping" not in stderr.readline():
         assert held.process.poll() is None
-    held.process.send_signal(signal.SIGTERM)  # does not wait for the row that waits
+    held.process.send_signal(signal.SIGTERM)  # ends without waiting for the blocked row
     printed = held.end()
 
     assert held.process.returncode == 130

@@ -1,4 +1,4 @@
-"""Processes of a job on Ray that are killed (SIGKILL): each row is there once all the same."""
+"""Processes of a job on Ray are killed (SIGKILL): the output still has each row exactly once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 
 def finished(output: Path) -> list[str]:
-    """Return the texts of a complete output; its files must be those that it names."""
+    """Return the texts of a complete output. Its files must be exactly the files that it names."""
     assert list(Seen(output).wrong_files()) == []
     return sorted(row["text"] for row in rows_of(output))
 
 
 def dying(at: str, once: Path) -> type[Commit]:
-    """Return a commit whose process is killed once, before it writes a file at such a path."""
+    """Return a commit class that kills its process once, before it writes a path with `at`."""
 
     class Dying(Commit):
         def put(self, table: pa.Table, task: int) -> None:
@@ -83,7 +83,7 @@ def test_resume_after_a_killed_driver_reads_missing_rows_only(
         assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
         assert run.counts == (40, 40, 0, 0)
         assert finished(held.output) == sorted([*TEXTS, HOLD])
-        # the row that was held may have been committed late, in vain
+        # the blocked row may have been committed too late, so that the commit does not count
         names = (name.split("/")[-1] for name in Seen(held.output).names())
         read = sum(found[1].read for found in map(parse_manifest_name, names) if found)
         assert read in (40, 41)

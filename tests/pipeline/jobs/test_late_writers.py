@@ -1,8 +1,8 @@
 """Processes that are stopped (SIGSTOP) and continue after another run has finished the output.
 
-A late task finds that another run owns the output, or that the attempt is closed, and removes the
-file that it has written. So a plain reader may see this file for a moment. One window remains: a
-task that dies between its write and its check. `batchinference verify` finds the file it leaves.
+A late task finds that another run holds the lease, or that the attempt is closed. It then removes
+the file that it has written, so a plain reader may see this file for a moment. One window remains:
+a task that dies between its write and its check. `batchinference verify` finds the file it leaves.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ OF_TASKS = ("part-", "TASK.json")
 
 
 def of_tasks(steps: list[str]) -> list[int]:
-    """Return the numbers of the steps of tasks."""
+    """Return the numbers of the steps that tasks perform."""
     closing = steps.index("write _batchinference/attempts/*/closed")
     return [n for n, name in enumerate(steps[:closing]) if any(put in name for put in OF_TASKS)]
 
 
 def of_kinds(steps: list[str]) -> list[int]:
-    """Return the numbers of the first step of tasks of each kind."""
+    """Return the number of the first task step of each kind."""
     return list({steps[n]: n for n in reversed(of_tasks(steps))}.values())
 
 
@@ -46,7 +46,8 @@ def of_the_driver_at_the_end(steps: list[str]) -> list[int]:
 
 class TestEarlierRun:
     def late(self, place: Place, step: int) -> tuple[JobProcess, Seen, set[str]]:
-        """Stop a run and finish the output by another one, whose files are returned."""
+        """Stop a run before a step, and finish the output by another run. Return the stopped run, a
+        checker of the output, and the files of the finished output."""
         job, seen = place.job(f"out-{step}"), Seen(place.directory / f"out-{step}")
         late = JobProcess(place, job, {step: STOP})
         late.wait_for_stop()
@@ -82,7 +83,7 @@ class TestEarlierRun:
 
     @on_disk
     def test_late_driver_does_not_restore_a_removed_file(self, place: Place) -> None:
-        """The file was damaged meanwhile, so its rows were done again."""
+        """The file was damaged meanwhile, so its rows were processed again."""
         steps = place.run(place.job("undisturbed")).steps
         job, output = place.job("out"), place.directory / "out"
         retyping = steps.index("write _batchinference/attempts/*/retyped/*.json")
@@ -98,12 +99,12 @@ class TestEarlierRun:
 
 
 class TestTaskThatRunsTwice:
-    """Ray has started a task again, because it has lost contact with the first."""
+    """Ray has started a task again because it lost contact with the first one."""
 
     def finished(
         self, place: Place, name: str, driver: int, task: dict[int, signal.Signals]
     ) -> JobProcess:
-        """Stop the driver before a step until the task has stopped or ended, then let the driver
+        """Stop the driver before a step until the task has stopped or ended. Then let the driver
         finish the output. Return the task."""
         job = place.job(name)
         run = JobProcess(place, job, {driver: STOP})

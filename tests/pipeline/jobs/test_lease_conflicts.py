@@ -35,7 +35,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
-    """Return a job as its driver reads it on a cluster, or without a uid a file on a machine."""
+    """Return a job as its driver reads it on a cluster; without a uid, as a file on a machine."""
     if not (directory / "in").exists():
         write_lines(directory / "in", {"a.txt": ["one", "hold"]})
     document = job_document("reviews", directory / "in", directory / "out", **spec)
@@ -45,7 +45,7 @@ def resource(directory: Path, uid: str, **spec: object) -> Document:
 
 
 class HeldJob:
-    """A job on the session's Ray, in a thread of its own."""
+    """A job on the session's Ray, in its own thread."""
 
     def __init__(self, directory: Path, uid: str = "first", **spec: object) -> None:
         self.gate = Gate(directory, "Holding")
@@ -87,7 +87,7 @@ def test_later_job_is_refused_while_the_first_lives(
     later = resource(tmp_path, "later", steps=steps, write={"mode": mode})
     run = run_job(later)
     assert run.report.reason == "BadOutput"
-    if (mode, work) != ("error", "other"):  # which is refused in any case
+    if (mode, work) != ("error", "other"):  # refused in any case
         assert "is being written by team/reviews (first)" in str(run.report.message)
     first = held.end()
     assert first.report.state == JobState.SUCCEEDED
@@ -113,7 +113,7 @@ def test_attempts_of_one_resource_do_not_wait_for_each_other(
 
 @pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
 def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: str) -> None:
-    """As by a cron job that takes longer than its interval."""
+    """This happens if a cron job takes longer than its interval."""
     held = HeldJob(tmp_path, "", write={"mode": mode})
     try:
         with patch.object(heartbeat, "this_process", lambda: "another process"):
@@ -134,7 +134,7 @@ def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: st
 def test_dead_run_of_the_same_file_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, waits: bool
 ) -> None:
-    """On this machine at once, elsewhere when its heartbeat is missing."""
+    """At once if it ran on this machine; otherwise only after its heartbeat is missing."""
     layout, clock = layout_of(tmp_path / "out"), itertools.count()
     waited: list[float] = []
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))

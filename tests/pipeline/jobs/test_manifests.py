@@ -1,4 +1,4 @@
-"""Manifests: row ids as ranges, counts in the name, and back again."""
+"""Manifests: row ids are stored as ranges, counts in the name, and both can be read back."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_name_has_the_task_and_its_counts(manifest: Manifest) -> None:
 
 
 def test_manifest_names_are_unique() -> None:
-    """Not even those of a task that was tried again: so none is ever written over."""
+    """A retried task does not reuse its name either, so no manifest is ever overwritten."""
     manifest = Manifest(3, [entry([(0, 0, 5)])], [], [])
     assert manifest.new_name() != manifest.new_name()
 
@@ -155,13 +155,13 @@ def test_parts_of_rows_add_up_to_rows() -> None:
 
 
 def test_manifest_is_plain_json() -> None:
-    """So that whoever wants to know what became of a row can look it up."""
+    """Users can look up in it what became of a row."""
     stored = json.loads(Manifest(3, [entry([(0, 0, 5)])], [(0, 5)], []).serialized())
     assert (stored["task"], stored["ends"]) == (3, [[0, 5]])
     assert stored["entries"][0]["row_ranges"] == [[0, 0, 5]]
 
 
 def test_ranges_are_stored_without_a_copy_of_each() -> None:
-    """There may be millions, where failed rows were tried again."""
+    """There may be millions of ranges after failed rows were retried."""
     given = entry([(0, row, row + 1) for row in range(0, 99, 2)])
     assert given.as_json()["row_ranges"] is given.row_ranges

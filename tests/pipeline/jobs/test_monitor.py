@@ -1,4 +1,4 @@
-"""Watching over work in a thread: how it ends, and what is asked meanwhile."""
+"""Monitoring work that runs in a thread: how it ends, and which calls the monitor makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = 0.01
 
 
 class Done:
-    """Work that is done at once, or raises."""
+    """Work that ends at once or raises."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self._error = error
@@ -39,7 +39,7 @@ class Done:
 
 
 class Long:
-    """Work that goes on until it is released or given up."""
+    """Work that runs until it is released or given up."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -62,7 +62,7 @@ class Long:
 
 @pytest.fixture
 def long() -> Iterator[Long]:
-    """It ends with the test at the latest."""
+    """Yield work that is released at the end of the test at the latest."""
     work = Long()
     yield work
     work.released.set()
@@ -73,7 +73,7 @@ def nothing() -> None:
 
 
 def refuse() -> None:
-    """An observer that has seen enough."""
+    """An observer that raises TooManyErrors."""
     raise TooManyErrors("enough")
 
 
@@ -163,7 +163,7 @@ def test_second_request_ends_at_once(long: Long) -> None:
 
 
 def test_work_broken_by_a_signal_is_interrupted() -> None:
-    """Ctrl-C reaches every process of a terminal, so workers may die before it is noticed."""
+    """Ctrl-C reaches every process of a terminal, so workers may die before the monitor notices."""
     stop = StopSignal()
 
     class Dies(Done):

@@ -1,4 +1,4 @@
-"""A model on a device that holds 12 rows: batches become smaller, and no row is lost."""
+"""A model on a device with memory for 12 rows: batches become smaller, and no row is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_job_with_automatic_batches_completes(tmp_path: Path) -> None:
 
 
 def sizes_of(run: Run) -> list[int]:
-    """Return the rows of the batches for which memory ran out, as the notes name them."""
+    """Return the sizes, in rows, of the batches that ran out of memory, from the notes."""
     return [int(rows) for note in run.report.notes for rows in re.findall(r"with (\d+) rows", note)]
 
 

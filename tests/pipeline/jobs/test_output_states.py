@@ -1,4 +1,4 @@
-"""Opening an output: whatever its path holds, and without ever deleting what is not ours."""
+"""Opening an output whose path holds anything. It never deletes files of others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.outputs.made import (
 
 
 def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
-    """Begin or go on with an output, as a job does."""
+    """Begin or resume an output as a job does. Return None if there is nothing to do."""
     state = inspect_output(write_of("parquet", layout.output.uri, mode=mode), layout, resume=resume)
     if state is None:
         return None
@@ -56,12 +56,12 @@ def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attem
 
 
 def start_in(attempt: Attempt) -> Snapshot:
-    """What counted when it began."""
+    """Return the snapshot of what counted when the attempt began."""
     return Snapshot.read(start_of(attempt.layout, attempt.lease), attempt.layout.key)
 
 
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
-    """What a job leaves: a data file, an error file, a commit and more. Its parts come back."""
+    """Write what a job leaves: data file, error file, manifest and more. Return its part files."""
     attempt = opened(layout, "overwrite")
     good = row_ids.with_ids(pa.table({"value": [10]}), 0, attempt.number)
     commit_rows(
@@ -75,7 +75,7 @@ def a_run(layout: Layout, *, complete: bool) -> list[Path]:
 
 
 def parts_of(layout: Layout) -> list[Path]:
-    """The data and error files that are there."""
+    """Return the existing data and error files."""
     return [
         file for place in (layout.output, layout.errors) for file in data_files(Path(place.path))
     ]
@@ -137,7 +137,7 @@ def test_uncommitted_files_are_removed_when_an_attempt_begins(tmp_path: Path) ->
 def test_late_commit_of_an_earlier_attempt_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task looked whether the output is open right before another run took it over."""
+    """The task checked that the attempt is open right before another run took over the output."""
     layout = layout_of(tmp_path / "out")
     earlier = opened(layout)
     opened(layout)
@@ -184,7 +184,7 @@ def test_resume_false_keeps_complete_work(tmp_path: Path) -> None:
 
 
 def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
-    """A run that died before its input was frozen."""
+    """The run died before it took its input snapshot."""
     layout = layout_of(tmp_path / "out")
     Lease.new(layout, 0, begun=False).write(layout)
     attempt = opened(layout)
@@ -257,7 +257,7 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
 def test_interrupted_overwrite_restarts_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, done: int
 ) -> None:
-    """After so many of the things that it deletes."""
+    """The overwrite is interrupted after `done` of its deletions."""
     theirs = layout_of(tmp_path / "out", key)
     a_run(theirs, complete=True)
     deleted = itertools.count()
@@ -348,7 +348,7 @@ def test_job_json_with_a_wrong_field_is_rejected(tmp_path: Path, field: str) -> 
     a_run(layout, complete=True)
     stored = json.loads(layout.job.read())
     for value in WRONG_FIELDS[field]:
-        if (field, value) == ("work", ""):  # of a claim, whose rows nothing tells
+        if (field, value) == ("work", ""):  # valid in a claim of an output without a lease
             continue
         layout.job.write(json.dumps(stored | {field: value}).encode())
         before = files_below(tmp_path)
@@ -362,7 +362,7 @@ def test_job_json_with_a_wrong_field_is_rejected(tmp_path: Path, field: str) -> 
 def test_overwrite_deletes_no_file_of_another_directory(
     tmp_path: Path, place: str, state: str
 ) -> None:
-    """Somebody has written to the state where bad rows go."""
+    """Somebody has changed the location of the error records in the state."""
     layout, work = layout_of(tmp_path / "out"), "0" * 64
     a_run(layout, complete=True)
     table = tmp_path / "table" / (layout_of(tmp_path, work).part_name(1, 0, "0") + ".parquet")
@@ -376,7 +376,7 @@ def test_overwrite_deletes_no_file_of_another_directory(
 
 @pytest.mark.parametrize("place", ["out/_bad", "errors"])
 def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place: str) -> None:
-    """They are below the output, or where this job puts its own."""
+    """They are below the output, or where this job writes its own error records."""
     errors = tmp_path / place
     earlier = layout_of(tmp_path / "out", THEIRS, errors)
     a_run(earlier, complete=True)
@@ -411,7 +411,7 @@ def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> 
 def test_success_mark_is_written_last(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     attempt = opened(layout)
-    (tmp_path / "out" / "_SUCCESS").mkdir()  # so that the mark cannot be put
+    (tmp_path / "out" / "_SUCCESS").mkdir()  # so that the completion marker cannot be written
     end = close_attempt(attempt)
     with pytest.raises(OSError, match="_SUCCESS"):
         attempt.complete(end, succeeded_report(layout.output.uri))

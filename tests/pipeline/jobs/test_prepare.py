@@ -1,4 +1,4 @@
-"""What cannot work is told before the first row is read, and before anything is touched."""
+"""Errors of a job are reported before the first row is read and before anything is changed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path
 
 
 def net(**model: Any) -> Document:
-    """A job's step with a model of this runtime."""
+    """Return the steps of a job: one step with this model."""
     return {"steps": [{"name": "net", "model": {"inputs": {"x": "text"}, "output": "y", **model}}]}
 
 
@@ -144,7 +144,7 @@ def test_missing_input_is_named_and_the_output_kept(
 
 
 def _placed(value: Any, directory: Path) -> Any:
-    """The same fields with IN as a directory of the test."""
+    """Return the same fields with IN replaced by a directory of the test."""
     if isinstance(value, dict):
         return {key: _placed(inner, directory) for key, inner in value.items()}
     if isinstance(value, list):
@@ -168,11 +168,11 @@ def test_unknown_columns_are_reported(tmp_path: Path) -> None:
 
 
 class TestInputThatIsOutput:
-    """An attempt removes the files of the one before, so they must not be its input."""
+    """An attempt removes the files of the previous attempt, so they must not be its input."""
 
     @pytest.fixture
     def data(self, tmp_path: Path) -> Path:
-        """A finished output, which somebody wants to read."""
+        """Return a finished output that another job tries to read."""
         (tmp_path / "data").mkdir()
         job = job_document("first", write_lines(tmp_path / "in", {"a.txt": ["x"]}),
                            tmp_path / "data")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Progress out of counts: it never goes back, and it says nothing that it does not know."""
+"""Progress from counts: it never decreases, and unknown values are omitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOTALS = st.none() | st.builds(RowCount, st.integers(0, 2000), st.booleans())
 
 
 def readings(meter: Meter, given_: list[tuple[RowCounts, float]]) -> list[Progress]:
-    """What the meter shows after each reading; the times are those that pass in between."""
+    """Return what the meter shows after each reading. Times are seconds between readings."""
     now, shown = 1000.0, []
     for counts, seconds in given_:
         now += seconds
@@ -78,7 +78,7 @@ def test_job_that_is_done_is_at_100_percent_of_its_rows(
 
 
 def test_speed_of_a_finished_job_is_that_of_its_time_of_running() -> None:
-    """The summary shows both beside each other."""
+    """The summary shows the speed next to the running time."""
     meter = Meter(RowCount(400, estimated=False), before=100)
     meter.read(RowCounts(read=399), 1.0)
     meter.finish(RowCounts(read=400), seconds=20.0)

@@ -1,4 +1,4 @@
-"""Failed rows that cannot be tried again by themselves: that is said, and nothing is touched."""
+"""Failed rows that cannot be retried separately: the job is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = [{"id": number, "text": "bad" * (number == 7)} for number in range(30)]
 
 
 def job(directory: Path, format_: str) -> Document:
-    """Over a source of this format with one bad row."""
+    """Return a job that reads a source of this format with one bad row."""
     match format_:
         case "sql":
             url = database(directory / "a.db", [{**row, "score": 0.5} for row in ROWS])
@@ -55,7 +55,7 @@ def retried(given: Document, directory: Path) -> Report:
 def test_retry_of_an_unrepeatable_source_is_refused(tmp_path: Path, format_: str) -> None:
     given = job(tmp_path, format_)
     assert run_without_ray(given).state == JobState.SUCCEEDED
-    if format_ == "lance":  # which tells one version from another
+    if format_ == "lance":  # its versions can be distinguished
         lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
     before = everything(tmp_path / "out")
     report = retried(given, tmp_path)
@@ -75,7 +75,7 @@ def test_retry_of_an_unchanged_source_is_allowed(tmp_path: Path) -> None:
 
 
 def test_interrupted_retry_keeps_the_output(tmp_path: Path) -> None:
-    """Whether the run that follows tries them again or not."""
+    """Whether or not the next run retries the failed rows."""
     given = job(tmp_path, "lance")
     run_without_ray(given)
     given["spec"]["errors"] = {"retry": True}

@@ -1,4 +1,4 @@
-"""`run --address` on a Ray cluster that is there already, which asks for a token."""
+"""`run --address` on an existing Ray cluster that requires a token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def up(batch):
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
-    """The address of a Ray with a token, in whose directory there are no modules."""
+    """Yield the address of a Ray cluster with a token. Its directory contains no modules."""
     with tempfile.TemporaryDirectory(prefix="ray-") as files:
         (Path(files) / "home").mkdir()
         program = str(PROGRAM.with_name("ray"))
@@ -57,7 +57,7 @@ def head() -> Iterator[str]:
 
 
 def job_in(directory: Path) -> None:
-    """Write a job, its input and its modules, one of which is a package."""
+    """Write a job, its input and its modules. One of the modules is a package."""
     source = write_lines(directory / "in", {"a.txt": ["x", "y"]})
     job = job_document("remote", source, directory / "out", steps=[STEP])
     (directory / "job.yaml").write_text(yaml.safe_dump(job))
@@ -129,7 +129,7 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
 def test_what_is_no_file_is_not_sent(tmp_path: Path) -> None:
     job_in(tmp_path)
     package = tmp_path / "letters"
-    (package / ".#up.py").symlink_to("someone@host.1")  # the lock of an editor
+    (package / ".#up.py").symlink_to("someone@host.1")  # the lock file of an editor
     (package / "broken.py").symlink_to("nothing")
     (package / "loop").symlink_to(package)
     os.mkfifo(package / "pipe")

@@ -1,4 +1,4 @@
-"""What a job publishes while it runs, and what it leaves beside its output."""
+"""The reports that a job publishes while it runs, and the report that it leaves at its output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDER = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING, JobState.SUC
 
 @pytest.fixture(scope="module")
 def often() -> Iterator[None]:
-    """Readings every tenth of a second, so that a short job has many."""
+    """Poll every 0.1 seconds, so that a short job publishes many reports."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
         yield
@@ -51,7 +51,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(one_ray: None, often: None, directory: Path) -> Run:
-    """A job of 100 rows that takes a few seconds."""
+    """Run a job of 100 rows, which takes a few seconds."""
     return run_job(slow_job(directory))
 
 

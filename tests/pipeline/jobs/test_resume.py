@@ -1,5 +1,5 @@
-"""A job that broke off half-way is gone on with: each row is there once, and what was done is not
-done again."""
+"""An interrupted job is resumed: the output has each row exactly once, and committed rows are not
+processed again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = [line for lines in LINES.values() for line in lines]
 
 @dataclass
 class Broken:
-    """A job with a step that fails at one row, until it is mended. `keys` are its rows, by file."""
+    """A job with a step that fails at one row until it is mended. `keys` are its rows by file."""
 
     directory: Path
     keys: list[list[str]]
@@ -50,7 +50,7 @@ class Broken:
         return run
 
     def gaps(self) -> MissingRows:
-        """What is missing."""
+        """Return the missing rows."""
         spec = parse(self.document).spec
         state = inspect_output(spec.write, Layout.of(spec))
         assert state is not None
@@ -59,12 +59,12 @@ class Broken:
         return start.gaps(len(self.keys), 1 if spec.read.format == "images" else None)
 
     def missing(self) -> list[str]:
-        """The rows of which the output lacks something."""
+        """Return the keys of the rows that the output lacks, completely or in part."""
         each = ((self.keys[file], gap) for file, gaps in self.gaps().items() for gap in gaps)
         return [key for keys, (first, after) in each for key in keys[first:after]]
 
     def remove_finished(self) -> int:
-        """The files of the input that were read to their end are removed. So many are left."""
+        """Remove the input files that were read to their end. Return the number of files left."""
         unfinished = self.gaps()
         for number, file in enumerate(sorted((self.directory / "in").iterdir())):
             if number not in unfinished:
@@ -72,7 +72,7 @@ class Broken:
         return len(unfinished)
 
     def go_on(self) -> tuple[Run, list[str]]:
-        """Run it once more. The rows that its step was given come back."""
+        """Mend the step and run the job again. Return the run and the rows of its step."""
         (self.directory / "mended").touch()
         (self.directory / "seen").unlink()
         run = run_job(self.document)
@@ -83,7 +83,7 @@ class Broken:
 def broken(
     directory: Path, keys: list[list[str]], at: str, column: str = "text", **fields: Any
 ) -> Broken:
-    """`at` is how the row ends at which the step fails."""
+    """Return a job whose step fails at the row that ends with `at`."""
     arguments = {"directory": str(directory), "column": column, "at": at}
     step = {"name": "breaks", "python": {"callable": "own_code:breaks_off", "callArgs": arguments}}
     steps = [step, *fields.pop("steps", [])]
@@ -97,7 +97,7 @@ def of_text(directory: Path, **fields: Any) -> Broken:
 
 
 def of_parquet(directory: Path) -> Broken:
-    """One large file, which several tasks share."""
+    """Return a job that reads one large file in several tasks."""
     (directory / "in").mkdir()
     texts = [f"0-{row}" for row in range(600)]
     pq.write_table(pa.table({"text": texts}), directory / "in" / "a.parquet", row_group_size=50)
@@ -192,7 +192,7 @@ def test_overwrite_resumes_its_own_work_then_replaces_it(tmp_path: Path) -> None
 
 
 def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
-    """Though by now they would not fail."""
+    """Even though they would no longer fail."""
     fails = {"callable": "own_code:fails_until", "method": "map"}
     fails["callArgs"] = {"file": str(tmp_path / "mended")}  # type: ignore[assignment]
     lines = {name: [*lines[:-1], f"{lines[-1]} bad"] for name, lines in LINES.items()}
@@ -209,7 +209,7 @@ def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_removed_file_are_done_in_another_pass(tmp_path: Path) -> None:
-    """Somebody has removed a part of the output while the job went on."""
+    """A data file of the output is removed while the resumed job runs."""
     job = of_text(tmp_path)
     job.break_off()
     removed = data_files(job.output)[0]

@@ -1,4 +1,4 @@
-"""Several nights that have added to an output: one run tries the failed rows of all again."""
+"""Several nights have appended to an output: one run retries the failed rows of all of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add(directory: Path, name: str, *words: str) -> None:
 
 
 def counts(report: Report) -> tuple[int, int, int]:
-    """Rows read, written and failed."""
+    """Return the number of rows read, written and failed."""
     assert report.state == JobState.SUCCEEDED, report.message
     assert report.counts is not None
     return report.counts.read, report.counts.written, report.counts.failed
@@ -48,8 +48,8 @@ def away(*_: object) -> None:
 
 @pytest.fixture(params=["append", "error"])
 def two_nights(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where an output lies whose first run, with this mode, and the night after it have a bad row
-    each. That of the first run stays bad."""
+    """Return the directory of an output of two runs: the first one with this mode, and one night
+    after it. Each has one bad row. The bad row of the first run fails in retries as well."""
     add(tmp_path, "a", "1", "worst")
     assert counts(run_without_ray(night(tmp_path, mode=request.param))) == (2, 1, 1)
     add(tmp_path, "b", "1", "bad")
@@ -88,7 +88,7 @@ def test_retry_appends_new_files(two_nights: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "error"])
 def test_retry_without_failures_only_appends(tmp_path: Path, mode: str) -> None:
-    """With mode append, so that the field may be kept in the job of every night."""
+    """With mode append, so that `errors.retry` may stay set in the job of every night."""
     for name, new in {"a": 1, "b": 1, "c": 1}.items():
         add(tmp_path, name, "1")
         report = run_without_ray(night(tmp_path, retry=True, mode=mode))

@@ -1,4 +1,4 @@
-"""Rows that have failed stay where they are until somebody asks for them."""
+"""Failed rows keep their error records until a user requests a retry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = {
 
 @pytest.fixture
 def document(tmp_path: Path) -> Document:
-    """A job of which 6 of 60 rows fail until the file `mended` is there."""
+    """Return a job in which 6 of 60 rows fail until the file `mended` exists."""
     step = {"callable": "own_code:fails_until", "method": "map"}
     step["callArgs"] = {"file": str(tmp_path / "mended")}
     source = write_lines(tmp_path / "in", LINES)
@@ -88,7 +88,7 @@ def test_retry_covers_appended_files(document: Document, tmp_path: Path) -> None
 
 
 def test_exploded_row_is_retried_as_a_whole(document: Document, tmp_path: Path) -> None:
-    """One of its parts has failed, the others are in the output."""
+    """One of its parts has failed. The other parts are in the output."""
     words = {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}}
     cut = {"name": "cut", "repartition": {"rowsPerBlock": 7}}
     rename = {"name": "rename", "renameColumns": {"word": "text"}}

@@ -1,4 +1,4 @@
-"""Files of which all that could not be read counted as one bad row, and that can be read later."""
+"""Files whose unreadable part counted as one failed row, and that become readable later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.outputs.verify_command import verified
 
 
 def write_packed(directory: Path) -> list[Row]:
-    """JSON lines in a file that is compressed."""
+    """Write JSON lines to compressed files, and return the rows."""
     rows = inputs.write_json_lines(directory)
     for file in directory.iterdir():
         file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
@@ -38,7 +38,7 @@ FORMATS: dict[str, Callable[[Path], list[Row]]] = {
 
 
 def exchange(file: Path, content: bytes) -> bytes:
-    """What a file holds, in place of which it gets something else without any other trace."""
+    """Replace the content of a file but keep its modification time. Return the previous content."""
     before, time = file.read_bytes(), file.stat().st_mtime_ns
     file.write_bytes(content)
     os.utime(file, ns=(time, time))
@@ -60,7 +60,7 @@ def job(format_: str, directory: Path) -> Document:
 def test_retry_reads_all_rows_of_an_unreadable_file(
     tmp_path: Path, format_: str, sound: float
 ) -> None:
-    """`sound` is the part of the file that could be read."""
+    """`sound` is the fraction of the file that the first run can read."""
     (tmp_path / "in").mkdir()
     rows = FORMATS[format_](tmp_path / "in")
     file = sorted((tmp_path / "in").iterdir())[-1]

@@ -1,6 +1,6 @@
-"""What counts of all that was committed, and what is missing: each row once, whatever came.
+"""Which committed entries count, and which rows are missing: each row counts exactly once.
 
-The rules are those of sets, which the tests compute with; the code works with ranges.
+The rules are rules of sets. The tests compute with sets, the code with row ranges.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from batchinference.pipeline.row_ids import MissingRows
 from support.outputs.made import OURS, entry
 
 Row = tuple[int, int]
-"""The number of a file and of a row in it."""
+"""The number of a file, and the number of a row in it."""
 QUARTER = row_ids.FULL_SHARE // 4
 MOST_FILES, MOST_ROWS = 3, 8
 ROW = st.tuples(st.integers(0, MOST_FILES - 1), st.integers(0, MOST_ROWS - 1))
@@ -47,14 +47,14 @@ def row_ranges(of: Iterable[Row]) -> list[Range]:
 
 
 def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> ManifestEntry:
-    """A entry with these rows, and so many quarters of others."""
+    """Return an entry with these whole rows, and with this many quarters of other rows."""
     shares = [(*row, quarters * QUARTER) for row, quarters in (parts or {}).items()]
     return entry(row_ranges(whole), shares)
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[ManifestEntry]:
-    """What tasks may have committed: whole rows or parts of rows, many of them twice."""
+    """Generate what tasks may have committed: whole rows or parts of rows, with many duplicates."""
     whole = st.builds(holding, SETS)
     parted = st.builds(holding, st.just(()), PARTS)
     return draw(st.lists(whole | parted, max_size=7))
@@ -65,7 +65,7 @@ def whole_of(one: ManifestEntry) -> list[Row]:
 
 
 def held_by(chosen: Iterable[ManifestEntry]) -> dict[Row, Fraction]:
-    """How much of each row there is."""
+    """Return how much of each row these entries hold, as a fraction."""
     held: Counter[Row] = Counter()
     for one in chosen:
         held.update(dict.fromkeys(whole_of(one), row_ids.FULL_SHARE))
@@ -127,7 +127,7 @@ def test_first_of_two_pieces_with_one_row_counts(
 def test_later_commits_do_not_replace_whole_rows(
     before: list[ManifestEntry], after: list[ManifestEntry]
 ) -> None:
-    """Their files are read by then."""
+    """Their data files have been read by then."""
     counting = [one for one in resolve_overlaps(before) if not one.shares]
     later = resolve_overlaps([*resolve_overlaps(before), *after])
     assert all(any(one is other for other in later) for one in counting)
@@ -151,7 +151,7 @@ def test_parts_of_a_whole_row_do_not_count() -> None:
 
 
 def test_uncounted_parts_exclude_their_whole_piece() -> None:
-    """The row 2 is whole, but a entry counts as a whole or not at all."""
+    """Row 2 is complete, but an entry counts as a whole or not at all."""
     both = holding(parts={(0, 1): 1, (0, 2): 1})
     rest = holding(parts={(0, 2): 3})
     assert resolve_overlaps([both, rest]) == []
@@ -160,14 +160,14 @@ def test_uncounted_parts_exclude_their_whole_piece() -> None:
 
 
 def test_thousands_of_overlapping_pieces() -> None:
-    """As a node that is lost and found leaves them: all twice, and one more across each edge."""
+    """A node that was lost and came back leaves them: each one twice, and one across each edge."""
     cut = [entry([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [entry([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
     assert resolve_overlaps([*cut, *cut, *across]) == cut
 
 
 def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
-    """The rows that are missing, by file; None stands for what follows where no end is known."""
+    """Return the missing rows by file. None stands for the remaining rows if the end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file in range(files):
         there = {row for number, row in held if number == file}
@@ -181,7 +181,7 @@ def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, se
 
 
 def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
-    """Each row of each gap; the last one has None behind it where the end is not known."""
+    """Return each missing row by file. None stands for a range whose end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file, each in gaps.items():
         numbers: list[int | None] = []
@@ -194,7 +194,7 @@ def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
 
 @st.composite
 def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
-    """Rows that count, in some entries, and where some of the files end."""
+    """Generate entries of rows that count, and the ends of some of the files."""
     there = sorted(draw(SETS))
     cut = draw(st.integers(1, 4))
     parted = {row for row in there if draw(st.booleans())}
@@ -252,7 +252,7 @@ def manifest(chosen: list[ManifestEntry], ends: Iterable[tuple[int, int]] = ()) 
 
 @st.composite
 def commits(draw: st.DrawFn) -> tuple[list[int], list[Manifest]]:
-    """Files of so many rows, and what some attempts have committed of them."""
+    """Generate the row counts of some files, and two manifests with some of these rows."""
     sizes = draw(st.lists(st.integers(0, MOST_ROWS), min_size=1, max_size=MOST_FILES))
     there = [(file, row) for file, size in enumerate(sizes) for row in range(size)]
     row = st.sampled_from(there) if there else st.nothing()
@@ -264,7 +264,7 @@ def commits(draw: st.DrawFn) -> tuple[list[int], list[Manifest]]:
 
 
 def done_again(gaps: MissingRows, sizes: list[int]) -> Manifest:
-    """The commit of a task that does what is missing, and nothing else."""
+    """Return the manifest of a task that processes exactly the missing rows."""
     missing = [
         (file, first, sizes[file] if after is None else after)
         for file, each in gaps.items()

@@ -1,4 +1,4 @@
-"""Jobs whose input or output is on S3, on a real server."""
+"""Jobs whose input or output is on S3, with a real server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
 
 @pytest.fixture
 def bucket(s3: S3Server, tmp_path: Path) -> str:
-    """A bucket of the test's own, with texts below in/."""
+    """Create a bucket for the test, with texts below in/. Return its name."""
     name = tmp_path.name.replace("_", "-").lower().strip("-")
     s3.client().create_bucket(Bucket=name)
     lines = {key: "".join(f"{text}\n" for text in texts) for key, texts in TEXTS.items()}
@@ -50,7 +50,7 @@ def bucket(s3: S3Server, tmp_path: Path) -> str:
 
 @pytest.fixture
 def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """This process uses the server, with the variables as the test leaves them."""
+    """Make this process use the server. Tests may change the environment variables."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     object_store.cache_clear()
@@ -62,7 +62,7 @@ class TestJobs:
     """Whole jobs, without Ray."""
 
     def run(self, job: Document, directory: Path) -> str:
-        """Run a job to its end and return what was printed."""
+        """Run a job to its end, and return what it prints to stderr."""
         (directory / "job.yaml").write_text(yaml.safe_dump(job))
         done = invoke_without_ray("run", str(directory / "job.yaml"), "--sample", "1")
         assert done.exit_code == 0, done.stderr
@@ -101,7 +101,7 @@ class TestJobs:
         self, s3: S3Server, bucket: str, tmp_path: Path, here: pytest.MonkeyPatch
     ) -> None:
         write_lines(tmp_path / "in", {"a.txt": GOOD})
-        # only the job names the server, as where input and output have different servers
+        # only the job names the server, as if input and output were on different servers
         storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
         job = job_document(
             "up", "in", f"s3://{bucket}/result", steps=STEPS, write={"storage": storage}
@@ -131,7 +131,7 @@ def no_keys(*texts: str) -> None:
 
 
 class TestOutputStates:
-    """The same rules as on a disk, where a prefix is no directory."""
+    """The same rules as on a disk, although a prefix is not a directory."""
 
     def job(self, bucket: str, **fields: Any) -> Document:
         return job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", **fields)
@@ -146,7 +146,7 @@ class TestOutputStates:
         Commit(prepared.attempt, JsonWriter("none"), FileLayout()).put(concat(list(tables)), task=0)
 
     def a_run(self, job: Document) -> AttemptRun:
-        """What a job with one row leaves that died before its end."""
+        """Write what a job with one good row leaves if it dies before its end."""
         prepared = self.begin(job)
         failed = row_ids.failed_row(row_ids.pack(1, 0), "own", ValueError("no"))
         ends = [row_ids.end_of_file(number, 1 - number // 2) for number in range(3)]
@@ -227,13 +227,13 @@ class TestOutputStates:
 
 
 def orphan_beside(s3: S3Server, bucket: str) -> str:
-    """A name that a task of the same work could have put, and that no manifest names."""
+    """Return a file name that a task of the same work could use, and that no manifest names."""
     part = next(key for key in s3.objects(bucket, "out/part-"))
     return part.replace("-00000000-", "-00000009-")
 
 
 class TestTrouble:
-    """Each place that cannot be used is named, and no key ever is."""
+    """Messages name the location that cannot be used, and never contain a key."""
 
     def message(self, reason: str, source: str, output: str) -> str:
         run = run_job(job_document("trouble", source, output))
@@ -248,7 +248,7 @@ class TestTrouble:
 
     @pytest.fixture(params=["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
     def wrong(self, request: pytest.FixtureRequest, here: pytest.MonkeyPatch) -> str:
-        """One of the credentials is wrong."""
+        """Set a wrong value for one of the credentials, and return it."""
         here.setenv(request.param, "not-the-right-one-1618")
         return "not-the-right-one-1618"
 

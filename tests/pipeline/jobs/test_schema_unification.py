@@ -1,4 +1,4 @@
-"""All Parquet files of an output have the same columns and types, whatever rows each task had."""
+"""All Parquet files of an output have the same columns and types, for any rows in each task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs on S3 are searched by the command and by the step `nearest`."""
+"""The search command and the step `nearest` search outputs on S3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job is cut into tasks, blocks and files."""
+"""How a job is split into tasks, blocks and files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
 @given(FILES, FILE_SIZES)
 @settings(max_examples=100, deadline=None)
 def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
-    """Unless files, which are never cut, or the number of tasks stand in the way."""
+    """Unless each task reads one file, as files are never split, or the task limit is reached."""
     tasks = cut(files, size, None).read_tasks
     assert files * size <= tasks * TASK_BYTES or tasks in (files, MAX_TASKS)
 
@@ -188,7 +188,7 @@ def test_sample_is_even_and_limited(files: int, most: int) -> None:
 
 
 class TestCounting:
-    """Rows of an input before it is read."""
+    """Counting the rows of an input before it is read."""
 
     def count(
         self, directory: Path, read: Read, ends: Mapping[int, int] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""Snapshots: what counts of an output, in one file that is as it was written or is refused."""
+"""Snapshots: one file lists what counts of an output. A changed or damaged file is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_invalid_snapshot_is_refused(place: Location, content: bytes) -> None:
 def test_snapshot_without_a_field_is_refused(place: Location, field: str) -> None:
     stored = json.loads(place.read())
     del stored[field]
-    if field == "version":  # which only a later format is asked for
+    if field == "version":  # only read from a later format
         stored["format"] = FORMAT + 1
     place.write(json.dumps(stored).encode())
     with pytest.raises(BadOutput, match="damaged"):
@@ -111,7 +111,7 @@ WRONG_ENTRIES = [
 
 
 def test_wrong_fields_of_a_piece_are_refused(place: Location) -> None:
-    """The checksum fits: anybody can make one."""
+    """The checksum is correct, because anybody can compute it."""
     stored = load_checksummed(json.loads(place.read()))
     (first, second) = stored["entries"]
     entries = [first | wrong for wrong in WRONG_ENTRIES]

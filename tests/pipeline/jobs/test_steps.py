@@ -1,4 +1,4 @@
-"""Steps in whole jobs: own code, filters, labels, chains, replicas."""
+"""Steps in whole jobs: user code, filters, labels, chains, replicas."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray")
 def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
-    """In a block that Ray makes of what a pool has made of them."""
+    """Ray joins the batches that an actor pool returns into one block."""
     lines = [*LINES["cats/a.txt"], *LINES["dogs/b.txt"]]
     source = write_lines(tmp_path / "in", {"a.txt": lines})
     steps = [{"name": "some", **own("VectorsOfDogs"), "batchSize": 20}]

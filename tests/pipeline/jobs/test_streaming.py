@@ -14,25 +14,25 @@ from PIL import Image
 STORE = 80 << 20
 SIDE = 512
 IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
-"""Their pixels are more than four times what the store holds."""
+"""Their pixels take more than four times the size of the object store."""
 
 RUN = """
 import sys, yaml, ray
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.execution.monitor import StopRequest
+from batchinference.pipeline.execution.monitor import StopSignal
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 
 ray.init(num_cpus=3, object_store_memory=int(sys.argv[2]), include_dashboard=False,
          log_to_driver=False)
 job = parse(yaml.safe_load(open(sys.argv[1])))
-report = JobRun(job, plan_for_machine(job.spec, gpus=0), lambda report: None, StopRequest()).run()
+report = JobRun(job, plan_for_machine(job.spec, gpus=0), lambda report: None, StopSignal()).run()
 print(report.serialized().decode())
 """
 
 
 def images(directory: Path) -> Path:
-    """Write small files with large pictures."""
+    """Write small files with large images, and return their directory."""
     directory.mkdir()
     first = directory / "0000.jpg"
     Image.new("RGB", (SIDE, SIDE), (255, 0, 128)).save(first)
@@ -72,5 +72,5 @@ def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
     assert report["counts"]["written"] == IMAGES
     assert np.prod([IMAGES, SIDE, SIDE, 3]) > 4 * STORE
     assert report["memory"]["spilledBytes"] <= STORE // 2
-    # a process of Ray and NumPy takes about 200 MiB and maps the whole store
+    # a process with Ray and NumPy takes about 200 MiB and maps the whole object store
     assert report["memory"]["peakWorkerBytes"] < (450 << 20) + STORE

@@ -1,4 +1,4 @@
-"""Drivers that die right after the commit of a table, or are held up right before it."""
+"""Drivers that die right after the commit of a table, or are delayed right before it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
 
 EXCLUSIVE = ["delta", "iceberg", "sql"]
-"""Tables that do not take a second commit of a series, at whatever moment it comes."""
+"""Table formats that reject a second commit of a series, whenever it arrives."""
 FORMATS = [*EXCLUSIVE, "lance"]
 
 
 class Table:
-    """A table, and the job that writes it: bad rows are those with an x."""
+    """A table and the job that writes it. Rows with an x fail."""
 
     def __init__(self, format_: str, place: Path) -> None:
         self.format, self.place = format_, place
@@ -95,11 +95,11 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 Check = Callable[[], None]
 Held = Callable[[Check], None]
-"""What happens at the last look of a driver, before it or after it."""
+"""Replaces the last check of a driver. It receives the real check as its argument."""
 
 
 def hold_up(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
-    """Hold the next driver up at its last look, right before it writes to the table."""
+    """Delay the next driver at its last check, right before it writes to the table."""
 
     def fence(mark: str, series: str, check: Check) -> Fence:
         monkeypatch.setattr(attempt, "Fence", Fence)
@@ -140,7 +140,7 @@ def test_driver_killed_after_its_commit_leaves_proof(
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
 class TestADriverThatIsHeldUp:
     def begin(self, table: Table, filled: bool) -> list[str]:
-        """The rows of the table once all is done."""
+        """Fill the table and add input if `filled`. Return the rows of the table in the end."""
         if not filled:
             return ["a1", "a3"]
         assert table.run().state == JobState.SUCCEEDED

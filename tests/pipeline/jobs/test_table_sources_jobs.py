@@ -14,11 +14,11 @@ from support.outputs.rows import rows_of
 
 STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
 BAD = 57
-"""A row on which the step raises."""
+"""The id of the row for which the step raises."""
 
 
 def source(format_: str, directory: Path) -> Document:
-    """The fields of a source with one bad row."""
+    """Write a source with one bad row, and return its `read` fields."""
     rows = [{**row, "text": "bad row"} if row["id"] == BAD else row for row in ROWS]
     match format_:
         case "sql":

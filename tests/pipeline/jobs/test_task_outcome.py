@@ -1,4 +1,4 @@
-"""The rows of a write task in groups that count together: every row in one of them."""
+"""Groups of rows of a write task that count together: each row is in exactly one group."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FATES = ("good", "failed", "skipped")
 
 @dataclass(frozen=True)
 class Task:
-    """What has come of some rows, and which of that one task holds: row, share and fate."""
+    """The parts of rows that one write task holds: row, share and fate of each part."""
 
     held: list[tuple[int, int, str]]
 
     def sums(self) -> dict[int, int]:
-        """How much of each row is here."""
+        """Return the share of each row that the task holds."""
         sums: Counter[int] = Counter()
         for row, share, _ in self.held:
             sums[row] += share
@@ -51,7 +51,7 @@ def _child(row: int, share: int, fate: str) -> pa.Table:
 
 @st.composite
 def tasks(draw: st.DrawFn, parted: bool = True) -> Task:
-    """Some rows that became one to four each, of which the task holds all or some."""
+    """Generate a task. Each input row became one to four rows, of which it holds some or all."""
     held = []
     for row in draw(st.lists(st.integers(0, 60), unique=True, max_size=25)):
         count = draw(st.sampled_from([1, 1, 1, 2, 4]))
@@ -111,7 +111,7 @@ def test_counts_cover_whole_rows_and_all_results(task: Task) -> None:
 @given(tasks())
 @settings(max_examples=100, deadline=None)
 def test_partly_failed_rows_have_other_groups(task: Task) -> None:
-    """So that they can be tried again without the others."""
+    """So they can be retried without the other rows."""
     for group in task.done().groups():
         tables = (group.good, group.skipped, group.failed)
         good, skipped, failed = (set(row_ids.ids_of(table).tolist()) for table in tables)
@@ -132,7 +132,7 @@ def test_rows_that_never_were_divided_are_one_group() -> None:
 
 
 def test_few_partial_rows_have_own_groups_many_share_one() -> None:
-    """Each group is a file."""
+    """Each group is a file, so many small groups would be many small files."""
     half = row_ids.FULL_SHARE // 2
     few = Task([(row, half, "good") for row in range(MAX_PARTIAL_ROWS)]).done()
     assert [ids_of(group) for group in few.groups()] == [{row} for row in range(MAX_PARTIAL_ROWS)]

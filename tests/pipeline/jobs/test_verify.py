@@ -1,4 +1,4 @@
-"""What is right is proven: every format of input and output, finished, appended or unfinished."""
+"""Correct outputs are proven: all input and output formats, finished, appended or unfinished."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TOLERANT = {"maxRows": 10**6}
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """Lines with all that a format of lines could stumble over but a line end."""
+    """Write lines with all characters that could confuse a line format, except a line end."""
     lines = {f"{n}.txt": [f'{m},"" of\u2028{n}\r' for m in range(LINES)] for n in range(FILES)}
     return write_lines(tmp_path / "in", lines)
 
@@ -111,7 +111,7 @@ def test_rows_of_each_input_format_are_counted(case: Any, tmp_path: Path) -> Non
 def test_damaged_input_has_the_rows_that_the_job_reads(
     tmp_path: Path, name: str, kept: float, options: list[str]
 ) -> None:
-    """Its header tells of more, but its rest is one bad row."""
+    """Its header announces more rows, but the damaged rest counts as one failed row."""
     (tmp_path / "in").mkdir()
     numbers = np.arange(50_000)
     np.save(tmp_path / "in" / "b.npy", numbers[:10])
@@ -138,7 +138,7 @@ def test_limited_input_counts_up_to_its_limit(format_: str, tmp_path: Path) -> N
 
 
 def of_table(write: Document, place: Path) -> Document:
-    """With where its catalog or database is."""
+    """Return the `write` fields with the location of the catalog or database."""
     if write["format"] == "sql":
         return {**write, "url": f"sqlite:///{place}/db"}
     properties = {"uri": f"sqlite:///{place}/catalog", "warehouse": f"file://{place}/w"}

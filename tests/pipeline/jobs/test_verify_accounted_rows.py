@@ -1,4 +1,4 @@
-"""Which rows entries hold, against the same told row by row."""
+"""Which rows manifest entries hold, compared with a count row by row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entry(row_ranges: list[Range], shares: list[Share] | None = None) -> Manifes
 
 
 def times(entries: list[ManifestEntry]) -> Counter[Row]:
-    """How often each row is held."""
+    """Return how often each row is held."""
     found = Counter(
         (file, row)
         for p in entries

@@ -1,4 +1,4 @@
-"""What is wrong is found and named: each defect is made by hand in an output that was right."""
+"""Defects are found and named. Each test adds one defect to a correct output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def job(directory: Path, **write: Any) -> Document:
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """Of an output in JSON: three commits with a data and an error file each."""
+    """Return the layout of a JSON output: three commits with one data and one error file each."""
     return make_output(job(tmp_path), every_tenth)
 
 
@@ -57,7 +57,7 @@ def change_end(layout: Layout, how: Callable[[list[Any]], list[Any]]) -> None:
 
 
 def write_end(layout: Layout, end: Any) -> None:
-    """As somebody would who knows how it is stored."""
+    """Write output.json with a correct checksum, as somebody could who knows the format."""
     layout.end.write(dump_checksummed({name: value for name, value in end.items() if name != SEAL}))
 
 
@@ -227,7 +227,7 @@ def test_duplicate_rows_are_found(layout: Layout, tmp_path: Path) -> None:
 
 
 def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None:
-    """Even where the state says that it has."""
+    """Even if the state says that the input has these rows."""
 
     def longer(entries: list[Any]) -> list[Any]:
         entries[-1]["row_ranges"] = [[3, 0, 52]]
@@ -245,7 +245,7 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
 
 
 def test_rows_removed_with_their_state_are_found(layout: Layout) -> None:
-    """The input is counted again: what the state says of its rows is not believed."""
+    """The rows of the input are counted again. The row counts in the state are not trusted."""
     end = json.loads(layout.end.read())
     entries = [entry for entry in end["entries"] if [3, 0, 50] not in entry["row_ranges"]]
     ends = [[file, 0 if file == 3 else rows] for file, rows in end["ends"]]
@@ -298,7 +298,7 @@ def test_missing_error_is_found(layout: Layout) -> None:
                                             (["0:3", "9:0"], 1), (["0:3", "0:50"], 1),
                                             (["x", "y"], 0)])  # fmt: skip
 def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], wrong: int) -> None:
-    """Even where the file is as the state says."""
+    """Even if the error file matches the state."""
     layout = make_output(job(tmp_path), every_tenth)
     end = json.loads(layout.end.read())
     entry = next(entry for entry in end["entries"] if entry["row_ranges"][0][:2] == [0, 0])
@@ -320,7 +320,7 @@ def test_missing_committed_errors_are_found(layout: Layout) -> None:
 
 
 def forge(layout: Layout, end: Any, entry: Any, table: Any) -> None:
-    """Put another error file, and let the state say that it is the one."""
+    """Replace the error file, and change the state so that it matches."""
     file = Path(layout.errors.path) / entry["errors"]["name"]
     pq.write_table(table, file)
     entry["errors"] = vars(DataFile.of(entry["errors"]["name"], file.read_bytes()))

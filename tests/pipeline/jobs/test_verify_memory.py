@@ -1,4 +1,4 @@
-"""Memory of a verification does not grow with the rows of input or output."""
+"""The memory of a verification does not grow with the number of input or output rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from support.outputs.made import make_output
 LINE = "a" * 1000 + "\n"
 FEW, MANY = 4_000, 40_000
 MORE_MEMORY = 16 << 20
-"""What the larger run may take in addition to the smaller one, which reads 72 MB less."""
+"""The limit, in bytes, on the extra memory of the larger run, which reads 72 MB more."""
 VERIFY = """
 import re, sys
 from pathlib import Path
 from batchinference.pipeline.input.readers import lines
-from batchinference.pipeline.storage.location import Address
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify import commit_check, file_check, input_check, row_counts
 from batchinference.pipeline.verify.verify import verify
 
 # so that the smaller run fills its buffers
 lines.CHUNK_BYTES = row_counts.CHUNK_BYTES = file_check.CHUNK_BYTES = 1 << 18
 commit_check.THREADS = input_check.THREADS = 2
-proof = verify(Address(sys.argv[1]))
+proof = verify(Location(sys.argv[1]))
 # ru_maxrss would count what the parent had
 (peak,) = re.findall(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())
 print(proof.result, int(peak) * 1024)

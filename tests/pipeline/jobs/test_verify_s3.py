@@ -1,4 +1,4 @@
-"""Verification of input and output on S3, on a real server."""
+"""Verification of input and output on S3, with a real server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINES = "".join(f"text {n}\n" for n in range(50)).encode()
 
 @pytest.fixture
 def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of the test's own, with texts below in/, which this process can reach."""
+    """Create a bucket with texts below in/, and let this process use the server."""
     name = tmp_path.name.replace("_", "-").lower().strip("-")
     s3.client().create_bucket(Bucket=name)
     s3.put(name, {f"in/{n}.txt": LINES for n in range(4)})

@@ -1,7 +1,7 @@
-"""Jobs with a model for vLLM: Ray Data's stages around a fake engine.
+"""Jobs with a vLLM model: the stages of Ray Data around a fake engine.
 
-Each stage is an actor that imports for 14 s of CPU time. A landing covers the chain without them:
-test_vllm_processor.py and data/test_llm_*.py.
+Each stage is an actor whose imports take 14 s of CPU time. `make landing` tests the chain without
+actors, in test_vllm_processor.py and data/test_llm_*.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, mo
 
 @pytest.fixture
 def groups() -> Iterator[Callable[[], list[Any]]]:
-    """List the placement groups. Ray keeps them until the program ends."""
+    """Yield a function that lists the placement groups, and remove them after the test.
+
+    Ray keeps placement groups until the program ends."""
     yield lambda: [one for one in all_groups() if one["state"] != "REMOVED"]
     for one in all_groups():
         found = PlacementGroup(PlacementGroupID.from_hex(one["placement_group_id"]))

@@ -1,4 +1,4 @@
-"""What Ray Data's processor for vLLM is given: stages and arguments as Ray documents them."""
+"""What the vLLM processor of Ray Data receives: stages and arguments as Ray documents them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def processor(step: Document, accelerator: str | None = None) -> Any:
 
 
 def arguments(built: Any, stage: str) -> dict[str, Any]:
-    """Those of `map_batches`, but for the pool of actors."""
+    """Return the arguments of `map_batches` for a stage, except the actor pool."""
     given = dict(built.get_stage_by_name(stage).map_batches_kwargs)
     given.pop("compute")
     return given

@@ -1,4 +1,4 @@
-"""Whose output it is: the same key for the same work, another one for any other."""
+"""The work key of an output: the same key for the same work, and another key for any other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that several jobs write to, and outputs that a job leaves alone."""
+"""Outputs that several jobs write to, and outputs that a job leaves unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_code")
 
 
 def job(directory: Path, name: str, mode: str, **write: Any) -> Document:
-    """A job over one line, which differs from job to job."""
+    """Return a job that reads one line, which is the name of the job."""
     source = directory / "in" / name
     if not source.exists():
         write_lines(source, {"a.txt": [name]})

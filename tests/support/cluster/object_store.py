@@ -201,8 +201,8 @@ def starts(store: ObjectStore, output: str) -> list[int]:
     """Return how many rows were committed when each attempt at an output began."""
     script = f"""
 import json
-from batchinference.pipeline.storage.location import Address
-for place in Address("{output}/_batchinference/attempts").directories():
+from batchinference.pipeline.storage.location import Location
+for place in Location("{output}/_batchinference/attempts").directories():
     start = json.loads((place / "start.json").read())
     print(sum(entry["counts"]["read"] for entry in start["entries"]))
 """

@@ -41,10 +41,8 @@ def test_running_ray_job_is_deleted_before_retry(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     """KubeRay reports some clusters as failed although their pods still run."""
-    played = begun(job, retry=AT_ONCE, deadlines={"active": "3s"})
-    played.namespace.patch(
-        "BatchInference", "job", {"spec": {"retry": {"onCause": {"DeadlineExceeded": "retry"}}}}
-    )
+    begun(job, retry={**AT_ONCE, "onCause": {"DeadlineExceeded": "retry"}})
+    namespace.patch("BatchInference", "job", {"spec": {"deadlines": {"active": "1s"}}})
     soon("the next attempt", lambda: namespace.find("RayJob", "job-2"))
     assert namespace.find("RayJob", "job-1") is None
 

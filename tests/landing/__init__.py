@@ -1,1 +1,1 @@
-"""What each landing runs: `python -m landing`. Needs nothing but Python's standard library."""
+"""Runs the steps of a landing: `python -m landing`. Needs only Python's standard library."""

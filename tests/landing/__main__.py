@@ -1,6 +1,6 @@
 """Runs all steps of a landing and prints the timing table: `make landing`.
 
-`make long GROUP=NAME` runs one group of the long tier, or all, and records that it has passed.
+`make long GROUP=NAME` runs one group of the long tier, or all groups, and records each pass.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_landing(groups: Sequence[Group]) -> int:
-    """Run every step and the due groups; return the exit status."""
+    """Run every step and the due groups. Return the exit status."""
     begin = time.monotonic()
     factor = machine_factor(measured_seconds())
     hashes = {group.name: guarded_hash(group) for group in groups}
@@ -71,7 +71,7 @@ def run_landing(groups: Sequence[Group]) -> int:
 
 
 def run_group(group: Group) -> int:
-    """Run one group of the long tier and record a pass; return the exit status."""
+    """Run one group of the long tier and record a pass. Return the exit status."""
     result = run_command(Step(group.step, group.command, group.minutes * 60), 3600, {})
     print(f"{group.step}: {result.outcome} after {result.seconds:.0f} s")
     if result.ok:

@@ -1,4 +1,4 @@
-"""Measures how fast the machine is, so that budgets mean the same on each."""
+"""Measures the speed of the machine, so that budgets mean the same on every machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from concurrent.futures import ProcessPoolExecutor
 
 STEPS = 12_000_000
 REFERENCE_SECONDS = 1.0
-"""What `measured_seconds` returns on an idle machine like the one that the budgets were set on."""
+"""The result of `measured_seconds` on an idle reference machine, for which the budgets are set."""
 
 
 def machine_factor(measured: float) -> float:
-    """Return by how much to multiply the budgets: 1.0 on the reference machine or a faster one."""
+    """Return the factor for the budgets: 1.0 on the reference machine or a faster machine."""
     return max(1.0, measured / REFERENCE_SECONDS)
 
 
 def measured_seconds() -> float:
-    """Return the seconds that all cores together take for a fixed amount of work on each."""
+    """Return the seconds until every core has done a fixed amount of work, all at the same time."""
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores) as pool:
-        list(pool.map(_work, [1] * cores))  # starts the processes
+        list(pool.map(_work, [1] * cores))  # starts the processes before the measurement
         begin = time.monotonic()
         list(pool.map(_work, [STEPS] * cores))
         return time.monotonic() - begin

@@ -1,7 +1,7 @@
 """Chooses the groups of the long tier that a landing runs.
 
-`tests/long.toml` lists the groups and the paths that each guards. `tests/long-passed.json` records
-when each group passed last, and a hash of its guarded paths at that time.
+`tests/long.toml` lists the groups and the paths that each group guards. `tests/long-passed.json`
+records when each group last passed, and a hash of its guarded paths at that time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 MAX_AGE = 10
-"""The landings after which a group must have run."""
+"""The number of landings after which a group must have run."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Group:
     command: tuple[str, ...]
     minutes: float
     paths: tuple[str, ...]
-    """What it guards: pathspecs of git."""
+    """The guarded paths, as git pathspecs."""
     added: str
-    """The day it was added, as YYYY-MM-DD: its age counts from then until it has passed once."""
+    """The day it was added, as YYYY-MM-DD. Its age counts from this day until its first pass."""
 
     @property
     def step(self) -> str:
-        """The name of its step in a landing."""
+        """The name of the group's step in a landing."""
         return f"long:{self.name}"
 
 
@@ -51,13 +51,13 @@ class Due:
 
     group: Group
     age: int
-    """Landings since it passed last."""
+    """The number of landings since the last pass."""
     changed: bool
-    """Whether a path that it guards has changed since then."""
+    """Whether a guarded path has changed since the last pass."""
 
 
 def read_groups(file: Path) -> list[Group]:
-    """Return the groups of a `long.toml`, in its order."""
+    """Return the groups of a `long.toml`, in the order of the file."""
     groups = tomllib.loads(file.read_text())["groups"]
     return [
         Group(
@@ -72,7 +72,7 @@ def read_groups(file: Path) -> list[Group]:
 
 
 def read_passes(file: Path) -> dict[str, Pass]:
-    """Return the last pass of each group that has passed, by name."""
+    """Return the last pass of each group that has ever passed, by name."""
     found = json.loads(file.read_text()) if file.exists() else {}
     return {name: Pass(**body) for name, body in found.items()}
 
@@ -85,10 +85,10 @@ def write_pass(file: Path, group: Group, day: str, guarded: str) -> None:
 
 
 def choose(dues: Sequence[Due], minutes: float) -> list[Due]:
-    """Return the groups to run within some minutes: changed ones, then the one that waited longest.
+    """Return the groups to run within `minutes`: all changed groups, then the oldest other group.
 
-    Groups come in the order of their age, the quicker one first among equals. The first one runs
-    however long it takes, so that each group gets its turn.
+    Groups are ordered by age. Among groups of equal age, the quicker group comes first. The first
+    group always runs, however long it takes, so that every group runs at some time.
     """
     by_age = sorted(dues, key=lambda due: (-due.age, due.group.minutes))
     changed = [due for due in by_age if due.changed]
@@ -110,7 +110,10 @@ def due_groups(
     days: Sequence[str],
     hashes: Mapping[str, str],
 ) -> list[Due]:
-    """Return how due each group is; `days` are the days of all landings, `hashes` those of now."""
+    """Return the age of each group and whether it changed.
+
+    `days` are the days of all landings. `hashes` are the current hashes of the guarded paths.
+    """
     return [_due(group, passes.get(group.name), days, hashes[group.name]) for group in groups]
 
 
@@ -124,7 +127,7 @@ def _due(group: Group, last: Pass | None, days: Sequence[str], guarded: str) -> 
 
 
 def landing_days() -> list[str]:
-    """Return the days on which the branch got commits: a landing is a day with commits."""
+    """Return the days of the commits on the branch. A day with commits counts as one landing."""
     return _git("log", "--format=%cs").split()
 
 

@@ -16,7 +16,7 @@ class Outcomes:
     failed: tuple[str, ...] = ()
     """Ids of the tests that failed, or could not be collected or set up."""
     complete: bool = True
-    """Whether each run got to its end: of one that was broken off, nobody knows what else fails."""
+    """Whether each run finished. In an aborted run, it is unknown which other tests would fail."""
 
     def __add__(self, other: Outcomes) -> Outcomes:
         return Outcomes(
@@ -27,7 +27,7 @@ class Outcomes:
 
 
 def read_outcomes(directory: Path) -> Outcomes:
-    """Return the outcomes of all runs that wrote into the directory; incomplete if none did."""
+    """Return the outcomes of all runs that wrote into the directory. Incomplete if none did."""
     files = sorted(directory.glob("*.json"))
     found = (json.loads(file.read_text()) for file in files)
     each = [Outcomes(one["passed"], tuple(one["failed"]), one["complete"]) for one in found]

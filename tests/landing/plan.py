@@ -10,17 +10,17 @@ from landing.long_tier import Due
 from landing.steps import Step
 
 START_CLUSTER = "START_CLUSTER"
-"""The environment variable with a command that starts the cluster; empty where there is one."""
+"""The environment variable with the command that starts the cluster. Unset if one is running."""
 TOTAL_BUDGET = 55 * 60.0
 LONG_MINUTES = 4.0
-"""How long the groups of the long tier may take in one landing; one of them always runs."""
+"""How long the groups of the long tier may take in one landing. At least one group runs."""
 
 
 def plan(long_groups: Sequence[Due]) -> list[Step]:
     """Return the steps, with their budgets in seconds.
 
     Setup, lint, collection and images overlap with the start of the cluster. The suites run one
-    after the other: side by side, Ray and the pods start too slowly on two cores.
+    after the other, because Ray and the pods start too slowly in parallel on two cores.
     """
     start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
     return [
@@ -38,7 +38,7 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
 
 
 def _long_steps(long_groups: Sequence[Due]) -> list[Step]:
-    """One after the other, behind all that every landing runs."""
+    """Return steps that run one after the other, after the steps of every landing."""
     groups = [due.group for due in long_groups]
     before = ["chaos", *(group.step for group in groups)]
     return [

@@ -29,7 +29,10 @@ class Landing:
         self._running: dict[str, Future[SuiteResult]] = {}
 
     def run(self) -> list[SuiteResult]:
-        """Return the results in the order of the plan, in which no step precedes one it needs."""
+        """Run all steps and return their results in the order of the plan.
+
+        In the plan, each step must come after the steps that it needs.
+        """
         with ThreadPoolExecutor(len(self._plan)) as pool:
             for step in self._plan:
                 self._running[step.name] = pool.submit(self._run_step, step)
@@ -43,7 +46,7 @@ class Landing:
         return SuiteResult(self._execute(step, {}))
 
     def _execute(self, step: Step, env: dict[str, str]) -> Result:
-        """A step that hangs ends at its deadline, or when the landing's time is up."""
+        """Run a step. A hanging step ends at its deadline or at the end of the landing's time."""
         left = self._end - time.monotonic()
         return self._run_command(step, max(1.0, min(step.deadline * self._factor, left)), env)
 

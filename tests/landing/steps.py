@@ -27,13 +27,13 @@ class Step:
     """Seconds on the reference machine."""
     after: tuple[str, ...] = ()
     is_suite: bool = False
-    """Whether it runs pytest, so that single failed tests are run again."""
+    """Whether it runs pytest. A few failed tests of a suite are run again."""
     cold: float = 0.0
-    """Seconds it may take on a machine on which nothing is installed or built yet."""
+    """Seconds that it may take on a machine where nothing is installed or built yet."""
 
     @property
     def deadline(self) -> float:
-        """Seconds after which it counts as hanging, on the reference machine."""
+        """Seconds after which the step counts as hanging, on the reference machine."""
         return max(2 * self.budget, self.cold)
 
 
@@ -60,8 +60,8 @@ def run_command(
 ) -> Result:
     """Run the step's command and return its result.
 
-    Each line of its output is printed at once, behind the step's name. After `deadline` seconds the
-    command's process group gets SIGINT, with which pytest prints what it knows, then SIGKILL.
+    Each line of output is printed immediately, after the step's name. After `deadline` seconds, the
+    command's process group gets SIGINT, on which pytest prints its report, and then SIGKILL.
     """
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -101,7 +101,7 @@ def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Interrupt the process group, and kill what is left of it after a while."""
+    """Interrupt the process group, and kill it after GRACE_SECONDS at the latest."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
         _ends_within(process, GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""Runs a step that is a test suite, and single failed tests once more."""
+"""Runs a step that is a test suite, and runs a few failed tests a second time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from landing.outcomes import Outcomes, read_outcomes
 from landing.steps import Result, Step
 
 Run = Callable[[Step, dict[str, str]], Result]
-"""Runs a step with further environment variables."""
+"""Runs a step with additional environment variables."""
 MAX_FLAKY = 2
-"""How many tests of a landing may pass only when they are run again."""
+"""The maximum number of flaky tests in a landing: tests that pass only in the second run."""
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """A result with its tests."""
+    """The result of a suite, and its tests."""
 
     result: Result
     passed: int = 0
@@ -27,10 +27,10 @@ class SuiteResult:
 
 
 def run_suite(step: Step, run: Run, again: Callable[[Sequence[str]], Sequence[str]]) -> SuiteResult:
-    """Run the suite. When at most MAX_FLAKY tests failed, run these again: a pass is a flaky test.
+    """Run the suite. If at most MAX_FLAKY tests fail, run these again: a pass is a flaky test.
 
-    `again` returns the command that runs given tests. A suite that was broken off, or that timed
-    out, is not run again.
+    `again` returns the command that runs the given tests. No test is run again if the suite was
+    aborted or timed out.
     """
     result, outcomes = _recorded(step, run)
     few = 0 < len(outcomes.failed) <= MAX_FLAKY

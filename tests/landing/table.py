@@ -8,7 +8,7 @@ from landing.steps import Result
 
 
 def timing_table(results: Sequence[Result], budgets: Mapping[str, float], factor: float) -> str:
-    """Return the table; `budgets` are those of the reference machine in seconds, by step."""
+    """Return the table. `budgets` are in seconds on the reference machine, by step."""
     head = f"{'step':<18}{'seconds':>8}{'budget':>8}  result"
     rows = [_row(result, budgets[result.step] * factor) for result in results]
     foot = f"machine: {factor:.2f} times the reference's seconds, by which budgets are multiplied"

@@ -11,7 +11,7 @@ from landing.suite import MAX_FLAKY, SuiteResult
 def failures(
     results: Sequence[SuiteResult], dues: Iterable[Due], seconds: float, limit: float
 ) -> list[str]:
-    """Return why the landing fails, a line for each reason; empty when it passes."""
+    """Return why the landing fails, one line for each reason. Empty if it passes."""
     passed = {each.result.step for each in results if each.result.ok}
     flaky = [test for each in results for test in each.flaky]
     found = [*_failed_steps(results), *_overdue(dues, passed)]

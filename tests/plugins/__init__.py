@@ -1,1 +1,1 @@
-"""Plugins of pytest that all suites share."""
+"""Pytest plugins that all suites share."""

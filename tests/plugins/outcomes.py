@@ -17,7 +17,7 @@ BROKEN_OFF = {
     pytest.ExitCode.USAGE_ERROR,
 }
 _XDIST_GROUP = re.compile(r"@[\w-]+$")
-"""What pytest-xdist appends to the id of a test that belongs to a group."""
+"""The suffix that pytest-xdist appends to the id of a test in a group."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def test_id(report: pytest.TestReport) -> str:
-    """Return the id by which pytest runs the test again."""
+    """Return the id that selects the test in another run of pytest."""
     return _XDIST_GROUP.sub("", report.nodeid)
 
 

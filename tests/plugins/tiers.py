@@ -1,8 +1,8 @@
 """Selects the tests of a tier.
 
-A test marked `long("GROUP")` runs in that group of the long tier only. A test marked
-`scaled("GROUP")` runs at each landing with few examples, and in the group with all of them (see
-support/tiers.py). Hypothesis tests belong to the group `properties` unless they are marked.
+A test marked `long("GROUP")` runs only in that group of the long tier. A test marked
+`scaled("GROUP")` runs at each landing with few examples, and in the group with all examples (see
+support/tiers.py). Unmarked Hypothesis tests belong to the group `properties`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints where the time of a run went: seconds by folder, and the slowest tests."""
+"""Prints the time of a run: seconds by folder, and the slowest tests."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import os
 import pytest
 
 GROUPS = {"one_ray": "ray", "server": "apiserver", "s3": "s3"}
-"""The group of the tests that use a fixture. The first match counts."""
+"""The xdist group of the tests that use each fixture. The first match wins."""
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one worker more than cores: tests with Ray and with an API server often wait."""
+    """Return the number of cores plus one: tests with Ray or an API server often wait."""
     return (os.cpu_count() or 1) + 1
 
 
@@ -31,6 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collected tests, a million objects, out of each later garbage collection."""
+    """Exclude the collected tests, about a million objects, from later garbage collections."""
     gc.collect()
     gc.freeze()

@@ -1,5 +1,7 @@
-"""Run examples/text-embeddings on the cluster of KUBECONFIG, with its input in an S3 server that is
-started for it. `make quickstart` calls this. All of it lies in one namespace."""
+"""Run examples/text-embeddings on the cluster of KUBECONFIG: `make quickstart`.
+
+The script starts an S3 server for the input and the output. All objects are in one namespace.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials are masked in every text, and refused in addresses of a specification."""
+"""Credentials are masked in all texts, and refused in the addresses of a specification."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_credential_of_any_shape_is_masked(
     secret: str, shape: str, before: str, after: str
 ) -> None:
     if "://{}@" in shape:
-        secret = secret.replace("/", "-")  # without a user before it, a slash begins the path
+        secret = secret.replace("/", "-")  # without a user name, a slash starts the path
     shown = without_credentials(f"{before} {shape.format(secret)} {after}")
     assert secret not in shown
     assert "***" in shown
@@ -71,7 +71,7 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 
 @pytest.mark.parametrize("part", ["://u:p", "password", "bearer ", "x", "[?&key=", '"', "sk-"])
 def test_long_text_is_searched_in_linear_time(part: str) -> None:
-    """Quadratic time would exceed the timeout of the test by far."""
+    """With quadratic time, the test would far exceed its timeout."""
     without_credentials(part * (500_000 // len(part)))
 
 

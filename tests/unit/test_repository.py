@@ -18,12 +18,12 @@ TREES = {path: ast.parse(text) for path, text in TEXTS.items()}
 LONGEST = 60
 LONG = 35
 MAY_BE_LONG = 5
-"""CONTRIBUTING: a function has about 10 lines, hardly ever over 35, never over 60."""
+"""CONTRIBUTING: a function has about 10 lines, rarely more than 35, never more than 60."""
 HEAVY = ("ray", "pyarrow", "torch", "transformers", "numpy", "pandas", "PIL")
 KUBERNETES = ("kopf", "kubernetes")
 NETWORK = (*KUBERNETES, "aiohttp")
 BASE = {"pydantic", "pydantic_core", "yaml", "batchinference"}
-"""What the light part of `jobs` may import. The operator installs no more of it."""
+"""What the light part of `jobs` may import. The operator installs only these packages of it."""
 LIGHT = {
     "batchinference.spec": HEAVY + NETWORK,
     "batchinference.plan": HEAVY + NETWORK,

@@ -1,4 +1,4 @@
-"""Files that hide a module of Python or of Ray are found before anything imports them."""
+"""Files that hide a module of Python or Ray are found before anything imports them."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_other_files_are_accepted(tmp_path: Path) -> None:
 
 
 def test_directories_of_libraries_are_accepted(tmp_path: Path) -> None:
-    """PYTHONPATH may name them."""
+    """PYTHONPATH may contain directories of libraries."""
     put(tmp_path, "numpy/__init__.py", "numpy-2.0.0.dist-info/RECORD")
     assert shadowing([str(tmp_path), os.path.dirname(os.__file__), *sys.path]) == []
 
 
 @pytest.mark.parametrize("file", ["random.py", "ray.py", "typer.py", "pathlib.py"])
 def test_program_names_a_file_in_pythonpath_that_would_break_it(tmp_path: Path, file: str) -> None:
-    """As code that a cluster mounts from a ConfigMap."""
+    """Such a file may be code that a cluster mounts from a ConfigMap."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "batchinference", "--version"],
         env={**os.environ, "PYTHONPATH": str(put(tmp_path, file))},

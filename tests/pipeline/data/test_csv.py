@@ -105,7 +105,7 @@ BAD_LINES = {
 
 
 def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the line is behind the sample and does not change the inferred types
+    # the line is after the sampled bytes, so it does not change the inferred types
     monkeypatch.setattr(lines, "SAMPLE_BYTES", 20)
     for line, error in BAD_LINES.items():
         content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
@@ -188,7 +188,7 @@ UNCLOSED = {
     "closed at the end": ('a,b\n1,x\n2,"y"', 2, 0),
     "no quote": ("a,b\n1,x\r", 1, 0),
 }
-"""Content, and the numbers of good and then of failed rows."""
+"""Content, the number of good rows, and the number of failed rows after them."""
 
 
 @pytest.mark.parametrize("block", [20, reader.BLOCK_BYTES])
@@ -249,7 +249,7 @@ CUT_LINES = {
     **dict.fromkeys(["", "2", "4,x,y", "five,z", "6,\udcff", "\udcff", "9,\udce9,extra"]),
     '10,"\udcff\n",\u00e9': None,
 }
-"""Lines and their rows; None for blank and bad lines."""
+"""Lines and their rows; None for blank and invalid lines."""
 
 
 @settings(max_examples=examples(60), deadline=None)

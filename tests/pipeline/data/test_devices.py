@@ -55,7 +55,7 @@ def test_unusable_device_is_rejected() -> None:
 
 @pytest.fixture
 def searched_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules that Python has searched for since the start of the test."""
+    """Return a list of the modules that Python searches for during the test."""
     names: list[str] = []
 
     class Finder:

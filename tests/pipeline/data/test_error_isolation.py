@@ -1,4 +1,4 @@
-"""Isolation of bad rows by halving a batch."""
+"""Isolation of failed rows by splitting a batch in half."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.tiers import examples
 
 @dataclass
 class Picky:
-    """Raises on a batch with a bad number, and records the sizes of batches."""
+    """Raises for a batch with a bad number, and records the sizes of batches."""
 
     bad: set[int]
     calls: list[int] = field(default_factory=list)
@@ -91,11 +91,11 @@ def test_error_of_large_batches_fails_no_row() -> None:
 
 
 class OutOfMemoryError(RuntimeError):
-    """Has the name of the error of torch."""
+    """Has the same name as torch's error."""
 
 
 class UnidentifiedImageError(OSError):
-    """Has the name of the error of Pillow."""
+    """Has the same name as Pillow's error."""
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,6 @@ def test_column_without_lists_fails_the_job() -> None:
 
 
 def test_block_without_elements_has_no_columns() -> None:
-    """Such a block is joined with blocks whose elements are tensors."""
+    """Ray concatenates such a block with blocks whose elements are tensors."""
     changed = explode(pa.table({"list": pa.array([[], None], pa.list_(pa.null()))}))
     assert (changed.table.num_rows, changed.table.column_names) == (0, [])

@@ -45,7 +45,7 @@ def write(directory: Path, format_: str, sizes: list[int] = SIZES) -> Path:
 
 
 FORMATS = {"parquet": "parquet", "jsonl": "json", "txt": "text"}
-"""Formats by ending. Only Parquet files know their number of rows."""
+"""Formats by file extension. Only Parquet files store their number of rows."""
 
 
 def read_all(given: FileInput, tasks: int = 3) -> Outcome:
@@ -121,7 +121,7 @@ def test_limit_reduces_files_and_size(tmp_path: Path) -> None:
 
 
 def order(directory: Path, **options: Any) -> list[int]:
-    """The numbers of files in the order of reading."""
+    """Return the file numbers in the order in which the files are read."""
     given = open_input("text", directory, **options).given
     return list(dict.fromkeys(file for file, _ in read_all(given, tasks=1).places))
 
@@ -148,7 +148,7 @@ def test_override_num_blocks_sets_the_tasks(tmp_path: Path) -> None:
 
 
 def partitioned(directory: Path, **parts: list[str]) -> Path:
-    """A Parquet file of two rows for each combination of two partition values."""
+    """Write a Parquet file of two rows for each combination of two partition values."""
     (one, firsts), (two, seconds) = parts.items()
     for first in firsts:
         for second in seconds:
@@ -221,7 +221,7 @@ def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:
 
 
 class UnreliableReader:
-    """A reader whose storage fails a number of times, always at the same row."""
+    """A reader whose storage fails a given number of times, always at the same row."""
 
     def __init__(self, opened: Input, row: int, times: int) -> None:
         self.reader = opened.file_rows.reader

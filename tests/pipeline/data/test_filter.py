@@ -35,7 +35,7 @@ def mask(expression: str, table: pa.Table = ROWS) -> list[bool]:
 
 
 def assert_masks(cases: str, table: pa.Table = ROWS) -> None:
-    """Check lines of a mask, `T` for each row that is kept, and the expressions that give it."""
+    """Check lines of a mask (`T` for each kept row) and the expressions that give this mask."""
     lines = (line.split(maxsplit=1) for line in cases.strip().splitlines())
     expected = {each: kept for kept, listed in lines for each in listed.split(" ; ")}
     found = {each: "".join(".T"[kept] for kept in mask(each, table)) for each in expected}

@@ -46,7 +46,7 @@ EXPRESSIONS = [
 
 
 def block(rows: list[dict[str, object]]) -> pa.Table:
-    """Rows as read from JSON Lines: a column of nulls has no type."""
+    """Return rows as read from JSON Lines: a column that has only nulls has no type."""
     table = pa.Table.from_pylist(rows, SCHEMA)
     for place, name in enumerate(SCHEMA.names):
         if table.column(name).null_count == len(rows):

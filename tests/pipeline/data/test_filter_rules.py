@@ -49,7 +49,7 @@ ROWS = st.fixed_dictionaries(
 
 
 def form(pattern: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """The pattern with drawn values in its placeholders."""
+    """Return a strategy for the pattern with drawn values in its placeholders."""
     return st.tuples(*parts).map(lambda drawn: pattern.format(*drawn))
 
 
@@ -151,7 +151,7 @@ def _unless_null(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _decide(values: list[bool | None], decisive: bool) -> bool | None:
-    """`or` for decisive True, `and` for decisive False, with the null rules of SQL."""
+    """Return the SQL `or` (decisive True) or `and` (decisive False) of values that may be null."""
     if decisive in values:
         return decisive
     return None if None in values else not decisive

@@ -1,4 +1,4 @@
-"""Every file format on a disk and on S3: the rows that are read equal those written."""
+"""Every file format on a local disk and on S3: the rows that are read equal those written."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.jobs.on_ray import without_order
 from support.servers.s3 import S3Server
 
 Place = Callable[[Path], str]
-"""Copies a directory to where it is read, and returns the address."""
+"""Makes a directory available on the disk or in the bucket, and returns its address."""
 
 
 @pytest.fixture
 def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new bucket, which the environment gives access to."""
+    """Create a bucket, set the environment variables for access to it, and return its name."""
     name = tmp_path.name.replace("_", "-").lower().strip("-")
     s3.client().create_bucket(Bucket=name)
     for variable, value in s3.environment.items():

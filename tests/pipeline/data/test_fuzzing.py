@@ -1,6 +1,6 @@
 """Readers survive damaged and hostile files: no crash, no hang, no failed job, bounded memory.
 
-A sample runs at each landing, more files in the group `fuzz`. 20,000 files of each format:
+A landing runs a sample, and the group `fuzz` runs more files. To run 20,000 files of each format:
 FUZZ_FILES=20000 python -m pytest tests/pipeline/data/test_fuzzing.py --long fuzz
 """
 
@@ -19,7 +19,7 @@ from support.tiers import examples, in_long_tier
 FILES = int(os.environ.get("FUZZ_FILES", examples(300, 30)))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
-# one worker for all formats at a landing, because it takes seconds to start
+# at a landing, all formats share one worker, because a worker takes seconds to start
 pytestmark = [pytest.mark.scaled("fuzz"), pytest.mark.timeout(4 * 3600)]
 if not in_long_tier():
     pytestmark.append(pytest.mark.xdist_group("fuzz"))

@@ -1,4 +1,4 @@
-"""Files that are made to harm: each costs its own rows, and neither the process nor the job."""
+"""Hostile files: each one fails its own rows, and ends neither the process nor the job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GOOD = b'{"a": 1}\n'
 
 
 def nested(depth: int) -> bytes:
-    """An object of so many levels."""
+    """Return a JSON object with this number of levels."""
     return b'{"b": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
 
@@ -99,7 +99,7 @@ def test_deep_documents_and_members_are_bad_rows(tmp_path: Path) -> None:
 
 
 def claimed_length(length: int) -> bytes:
-    """A record that has no content, with a correct checksum of its length."""
+    """Return a record that claims this length, with its correct checksum, and has no content."""
     header = struct.pack("<Q", length)
     return header + masked_crc(header)
 
@@ -115,7 +115,7 @@ def flac(claimed_samples: int) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(100), 8000, format="FLAC")
     content = bytearray(buffer.getvalue())
-    # STREAMINFO: 36 bits behind the rate, the channels and the bits of a sample
+    # in STREAMINFO, the 36-bit sample count follows the rate, the channels and the sample width
     content[21] = content[21] & 0xF0 | claimed_samples >> 32
     content[22:26] = (claimed_samples & 0xFFFFFFFF).to_bytes(4, "big")
     return bytes(content)
@@ -158,7 +158,7 @@ def large_png(width: int, height: int) -> bytes:
 
 
 def archive(packing: int, content: bytes) -> bytes:
-    """A .npz archive of one array."""
+    """Return a .npz archive of one array."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", packing) as members:
         members.writestr("a.npy", content)
@@ -215,7 +215,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
     "more pixels than Pillow takes": ("images", "a.png", lambda: large_png(20_000, 10_000),
                                       "the picture has more pixels than max_pixels", {}),
 }  # fmt: skip
-"""What small files claim or unpack to: format, name, content, error and options."""
+"""Small files that claim or unpack to a large size: format, name, content, error and options."""
 
 
 @pytest.mark.parametrize(("format_", "name", "content", "error", "options"), CLAIMS.values(),
@@ -262,11 +262,11 @@ def test_files_that_grow_when_they_are_decoded_share_no_table(
         (tmp_path / f"{number}.png").write_bytes(large_png(100, 100))
     monkeypatch.setattr(whole_files, "GROUP_BYTES", 50_000)
     tables = read_files("images", tmp_path).tables
-    assert [table.num_rows for table in tables] == [2, 2, 2, 2]  # 30,000 bytes each
+    assert [table.num_rows for table in tables] == [2, 2, 2, 2]  # each image has 30,000 bytes
 
 
 def peak_bytes(format_: str, path: Path, **options: Any) -> int:
-    """The most memory that Python objects and arrays take while a file is read."""
+    """Return the peak memory in bytes of Python objects and arrays while a file is read."""
     opened = open_input(format_, path, **options)
     tracemalloc.start()
     try:
@@ -376,7 +376,7 @@ def test_films_that_only_name_others_are_not_opened(text: str, tmp_path: Path) -
     film = tmp_path / "a.mp4"
     film.write_text(text)
     (error,) = read_files("video", film).bad.values()
-    assert "Invalid" in error  # by the list of formats, before anything else is opened
+    assert "Invalid" in error  # rejected by the list of formats, before another file is opened
 
 
 def test_frames_with_too_many_pixels_are_a_bad_row(tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ def test_samples_with_suffixes_of_their_own_do_not_fill_the_memory(
             add_member(archive, f"{number}.suffix{number}", b"x")
         add_member(archive, "last.suffix0", b"x")
     opened = open_input("webdataset", tmp_path)
-    assert len(opened.file_rows.reader.columns() or []) == 91  # with the key
+    assert len(opened.file_rows.reader.columns() or []) == 91  # 90 fields and the key
     outcome = opened.read()
     assert set(outcome.bad) == {(0, number) for number in range(140, 200)}
     assert "more than 50 different fields" in outcome.bad[0, 140]

@@ -1,4 +1,4 @@
-"""The runtime http: results equal those of OpenAI's client, also through network faults."""
+"""The runtime http: results equal those of OpenAI's client, also after network faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed requests: whether the row fails, the attempt fails, or the job fails."""
+"""Failed requests: whether the row, the attempt or the job fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = {"retries": 1, "prompt": "{question}"}
 
 
 def failing(fail: Callable[[str, int], web.Response | None]) -> Answer:
-    """Repeat the prompt, unless `fail` returns another answer to a prompt and its n-th try."""
+    """Answer with the prompt, unless `fail` returns another answer to a prompt and its n-th try."""
     tries: Counter[str] = Counter()
 
     async def answer(request: web.Request) -> web.Response:
@@ -105,7 +105,7 @@ async def test_missing_answer_fails_the_row_if_others_have_one(how: str, message
 
 
 async def drip(request: web.Request) -> None:
-    """Send headers and then content byte by byte until the client has gone."""
+    """Send headers and then content byte by byte until the client disconnects."""
     assert request.transport is not None
     request.transport.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
     for part in itertools.chain([b"."] * 10, [b"\r\n\r\n"], itertools.repeat(b" ")):
@@ -116,7 +116,7 @@ async def drip(request: web.Request) -> None:
 
 
 def never_answering(text: bytes, how: str) -> Answer:
-    """Never answer requests that hold the text."""
+    """Never answer requests whose prompt starts with the text. Otherwise answer with the prompt."""
     good = failing(lambda *_: None)
 
     async def answer(request: web.Request) -> web.StreamResponse:

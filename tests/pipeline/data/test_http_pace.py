@@ -38,7 +38,7 @@ Request = Callable[[], Awaitable[str]]
 
 
 def scripted(*outcomes: TryAgain | str) -> tuple[Request, list[float]]:
-    """A request with these outcomes, the last one repeated, and its start times."""
+    """Return a request with these outcomes, of which the last repeats, and its start times."""
     began: list[float] = []
     coming = itertools.chain(outcomes, itertools.repeat(outcomes[-1]))
 
@@ -57,7 +57,7 @@ def gaps(times: list[float]) -> list[float]:
 
 
 async def starts(pace: RateLimiter, count: int) -> list[float]:
-    """The start times of `count` requests that wait together."""
+    """Return the start times of `count` requests that wait at the same time."""
 
     async def one() -> float:
         await pace.wait()
@@ -141,7 +141,7 @@ async def test_retry_after_costs_no_try_while_others_succeed() -> None:
             await asyncio.sleep(0.1)
 
     async def answered_while_asked() -> str:
-        await asyncio.sleep(0.2)  # in which others are answered
+        await asyncio.sleep(0.2)  # other requests succeed meanwhile
         return await unlucky()
 
     busy = asyncio.create_task(others())
@@ -209,7 +209,7 @@ async def test_concurrency_limits_requests_in_flight() -> None:
 
 
 def http_date(seconds: float) -> str:
-    """The date `seconds` from now."""
+    """Return the HTTP date that is `seconds` from now."""
     return email.utils.formatdate(time.time() + seconds, usegmt=True)
 
 

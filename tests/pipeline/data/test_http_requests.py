@@ -235,7 +235,7 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("text", DEEP, "cannot be read: RecursionError"),
     ("numbers", ALMOST_DEEP, "the answer"),
 ]
-"""The type of the result, the JSON of the answer, and the error."""
+"""The result type, the JSON value in the answer, and the error."""
 
 
 async def test_malformed_value_fails_its_row_only() -> None:
@@ -322,6 +322,6 @@ async def test_cookies_are_not_kept() -> None:
         return web.json_response(good, headers={"Set-Cookie": "a=b"})
 
     async with served(answer) as server:
-        url = server.url.replace("127.0.0.1", "localhost")  # addresses have no cookies
+        url = server.url.replace("127.0.0.1", "localhost")  # IP addresses have no cookies
         assert await ask(chat(url=url, concurrency=1), question=["a", "b"]) == ["ok", "ok"]
     assert ["Cookie" in request.headers for request in server.requests] == [False, False]

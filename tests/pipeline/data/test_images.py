@@ -25,7 +25,7 @@ by_name = pytest.mark.parametrize("path", PHOTOGRAPHS, ids=lambda path: path.nam
 
 
 def pillow(path: Path, mode: str, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Pixels by Pillow alone; `size` is height and width."""
+    """Return the pixels that Pillow alone reads; `size` is height and width."""
     with Image.open(path) as image:
         converted = image.convert(mode)
         if size:
@@ -55,7 +55,7 @@ def test_size_is_height_and_width(path: Path) -> None:
     (pixels,) = read_files("images", path, size=[40, 60]).column("image")
     expected = pillow(path, "RGB", (40, 60))
     assert pixels.shape == (40, 60, 3)
-    if path.suffix == ".jpg":  # the decoder reduces the resolution first
+    if path.suffix == ".jpg":  # the JPEG decoder already reduces the resolution
         assert np.abs(pixels.astype(int) - expected).mean() < 2
     else:
         assert np.array_equal(pixels, expected)

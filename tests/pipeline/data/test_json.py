@@ -33,7 +33,7 @@ def read(tmp_path: Path, content: bytes, **options: Any) -> Outcome:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 images of digits with labels, as JSON Lines."""
+    """Write 200 images of digits with labels as JSON Lines."""
     data = load_digits()
     path = tmp_path_factory.mktemp("digits") / "digits.jsonl"
     rows = zip(data.images[:200].tolist(), data.target[:200].tolist(), strict=True)
@@ -188,7 +188,7 @@ NULLS: dict[bytes, list[int]] = {
     **{b"null\nbroken\nnull\n": [1], b'broken\nnull\n{"a": 1}\n': [0]},
     **{b'null\n5\ntrue\n"x"\n[]\nnull': [1, 2, 3, 4], b"nulls\n": [0], b"nul\n": [0]},
 }
-"""Content and the numbers of its failed rows."""
+"""Content, and the row numbers of its failed rows."""
 
 
 @pytest.mark.parametrize("before", [0, 9], ids=["first block", "later block"])

@@ -1,4 +1,4 @@
-"""The frozen input: the files of paths, directories and globs, and their order."""
+"""The input snapshot: the files that paths, directories and globs select, and their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = [
     *(".hidden.txt", "_SUCCESS", "_state/e.txt", ".git/f.txt", "sub/_g.txt", "a[1].txt"),
 ]
 FOUND = ["UPPER.TXT", "a.txt", "a[1].txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
-"""The files of these that a job with the format text reads from the directory."""
+"""The entries of FILES that a job with the format text reads from the directory."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def names(tree: Path, *patterns: str, extensions: tuple[str, ...] = ("txt",)) -> list[str]:
-    """The names of the files that patterns below a directory select."""
+    """Return the names of the files that the patterns, relative to the directory, select."""
     frozen = snapshot_input([f"{tree}/{pattern}" for pattern in patterns], list(extensions))
     return [os.path.relpath(file.path, tree) for file in frozen.files()]
 

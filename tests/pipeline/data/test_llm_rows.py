@@ -54,7 +54,7 @@ def well(_: Row) -> Row:
 def through_ray(
     sealed: pa.Table, answer: Callable[[Row], Row] = well, task: str = "generate"
 ) -> pa.Table:
-    """Pass rows through Ray's own wrappers around a stage that answers."""
+    """Pass rows through Ray's preprocess and postprocess wrappers, with `answer` as the stage."""
     before = wrap_preprocess(lambda row: opened(PARAMETERS, row), "__data")
     after = wrap_postprocess(
         lambda row: {ROW: row[ROW], RESULT: result_of(task)(row)}, "__data", True

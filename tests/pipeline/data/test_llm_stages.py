@@ -131,7 +131,7 @@ def picture(kind: str) -> bytes:
 
 @contextmanager
 def server_of_pictures() -> Iterator[str]:
-    """Serve `/a.png`, and for other paths what is no picture."""
+    """Serve a picture at `/a.png`, and content that is not a picture at other paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -202,7 +202,7 @@ class TestImages:
 
 
 class Away(StatefulStageUDF):
-    """A stage that loses its connection."""
+    """A stage whose connection fails."""
 
     def __init__(self, data_column: str, expected_input_keys: list[str], model: str) -> None:
         super().__init__(data_column, expected_input_keys)
@@ -239,7 +239,7 @@ def asking(adapter: Any) -> Row:
 class TestAdapters:
     @pytest.fixture
     def spec(self, folder: str, tmp_path: Path) -> VllmModel:
-        """A model with one adapter, named poem."""
+        """Return a model with one adapter, named `poem`."""
         (tmp_path / "poem").mkdir()
         (tmp_path / "poem" / ADAPTER_FILE).write_text("{}")
         return self.with_adapters(folder, loraPath=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Manifests: every address is fetched, missing files fail their rows, servers are retried."""
+"""Manifests: every address is fetched, missing files fail their rows, requests are retried."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ PICTURES = pictures(3)
 
 @dataclass
 class Web:
-    """A running server. Each path gives its answers in order and repeats the last: a status, or
-    content with status 200. Other paths answer 404."""
+    """A running server. Each path gives its answers in order, and then repeats the last one. An
+    answer is a status, or content with status 200. Other paths answer 404."""
 
     url: str
     paths: dict[str, list[int | bytes]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
     headers: dict[str, str] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    """Paths whose next answer breaks off after its first byte."""
+    """Paths whose next answer is cut off after its first byte."""
 
     def answer(self, path: str) -> int | bytes:
         answers = self.paths.get(path, [404])
@@ -75,7 +75,7 @@ def web_server() -> Iterator[Web]:
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """A web server that counts as public. Retries wait for milliseconds."""
+    """Yield a web server whose address counts as public. Retries wait for milliseconds."""
     monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(allowed_addresses, "is_public", lambda _: True)
     with web_server() as web:

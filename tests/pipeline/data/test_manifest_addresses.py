@@ -1,4 +1,4 @@
-"""Addresses of a manifest lead to the public internet and its own place only, within bounds."""
+"""A manifest reads only public addresses, allowed prefixes and its own directory, within limits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SENT: list[dict[str, str]] = []
 BOMB = gzip.compress(bytes(8 << 20))
 GZIP = gzip.compress(b"whole")
 ENCODED = {"/whole": "gzip", "/cut": "gzip", "/strange": "br"}
-"""The encodings of answers that give no Content-Length. The gzip stream of `/cut` breaks off."""
+"""The encodings of answers without Content-Length. The gzip stream of `/cut` is truncated."""
 
 
 @contextmanager
 def server_that_redirects(target: str = "") -> Iterator[str]:
-    """Serve `/secret`, `/bomb`, `/large` and `/loop`; other paths lead to the target."""
+    """Serve `/secret`, `/bomb`, `/large`, `/loop` and ENCODED; redirect others to the target."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -62,7 +62,7 @@ def server_that_redirects(target: str = "") -> Iterator[str]:
 
 @contextmanager
 def server_that_drips() -> Iterator[str]:
-    """Serve an answer whose headers come byte by byte."""
+    """Serve an answer whose headers arrive byte by byte."""
     pause = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -80,7 +80,7 @@ def server_that_drips() -> Iterator[str]:
 
 
 def errors(directory: Path, *uris: str, **options: object) -> list[str]:
-    """Return the errors of a manifest's rows; empty for rows that were fetched."""
+    """Return the error of each row of a manifest; empty for rows that were fetched."""
     pq.write_table(pa.table({"uri": list(uris)}), directory / "list.parquet")
     outcome = read_files("manifest", directory / "list.parquet", **options)
     return [outcome.bad.get((0, row), "") for row in range(len(uris))]

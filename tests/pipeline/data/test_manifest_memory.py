@@ -1,4 +1,4 @@
-"""A task of a manifest holds few pictures at a time, however large they are."""
+"""The read task of a manifest holds few pictures in memory, however large they are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Content(bytes):
 
 
 def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of the tables of a manifest of 26 pictures."""
+    """Return the number of rows in each table that is read from a manifest of 26 pictures."""
     patch.setattr(Fetcher, "fetch", lambda *_: Content())
     patch.setattr(decoding, "decode", decode)
     patch.setattr(url_list, "TABLE_BYTES", 2 * PICTURE_BYTES)

@@ -1,4 +1,4 @@
-"""Gaps: a resumed attempt reads exactly the missing rows, in order and with their ids."""
+"""Missing rows: a resumed attempt reads exactly these rows, in order and with their ids."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES = [ROWS, ROWS, 0, 7]
 
 @st.composite
 def gaps_of_file(draw: st.DrawFn, size: int = ROWS) -> list[RowRange]:
-    """Sorted, disjoint gaps of a file; the last one may have no end."""
+    """Draw sorted, disjoint row ranges that are missing from a file; the last may have no end."""
     edges = sorted(draw(st.sets(st.integers(0, size), max_size=8)))
     gaps: list[RowRange] = [
         (first, after) for first, after in zip(edges[::2], edges[1::2], strict=False)
@@ -43,7 +43,7 @@ def gaps_of_file(draw: st.DrawFn, size: int = ROWS) -> list[RowRange]:
 
 
 def rows_in(gaps: Sequence[RowRange], size: int) -> list[int]:
-    """The numbers of the rows in gaps."""
+    """Return the row numbers in the row ranges, for a file of `size` rows."""
     each = (range(first, size if after is None else min(after, size)) for first, after in gaps)
     return [row for numbers in each for row in numbers]
 
@@ -82,7 +82,7 @@ def read(given_: JobInput, gaps: MissingRows | None, tasks: int = 3) -> Outcome:
 
 
 def by_place(outcome: Outcome) -> dict[Place, Any]:
-    """The good rows by file and row number."""
+    """Return the good rows by file and row number. Fail if a row was read twice."""
     assert len(outcome.places) == len(set(outcome.places)), "a row was read twice"
     plain = (
         {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in each}
@@ -92,11 +92,11 @@ def by_place(outcome: Outcome) -> dict[Place, Any]:
 
 
 LINES = {"text": ("{}", ""), "json": ('{{"v": "{}"}}', ""), "csv": ("{},1", "v,n\n")}
-"""The form of a line, and the header."""
+"""The template of a line, and the header, of each format."""
 
 
 def write_files(format_: str, directory: Path) -> None:
-    """Write four files, one of them empty. Some lines of JSON and CSV are bad."""
+    """Write four files, one of them empty. Some lines of JSON and CSV are invalid."""
     for number, size in enumerate(SIZES):
         values = [f"{number}:{row}" for row in range(size)]
         path = directory / f"{number}.{format_.replace('text', 'txt')}"

@@ -1,4 +1,4 @@
-"""Model sources: local paths, fetched folders, and ids of the Hub."""
+"""Model sources: local paths, fetched folders, and ids on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from batchinference.spec.steps import Step
 from support.servers.loopback import handled_by
 
 HUB = ("modules.json", "config.json")
-"""A model of the Hub has one of these files."""
+"""A model on the Hub has one of these files."""
 
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An unreachable Hub with an empty cache."""
+    """Simulate an unreachable Hub with an empty cache."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
@@ -78,7 +78,7 @@ def test_missing_path_error_has_the_full_path() -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A Hub that has only `org/model` at `main`, with an empty cache."""
+    """Serve a Hub that has only `org/model` at `main`. The cache is empty."""
     with handled_by(Hub) as port:
         address = f"http://127.0.0.1:{port}"
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)

@@ -32,7 +32,7 @@ def torch_step(**model: Any) -> dict[str, Any]:
 
 
 def runner(*steps: dict[str, Any]) -> StageRunner:
-    """Return the stage of these steps, as it runs in an actor."""
+    """Return the runner of a stage of these steps, as it runs in an actor."""
     for one in steps:
         if "model" in one and one["model"]["task"] is None:
             del one["model"]["task"]

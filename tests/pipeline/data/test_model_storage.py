@@ -1,4 +1,4 @@
-"""Models in an object store that only the model's `storage` field reaches."""
+"""Models in an object store that can be reached only with the model's `storage` field."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bucket(s3: S3Server) -> None:
 def storage(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[dict[str, Any]]:
-    """The storage field of the server. The environment has only the keys."""
+    """Yield the `storage` field for the server. The environment has only the access keys."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL")

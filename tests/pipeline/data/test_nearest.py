@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A finished output of 40 rows in two files."""
+    """Return the path of a finished output of 40 rows in two files."""
     files = [
         embedded(INDEX[part], path=[f"{n}.txt" for n in part], pixels=[[[n]] for n in part])
         for part in (range(15), range(15, 40))

@@ -28,7 +28,7 @@ Value = tuple[str, int, list[Any]]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Write a model of these operators, inputs and outputs. Return its path."""
+    """Return a function that writes a model of given operators and returns its path."""
 
     def write(nodes: list[Any], inputs: list[Value], outputs: list[Value], *weights: Any) -> str:
         info = helper.make_tensor_value_info
@@ -46,7 +46,7 @@ def save(tmp_path: Path) -> Save:
 
 
 def linear(save: Save, rows: Any = "rows", kind: int = FLOAT) -> str:
-    """Compute x @ weights for rows of three numbers."""
+    """Write a model that computes x @ weights for rows of three numbers. Return its path."""
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     weights = np.random.default_rng(0).integers(-9, 9, (3, 2)).astype(dtype)
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
@@ -55,7 +55,7 @@ def linear(save: Save, rows: Any = "rows", kind: int = FLOAT) -> str:
 
 
 def same(save: Save, kind: int, shape: list[Any]) -> str:
-    """Return the input."""
+    """Write a model that returns its input. Return its path."""
     node = helper.make_node("Identity", ["x"], ["y"])
     return save([node], [("x", kind, shape)], [("y", kind, shape)])
 

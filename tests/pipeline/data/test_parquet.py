@@ -22,7 +22,7 @@ from support.tiers import examples
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of all digits: 64 pixels in a list, the label, and the label as text."""
+    """Write a file of all digits: 64 pixels in a list, the label, and the label as text."""
     data = load_digits()
     table = pa.table(
         {

@@ -1,4 +1,4 @@
-"""Memory reports of a process: the first one, and another after growth."""
+"""Memory reports of a process: a first report, and another one after growth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Peak = Callable[[int], None]
 
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
-    """Set the peak memory of the process."""
+    """Return a function that sets the peak memory of the process, in bytes."""
     return lambda size: monkeypatch.setattr(memory, "peak_bytes", lambda: size)
 
 
@@ -33,7 +33,7 @@ def reading() -> Iterator[pa.Table]:
 
 
 def reported(tables: list[pa.Table]) -> list[tuple[str, int]]:
-    """Return the steps and bytes of the notes."""
+    """Return the step and the peak bytes of each note."""
     return [
         (row[row_ids.STEP], json.loads(row[row_ids.ERROR])["peak_bytes"])
         for one in tables

@@ -43,7 +43,7 @@ RUNTIMES = pytest.mark.parametrize("of", [of_http, of_vllm, of_transformers])
 
 
 def seen(messages: Messages) -> list[tuple[str, list[str]]]:
-    """Return roles and texts, with IMAGE for an image in either form."""
+    """Return the roles and texts of messages, with IMAGE for an image in either form."""
 
     def part_of(part: dict[str, Any]) -> str:
         if part["type"] == "text":

@@ -23,7 +23,7 @@ Make = Callable[..., Transform]
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Make a step of a test's own function or class."""
+    """Return a function that makes a step of a test's function or class."""
     import user_code
 
     def make(target: Any, **fields: Any) -> Transform:
@@ -114,7 +114,7 @@ def test_invalid_row_ends_the_job(own: Make) -> None:
 
 
 class Predictor:
-    """A class as written for a single machine."""
+    """A user's class that was written for a single machine."""
 
     def __init__(self, scale: Any = float, factor: int = 1) -> None:
         self.scale, self.factor = scale, factor

@@ -26,7 +26,7 @@ def transform(callable_: str, **arguments: Any) -> Transform:
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], Transform]:
-    """Make a step of a test's own function."""
+    """Return a function that makes a step of a test's function."""
     import user_code
 
     def make(function: Callable[..., Any]) -> Transform:

@@ -48,7 +48,7 @@ def test_columns_and_row_counts_are_known_before_reading(files: Path) -> None:
     assert found == {
         "text": (["text"], 3, False),
         "json": (["a", "b"], 2, False),
-        "csv": (["a", "b"], 3, False),  # an estimate, which counts the header
+        "csv": (["a", "b"], 3, False),  # an estimate, which includes the header
         "parquet": (["a", "b"], 1, True),
         "images": (["image"], 1, True),
         "binary": (["bytes"], 5, True),

@@ -35,14 +35,14 @@ PERMANENT = [
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds of each sleep, which does not happen."""
+    """Replace sleep, and return the list of the seconds that each call was asked to sleep."""
     slept: list[float] = []
     monkeypatch.setattr(retry.time, "sleep", slept.append)
     return slept
 
 
 class Call:
-    """Fails a number of times."""
+    """A call that fails a given number of times."""
 
     def __init__(self, error: OSError, times: int) -> None:
         self.error, self.times, self.calls = error, times, 0

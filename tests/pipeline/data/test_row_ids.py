@@ -1,4 +1,4 @@
-"""Row ids: the file's number and the row's position, wherever reading begins."""
+"""Row ids: the file number and the row's position, independent of where reading starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.tiers import examples
 
 
 def written(directory: Path, format_: str) -> Path:
-    """Write five files: some rows, none, and a failed one where the format allows it."""
+    """Write five files: one is empty, and some have a failed row where the format allows it."""
     for number, count in enumerate((3, 1, 0, 4, 2)):
         values = [f"row {number}.{row}" for row in range(count)]
         WRITERS[format_](directory / f"{number}.{ENDINGS.get(format_, format_)}", values)

@@ -22,7 +22,7 @@ def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
 
 
 def shares_by_id(table: pa.Table) -> dict[int, int]:
-    """The sum of the shares of each input row."""
+    """Return the sum of the shares of each input row, by row id."""
     ids, shares = row_ids.ids_of(table), row_ids.shares_of(table)
     filled = np.full(len(ids), row_ids.FULL_SHARE) if shares is None else shares
     sums: dict[int, int] = {}
@@ -32,7 +32,7 @@ def shares_by_id(table: pa.Table) -> dict[int, int]:
 
 
 def repeat(counts: list[int], failing: set[int] = frozenset()) -> Any:  # type: ignore[assignment]
-    """A step that repeats each row by its count and reports some as failed."""
+    """Return a step that repeats each row by its count and reports some as failed."""
 
     def step(batch: pa.Table) -> TransformResult:
         parents = np.repeat(np.arange(batch.num_rows), counts)

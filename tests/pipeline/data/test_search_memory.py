@@ -16,7 +16,7 @@ ROWS_A_FILE, WIDTH = 8000, 256
 FEW, MANY = 2, 24
 BYTES_A_FILE = ROWS_A_FILE * WIDTH * 4
 MORE_MEMORY = 32 << 20
-"""The larger search may take this much more: less than a fifth of its additional input."""
+"""Bytes that the larger search may take more: less than a fifth of its additional input."""
 SEARCH = """
 import resource, sys
 import numpy as np
@@ -34,7 +34,7 @@ print(index.starts[-1], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 102
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """Outputs by number of files. All files are links to one."""
+    """Return finished outputs by number of files. All files of an output are links to one."""
     directory = tmp_path_factory.mktemp("outputs")
     text = np.char.mod("a text of some length %d", np.arange(ROWS_A_FILE))
     table = embedded(vectors(ROWS_A_FILE, WIDTH), text=text)

@@ -35,7 +35,7 @@ def step(task: str, source: str, column: str, **fields: Any) -> Document:
 
 
 def output_of(directory: Path, table: pa.Table, *steps: Document, **spec: Any) -> Index:
-    """Run the last of the steps over a table, and open the result as a job's output."""
+    """Run the last step over a table, write the result as a job's output, and open it."""
     done = ModelTransform(Step.model_validate(steps[-1]), Device())(table)
     assert isinstance(done, pa.Table)
     out = finished_output(directory, done.select(["n", "embedding"]), steps=list(steps), **spec)

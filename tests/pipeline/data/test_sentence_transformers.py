@@ -23,7 +23,7 @@ PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.u
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A small model of texts and images, with random weights and a prompt."""
+    """Return the folder of a small model of texts and images, with random weights and a prompt."""
     folder = tmp_path_factory.mktemp("clip")
     parts = [Transformer(tiny_models.write("clip", folder))]
     model = SentenceTransformer(modules=parts, device="cpu", prompts={"query": "search "})
@@ -42,7 +42,7 @@ def runtime(source: str, kind: str = "text", **fields: Any) -> Runtime:
 
 @pytest.fixture(scope="module")
 def model(minilm: str) -> Runtime:
-    """The runtime of MiniLM."""
+    """Return the runtime of MiniLM."""
     return runtime(minilm)
 
 

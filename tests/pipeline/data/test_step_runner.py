@@ -1,4 +1,4 @@
-"""A stage: steps in order over tables in which each row has a state."""
+"""A stage: steps run in order over tables in which each row has a state."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
         (tmp_path / f"{name}.txt").touch()
     kept = Location(str(tmp_path / "input.parquet"))
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=kept))
-    # the list of input files is read only after a failure
+    # the input snapshot is read only after a failure
     assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}
     kept.write(snapshot_input([f"{tmp_path}/*.txt"], []).serialized())
     with pytest.raises(JobFailure) as failure:
@@ -102,7 +102,7 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
 
 
 class Flaky:
-    """Code that fails a number of times."""
+    """Code that fails a given number of times."""
 
     def __init__(self, times: int, error: Exception) -> None:
         self.left, self.error = times, error
@@ -167,7 +167,7 @@ def test_table_without_good_rows_is_unchanged() -> None:
 
 
 def test_dropped_column_is_absent_from_other_rows() -> None:
-    """A batch may hold only ends of files, cut from a block of rows with columns."""
+    """A batch may hold only end-of-file rows that were sliced from a block with data columns."""
     only_end = concat([table("a"), row_ids.end_of_file(3, 1)]).slice(1)
     assert "text" in only_end.column_names
     result = runner({"name": "slim", "dropColumns": ["text"]})(only_end)

@@ -1,4 +1,4 @@
-"""Files at an address: on a local disk, and on a file system without rename."""
+"""Files at an address, on a local disk and on a file system without rename."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from batchinference.pipeline.storage.location import Location, base_name
 
 
 class Elsewhere(Location):
-    """An address of an object store whose objects are files of this disk."""
+    """An address in an object store whose objects are files on the local disk."""
 
     ROOT = ""
 

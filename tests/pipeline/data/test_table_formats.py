@@ -83,7 +83,7 @@ class TestDelta:
         assert in_order(delta_rows(tmp_path)) == CLASSES.to_pylist()
 
     def test_long_partition_value_is_kept_in_the_table(self, tmp_path: Path) -> None:
-        """Its directory has a part of it only."""
+        """The name of its directory has only a part of the value."""
         rows = rows_of(kind=["\u4e2d" * 60, None, "b"], id=[1, 2, 3])
         run_job(tmp_path / "in", delta(tmp_path, partitionBy=["kind"]), [rows])
         assert in_order(delta_rows(tmp_path)) == in_order(rows.to_pylist())
@@ -130,7 +130,7 @@ UNFIT = {
     "whole numbers without a sign": (pa.uint64(), 2**63 - 1, 2**63),
     "numbers in lists": (pa.list_(pa.uint64()), [2**63 - 1], [2**63]),
 }
-"""Types that Delta and Iceberg lack, with a value that fits another type and one that does not."""
+"""Types that Delta and Iceberg lack, a value that fits the replacement, and one that does not."""
 
 
 @pytest.mark.parametrize(("kind", "fits", "does_not"), UNFIT.values(), ids=UNFIT)
@@ -155,7 +155,7 @@ def test_value_out_of_range_names_the_column(
 class TestIceberg:
     @pytest.fixture
     def load(self, tmp_path: Path) -> Callable[[], Any]:
-        """Load the table by its own library."""
+        """Return a function that loads the table with pyiceberg."""
         return lambda: catalog_of(tmp_path).load_table("ns.rows")
 
     def test_new_table_is_partitioned(self, tmp_path: Path, load: Callable[[], Any]) -> None:

@@ -47,14 +47,14 @@ def opened(format_: str, **fields: Any) -> JobInput:
 
 
 def read(given: JobInput) -> Outcome:
-    """Read all rows with pickled tasks."""
+    """Read all rows with read tasks that have been pickled and unpickled."""
     travelled = ray.cloudpickle.loads(ray.cloudpickle.dumps(given.read_tasks(1)))
     return Outcome([table for task in travelled for table in task()])
 
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
-    """The fields of each source."""
+    """Return the fields of each source."""
     directory = tmp_path_factory.mktemp("sources")
     return {
         "sql": {"url": database(directory / "a.db"), "query": "SELECT * FROM texts ORDER BY id"},
@@ -267,7 +267,7 @@ class TestHuggingface:
 
     @pytest.fixture
     def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A folder of three Parquet files."""
+        """Return a folder of three Parquet files."""
         monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
         (tmp_path / "in").mkdir()
         for number in range(3):

@@ -1,4 +1,4 @@
-"""Every table format: all rows or none, once, read back by the format's own library."""
+"""Every table format: all rows or none are committed, once. Its own library reads them back."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def sql_rows(place: Path) -> list[Row]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A format: its fields of `write`, and a reader of its own library."""
+    """A format: its fields of `write`, and a function that reads rows with the format's library."""
 
     fields: Callable[[Path], Write]
     rows: Callable[[Path], list[Row]]
@@ -98,11 +98,11 @@ class Target:
         return {"format": self.format, "path": str(self.place / "out"), **own, **fields}
 
     def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
-        """Run a job. Jobs of different names are different jobs."""
+        """Run a job. Calls with different names run different jobs."""
         return run_job(self.place / name, self.write(**fields), tables)
 
     def open(self, *ids: int, name: str = "in", **fields: Any) -> TableJob:
-        """Open a job, and write rows of these numbers without a commit."""
+        """Open a job and write rows with these numbers, without a commit."""
         job = open_job(self.place / name, self.write(**fields))
         assert job is not None
         if ids:
@@ -212,7 +212,7 @@ def test_driver_killed_after_the_commit_is_complete(target: Target, mode: str) -
 
 
 def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location]:
-    """Return the receipts of a job with rows 0 and 1. A filled table has row 9 before."""
+    """Return the receipts of a job with rows 0 and 1. If `filled`, the table already has row 9."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
     job = target.open(0, 1, mode=mode)
@@ -220,7 +220,7 @@ def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location
 
 
 def pass_check() -> None:
-    """A last check that does nothing."""
+    """A check before the commit that always passes."""
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
@@ -242,7 +242,7 @@ def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
 def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool, mode: str) -> None:
-    # Lance appends to any later version. `verify` finds this by the commits.
+    # Lance appends to any later version, so both succeed. `verify` finds this by the commits.
     twice = target.format == "lance" and filled and mode == "append"
     receipts = ready_to_commit(target, mode, filled=filled)
 
@@ -337,7 +337,7 @@ def test_type_conflict_names_the_column(target: Target) -> None:
 def test_receipt_of_a_file_outside_the_table_is_refused(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    """Whoever can write to the output could have the table read another file."""
+    """Otherwise, a user who can write to the output could make the table read another file."""
     ending, content = receipt(pa.schema([]), **fields)
     place = Location(str(tmp_path / f"part{ending}"))
     place.write(content)

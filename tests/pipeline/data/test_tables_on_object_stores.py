@@ -45,7 +45,7 @@ def iceberg(bucket: str, directory: Path) -> Write:
 
 
 def write_and_append(write: Write, directory: Path) -> None:
-    """Write two rows, append a third one, and append it once more, which does nothing."""
+    """Write two rows, append a third one, and run the append again, which must do nothing."""
     assert run_job(directory / "in", write, [pa.Table.from_pylist(ROWS[:2])])
     more = {**write, "mode": "append"}
     assert run_job(directory / "more", more, [pa.Table.from_pylist(ROWS[2:])])

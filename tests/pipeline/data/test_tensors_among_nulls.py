@@ -1,6 +1,6 @@
-"""Tensors keep their rows when rows without a tensor, such as ends of files, are between them.
+"""Tensors stay in their rows when rows without a tensor, such as ends of files, are between.
 
-Ray joins blocks into one array, slices it, and finds the tensors of a slice by counting.
+Ray concatenates blocks into one array, slices it, and finds the tensors of a slice by counting.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def tensors(numbers: list[int], shape: tuple[int, ...] | None, dtype: str) -> An
 
 
 def with_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) -> pa.Table:
-    """Return rows of tensors with ends of files among them, in one chunk."""
+    """Return rows of tensors, and end-of-file rows where `present` is False, in one chunk."""
     parts = [
         row_ids.with_ids(to_table({"tensor": tensors([row], shape, dtype)}), 0, row)
         if there
         else row_ids.end_of_file(0, row)
         for row, there in enumerate(present)
     ]
-    # as it comes out of the object store
+    # pickled and unpickled, as in Ray's object store
     whole: pa.Table = pickle.loads(pickle.dumps(combine_chunks(concat(parts))))
     assert whole.column("tensor").num_chunks == 1
     return whole

@@ -56,7 +56,7 @@ def test_length_is_rounded_up_within_the_limit() -> None:
         (5, 8, 64, 8),
         (8, 8, 64, 8),
         (60, 48, 64, 64),  # not beyond the limit
-        (70, 48, 64, 70),  # beyond the limit already
+        (70, 48, 64, 70),  # already beyond the limit
     ):
         assert padded(length, multiple, limit) == expected, (length, multiple)
 

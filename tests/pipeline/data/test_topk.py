@@ -29,7 +29,7 @@ def matrix(rows: st.SearchStrategy[int], width: int) -> st.SearchStrategy[np.nda
 
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, list[int]]:
-    """Rows, queries, k, and the boundaries of blocks."""
+    """Draw rows, queries, k, and the boundaries of blocks."""
     width = draw(st.integers(1, 5))
     rows = draw(matrix(st.integers(0, 30), width))
     queries = draw(matrix(st.integers(1, 4), width).filter(lambda q: (abs(q).sum(1) > 0).all()))
@@ -38,7 +38,7 @@ def searches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, list[int]]:
 
 
 def brute_force(rows: np.ndarray, query: np.ndarray) -> dict[int, float]:
-    """The similarity of each nonzero row by its number."""
+    """Return the cosine similarity of each nonzero row by row number."""
     similarities = {}
     for number, row in enumerate(rows.astype(np.float64)):
         length = math.sqrt(row @ row) * math.sqrt(float(query.astype(np.float64) @ query))

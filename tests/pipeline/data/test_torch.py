@@ -209,7 +209,7 @@ def test_output_name_selects_an_output() -> None:
     "keep", [_state_dict, _script, _program], ids=["state dict", "script", "program"]
 )
 def test_float64_columns_are_cast_to_the_module(keep: Any, tmp_path: Path) -> None:
-    """Parquet's doubles and the numbers of JSON and CSV come as float64."""
+    """Doubles in Parquet files, and the numbers in JSON and CSV files, are read as float64."""
     module = affine()
     column = pa.array(batch(4).astype(np.float64).tolist(), pa.list_(pa.float64()))
     found = runtime(**keep(module, tmp_path))(to_batch(pa.table({"x": column})))
@@ -238,7 +238,7 @@ def test_integers_stay_integers() -> None:
 
 def test_module_runs_in_evaluation_mode(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    loaded = runtime(factory=FACTORY)  # has dropout, which would differ from call to call
+    loaded = runtime(factory=FACTORY)  # has dropout, which differs between calls in training mode
     assert np.array_equal(loaded({"x": batch(50)}), loaded({"x": batch(50)}))
 
 

@@ -30,7 +30,7 @@ LABELS = ["cat", "dog", "owl"]
 
 
 def seeded(arch: str = SMALL, **options: Any) -> torch.nn.Module:
-    """A model with random weights and well separated classes."""
+    """Return a model with random weights and well separated classes."""
     torch.manual_seed(0)
     module = models.get_model(arch, weights=None, **options).eval()
     for part in module.modules():
@@ -41,7 +41,7 @@ def seeded(arch: str = SMALL, **options: Any) -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The state dict of a small model with random weights."""
+    """Return the file of the state dict of a small model with random weights."""
     path = tmp_path_factory.mktemp("torchvision") / "state.pt"
     torch.save(seeded().state_dict(), path)
     return str(path)
@@ -49,7 +49,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def own_classes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The state dict of a model with three classes."""
+    """Return the file of the state dict of a model with three classes."""
     path = tmp_path_factory.mktemp("torchvision") / "state.safetensors"
     save_file(seeded(num_classes=3).state_dict(), path)
     return str(path)

@@ -37,7 +37,7 @@ def runtime(task: str, source: str, **fields: Any) -> EncoderRuntime:
 
 
 def hidden_states(source: str, texts: list[str], **options: Any) -> list[torch.Tensor]:
-    """Return tokens x width for each text alone, so without padding."""
+    """Return the last hidden state of each text, tokens x width. Each text runs without padding."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     model = transformers.AutoModel.from_pretrained(source).eval()
     states = []
@@ -138,7 +138,7 @@ def test_image_embeddings_equal_the_library(vit: str, resnet: str) -> None:
     found = embed(runtime("image-feature-extraction", vit, options=options), image=PHOTOS)
     expected = image_states(vit, **options).mean(dim=1)
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
-    # those of a convolutional model are means over both axes
+    # embeddings of a convolutional model are means over height and width
     found = embed(runtime("image-feature-extraction", resnet, normalize=True), image=PHOTOS)
     expected = torch.nn.functional.normalize(image_states(resnet).mean(dim=(2, 3)), dim=1)
     assert found.shape == (3, 16)

@@ -48,7 +48,7 @@ def test_text_is_continued(tiny: Tiny) -> None:
 
 @pytest.fixture
 def short_model(tiny: Tiny, tmp_path: Path) -> str:
-    """A model of 512 learned positions, with a token for each letter and an initial <bos>."""
+    """Return a model folder: 512 learned positions, a token for each letter, an initial <bos>."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("text_model"))
     tokenizer.save_pretrained(tmp_path)
     ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -64,7 +64,7 @@ def test_prompt_and_answer_must_fit_into_the_model(short_model: str, tiny: Tiny)
     reason = "512 tokens and sampling.max_new_tokens is 6, but the model has 512 positions"
     with pytest.raises(ValueError, match=reason):
         generated(short_model, ["a", "x" * 511])
-    # positions that are computed, not learned, have no limit
+    # a model that computes its positions instead of learning them has no limit
     assert generated(tiny("text_model"), ["x" * 511])
 
 
@@ -186,7 +186,7 @@ def test_seeded_text_depends_on_the_prompt_only(tiny: Tiny, name: str) -> None:
 
 
 def test_length_of_the_model_does_not_count_padding(short_model: str) -> None:
-    """It comes with some models. With it, the text depends on the longest prompt of the batch."""
+    """Some models set `max_length`. The text must not depend on the longest prompt of the batch."""
     config = transformers.GenerationConfig.from_pretrained(short_model)
     transformers.GenerationConfig(**{**config.to_diff_dict(), "max_length": 20}).save_pretrained(
         short_model
@@ -198,7 +198,7 @@ def test_length_of_the_model_does_not_count_padding(short_model: str) -> None:
 
 
 def test_max_length_is_for_models_with_an_encoder(tiny: Tiny) -> None:
-    """It counts the new tokens there."""
+    """In these models, `max_length` counts the new tokens."""
     source = tiny("encoder_decoder")
     alone = [generated(source, [text], sampling={"max_length": 7})[0] for text in TEXTS]
     assert generated(source, TEXTS, sampling={"max_length": 7}) == alone

@@ -21,7 +21,7 @@ TEXTS = ["a cat", "the quick brown fox"]
 
 @pytest.fixture
 def body(bert: str, tmp_path: Path) -> str:
-    """The text model without head and pooler."""
+    """Return the folder of the text model without its head and pooler."""
     shutil.copytree(bert, tmp_path / "body")
     hf.BertModel.from_pretrained(bert, add_pooling_layer=False).save_pretrained(tmp_path / "body")
     return str(tmp_path / "body")
@@ -47,7 +47,7 @@ def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
     whole = run(loaded("feature-extraction", bert, ["text"]), {"text": TEXTS})
     without = run(loaded("feature-extraction", body, ["text"]), {"text": TEXTS})
     assert np.abs(np.array(whole) - np.array(without)).max() < 1e-5
-    assert loaded("image-feature-extraction", vit, ["image"])  # has no pooler of its own
+    assert loaded("image-feature-extraction", vit, ["image"])  # this model has no pooler
 
 
 @pytest.mark.parametrize("task", ["feature-extraction", "token-classification", "text-generation"])

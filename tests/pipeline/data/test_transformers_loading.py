@@ -33,7 +33,7 @@ RUNS: dict[str, tuple[str, Document]] = {
     "token-classification": ("token_classifier", {}),
     "text-generation": ("text_model", {"sampling": {"max_new_tokens": 4}}),
 }
-"""A model for each way of running one."""
+"""Tasks, one for each way of running a model, with a model and fields."""
 
 
 @pytest.fixture(params=RUNS)
@@ -154,7 +154,7 @@ def test_several_devices_need_accelerate(bert: str, monkeypatch: pytest.MonkeyPa
 def test_sharded_model_gives_the_same_results(
     task: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last layer stays on disk, which replaces a second device."""
+    """The last layer stays on disk, which simulates a second device."""
     whole = made(task, source)
     parts = {
         name: "disk" if "layer.1." in name or "layers.1." in name else "cpu"

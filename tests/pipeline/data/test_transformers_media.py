@@ -28,13 +28,13 @@ def tone(seconds: float, rate: int, pitch: float = 440) -> np.ndarray:
 
 
 def film(frames: int) -> np.ndarray:
-    """Return a photograph that becomes brighter: frames x height x width x 3."""
+    """Return the frames of a photograph that becomes brighter: frames x height x width x 3."""
     image = data.chelsea()[:48:2, :64:2].astype(np.float32)
     return np.stack([(image * (at + 1) / frames).astype(np.uint8) for at in range(frames)])
 
 
 def encoded(frames: np.ndarray) -> bytes:
-    """Return a losslessly encoded video file."""
+    """Return the content of a losslessly encoded video file."""
     buffer = BytesIO()
     with av.open(buffer, "w", format="matroska") as container:
         stream = container.add_stream("ffv1", rate=Fraction(10))

@@ -21,7 +21,7 @@ SEEN: Document = {"prompt": "what?", "images": ["image"]}
 
 @pytest.fixture
 def writer_of_speech(tiny: Tiny, tmp_path: Path) -> str:
-    """A model that transcribes speech token by token."""
+    """Return the folder of a model that transcribes speech token by token."""
     shutil.copytree(tiny("text_model"), tmp_path / "whisper")
     small = {"d_model": 16, "num_mel_bins": 8, "max_source_positions": 10, "vocab_size": 40}
     layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}

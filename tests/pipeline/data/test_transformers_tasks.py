@@ -25,7 +25,7 @@ Given = dict[str, Any]
 
 
 def sounds() -> list[np.ndarray]:
-    """Return waves in the shape of handwritten digits, two of one length."""
+    """Return three waves in the shape of handwritten digits; two have the same length."""
     shapes = load_digits().data[:3].astype(np.float32) / 16 - 0.5
     return [np.tile(shape, length) for shape, length in zip(shapes, (14, 25, 14), strict=True)]
 
@@ -38,7 +38,7 @@ def png(mask: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its columns and fields; the call of the library's pipeline for a row; and the
+    """A model with its columns and fields, the call of the library's pipeline for a row, and the
     part of the library's answer that becomes the result."""
 
     task: str
@@ -50,7 +50,7 @@ class Case:
 
 
 def of(name: str, **options: Any) -> Callable[[Any, Given], Any]:
-    """Call the pipeline with one column and these options."""
+    """Return a function that calls the pipeline with one column and these options."""
 
     def call(pipeline: Any, row: Given) -> Any:
         value = Image.fromarray(row[name]) if name == "image" else row[name]
@@ -213,7 +213,7 @@ def test_table_has_every_task_of_the_library() -> None:
 
 @pytest.fixture
 def overlapping_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep all boxes: some builds of torchvision lack the operator."""
+    """Replace `batched_nms` to keep all boxes, because some builds of torchvision lack it."""
     from transformers.models.sam import image_processing_sam
 
     def keep(*, scores: Any, **_: Any) -> Any:

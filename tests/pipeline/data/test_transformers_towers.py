@@ -63,7 +63,7 @@ def test_texts_and_images_share_a_space(
 
 
 def test_text_padding_changes_clip_only(tiny: Callable[[str], str]) -> None:
-    """SigLIP was trained on texts that fill its window."""
+    """SigLIP was trained on texts padded to its full window, so its texts are always padded."""
     for name, same in (("clip", False), ("siglip", True)):
         longer = loaded("feature-extraction", tiny(name), ["text"], options=PADDED)
         found = longer({"text": column(TEXTS)})

@@ -1,4 +1,4 @@
-"""Steps that return values of a type that does not fit their column: the row fails."""
+"""A row fails if a step returns a value whose type does not fit the column."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = ["map", "flatMap", "mapBatches", "mapBatches of arrays", "predictBatch"]
 
 
 def step_of(kind: str, values: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> PythonStep:
-    """Return a step that puts the value of each number into column `v`."""
+    """Return a step that writes the value of each number in column `n` into column `v`."""
     import user_code
 
     class Predictor:
@@ -51,7 +51,7 @@ def step_of(kind: str, values: dict[int, Any], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(params=KINDS)
 def returns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Returns:
-    """Make a step that returns these values for numbers from 0."""
+    """Return a function that makes a step with these values for the numbers from 0."""
     return lambda values: python_transform(
         "own", step_of(request.param, dict(enumerate(values)), monkeypatch)
     )
@@ -81,7 +81,7 @@ def test_value_without_an_arrow_type_fails_its_row(returns: Returns) -> None:
 TYPES: list[tuple[list[Any], list[Any], dict[int, str]]] = [
     ([1, 2, "x", None], [1, 2, None], {2: "int64, and this row has string"}),
     (["x", 1, "y"], ["x", "y"], {1: "string, and this row has int64"}),
-    ([1, "x"], [1], {1: "int64, and this row has string"}),  # the first of a tie
+    ([1, "x"], [1], {1: "int64, and this row has string"}),  # in a tie, the first type wins
     ([1, "x", 2.5], [1.0, 2.5], {1: "int64, and this row has string"}),  # widened
     (
         *([None, {"a": 1}, {"a": "x"}, {"a": 2}], [None, {"a": 1}, {"a": 2}]),
@@ -89,7 +89,7 @@ TYPES: list[tuple[list[Any], list[Any], dict[int, str]]] = [
     ),
     ([[1], [], 2, [3]], [[1], [], [3]], {2: "list<item: int64>, and this row has int64"}),
 ]
-"""The values of a batch, those that are kept, and the errors of the other rows."""
+"""The values of a batch, the values that are kept, and the errors of the other rows."""
 
 
 def test_majority_type_of_a_batch_wins(returns: Returns) -> None:

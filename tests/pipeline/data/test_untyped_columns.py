@@ -38,14 +38,14 @@ def table(first: int, count: int) -> pa.Table:
 
 
 def joined_by_ray(tables: list[pa.Table]) -> pa.Table:
-    """Join blocks as Ray does between stages."""
+    """Concatenate blocks as Ray does between stages."""
     whole = transform_pyarrow.concat(tables, promote_types=True, preserve_order=True)
     return transform_pyarrow.combine_chunks(whole)
 
 
 @pytest.fixture(params=VALUES)
 def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The values that the step `some` returns for numbers from 4. Lower numbers get null."""
+    """Return the values that the step `some` gives numbers from 4. Lower numbers get null."""
     import user_code
 
     given = VALUES[request.param]

@@ -19,7 +19,7 @@ HEIGHT, WIDTH = 48, 64
 
 
 def video(path: Path, frames: int = 30, rate: int = 10, scale: int = 1) -> Path:
-    """Write frames of increasing brightness."""
+    """Write a video of frames with increasing brightness."""
     codec = CODECS[path.suffix[1:]]
     with av.open(path, "w") as container:
         stream = container.add_stream(codec, rate=rate)
@@ -35,12 +35,12 @@ def video(path: Path, frames: int = 30, rate: int = 10, scale: int = 1) -> Path:
 
 
 def damaged(path: Path, number: int) -> Path:
-    """Replace one packet of the video by noise."""
+    """Replace one packet of the video with noise."""
     with av.open(path) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
         begin, size = packets[number].pos, packets[number].size
     content = bytearray(path.read_bytes())
-    kept = 4 if path.suffix == ".mp4" else 16  # its length, or all headers
+    kept = 4 if path.suffix == ".mp4" else 16  # the packet's length field, or all headers
     content[begin + kept : begin + size] = np.random.default_rng(1).bytes(size - kept)
     path.write_bytes(content)
     return path
@@ -138,4 +138,4 @@ def test_long_video_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.Monkey
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert rows == 201
-    assert peak < 10 << 20  # of 29 MB, with the buffer of the file
+    assert peak < 10 << 20  # of 29 MB; includes the buffer of the file

@@ -137,7 +137,7 @@ def test_duplicate_member_fails_its_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("begin", "noise", "good"),
-    # the member of a damaged header might belong to the third sample
+    # the member with the damaged header might belong to the third sample
     [(600, b"", 3), (0, b"\xff" * 100, 2)],
     ids=["truncated", "damaged header"],
 )

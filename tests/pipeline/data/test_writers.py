@@ -1,4 +1,4 @@
-"""Writers: other readers give back what is written."""
+"""Writers: other libraries read back the rows that were written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from support.tiers import examples
 
 
 def encoded(writer: Writer, table: pa.Table) -> bytes:
-    """Return the single file of a pickled writer."""
+    """Return the content of the only file that a writer makes after a pickle round trip."""
     ((_, content),) = pickle.loads(pickle.dumps(writer)).files(table)
     return bytes(content)
 
@@ -43,7 +43,7 @@ def parquet(table: pa.Table, compression: str = "snappy") -> pq.ParquetFile:
 
 
 def json_lines(table: pa.Table, compression: str = "none") -> list[dict[str, Any]]:
-    """Return the rows of a JSON file, by a strict parser."""
+    """Return the rows of a JSON Lines file, read by a parser that rejects NaN and infinity."""
     write = WriteJson(format="json", path="/out", compression=compression)
     content = encoded(writer_for(write), table)
     text = (gzip.decompress(content) if compression == "gzip" else content).decode()

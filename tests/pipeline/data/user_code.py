@@ -24,7 +24,7 @@ def untouched(batch: Batch) -> Batch:
 
 
 def picky(batch: Batch) -> Batch:
-    """Raise for a batch with the word bad."""
+    """Raise ValueError for a batch that has a text with the word bad."""
     for text in batch["text"]:
         if "bad" in text:
             raise ValueError(f"cannot take {text}")
@@ -46,7 +46,7 @@ class Scaler:
 
 
 class Outer:
-    """Has a function that is named with its class."""
+    """Has a function that jobs name as `user_code:Outer.double`."""
 
     @staticmethod
     def double(batch: Batch) -> Batch:
@@ -65,7 +65,7 @@ class NotCallable:
 
 
 class Affine(torch.nn.Module):
-    """x * scale + shift, with a layer of learned weights when there are features."""
+    """A linear layer from `features` numbers to two, with dropout, multiplied by `scale`."""
 
     def __init__(self, features: int = 3, scale: float = 1.0) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Cast(torch.nn.Module):
 
 
 class Tuple(torch.nn.Module):
-    """Returns more than a tensor."""
+    """Returns a tuple of tensors."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x, x * 2
@@ -117,21 +117,21 @@ class Dict(torch.nn.Module):
 
 
 class Words(torch.nn.Module):
-    """Returns no tensor."""
+    """Returns a string instead of a tensor."""
 
     def forward(self, x: torch.Tensor) -> str:
         return "a tensor"
 
 
 class Shorter(torch.nn.Module):
-    """Returns one row less than its input."""
+    """Returns one row fewer than its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[1:]
 
 
 class InPlace(torch.nn.Module):
-    """Writes into its input."""
+    """Modifies its input in place."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.add_(1)

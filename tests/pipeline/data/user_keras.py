@@ -8,7 +8,7 @@ import keras
 
 
 def dense(units: int = 2, dropout: float = 0.0, dtype: str = "float32") -> Any:
-    """A layer of learned weights over three numbers."""
+    """Return a model with a dense layer of random weights over three numbers."""
     layers = [keras.layers.Dense(units, dtype=dtype), keras.layers.Dropout(dropout, dtype=dtype)]
     return keras.Sequential([keras.Input((3,)), *layers])
 

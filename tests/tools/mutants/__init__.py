@@ -1,1 +1,1 @@
-"""Measures how many small defects the tests find: see __main__.py."""
+"""Measures how many small defects the tests find. See __main__.py."""

@@ -3,10 +3,10 @@
     python -m mutants [--tree CHECKOUT]
 
 Half of the defects are in the pure core (plan, rendering, status, reconcile), half in the commit
-protocol. They are drawn with a fixed seed: another checkout with the same product code gets the
-same. Each half is tested by the suites that scope.py names for it, without the tests that need a
-Ray, an API server or an object store. Progress is kept in the folder --work; the same command
-continues there.
+protocol. They are drawn with a fixed seed, so another checkout with the same product code gets the
+same defects. Each half is tested by the suites that scope.py lists for it, without the tests that
+need Ray, an API server or an object store. The folder --work stores the progress; the same command
+continues from there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace, scope: str, minutes: float) -> None:
 
 
 def _environment(tree: Path) -> dict[str, str]:
-    """The product's code comes from the tree, whatever is installed."""
+    """Return an environment that imports the product from the tree, not the installed one."""
     paths = [*(str((tree / source).resolve()) for source in SOURCES), str(TOOLS)]
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,4 +1,4 @@
-"""Code objects of a module's functions, and how they replace those of the running functions."""
+"""Compiles the functions of a module, and replaces the code of the running functions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 
 HIT = "__mutant_is_reached__"
-"""The name of the builtin function that instrumented code calls."""
+"""The name of the builtin function that instrumented code calls when it runs."""
 
 
 def function_code(source: str, file: str, name: str, nth: int) -> CodeType:
-    """The code of the nth function or method of a qualified name."""
+    """Return the code of the nth function or method with a qualified name."""
     codes = _functions(compile(source, file, "exec", dont_inherit=True))
     return [code for code in codes if code.co_qualname == name][nth]
 
 
 class Running:
-    """The functions of some files that exist in this process, wherever they are referenced."""
+    """All function objects in this process that are defined in the given files."""
 
     def __init__(self, files: Iterable[str]) -> None:
         suffixes = tuple(files)
@@ -37,7 +37,7 @@ class Running:
                 function.__code__ = new
 
     def instrument(self, source: str, file: str, lines: Iterable[tuple[str, int]]) -> None:
-        """Make the statements at these lines tell the name that belongs to each when they run."""
+        """Insert a call of HIT before the statement at each line. It gets the name of the line."""
         tree = ast.parse(source)
         for name, line in lines:
             _insert(tree, line, ast.parse(f"{HIT}({name!r})").body[0])
@@ -56,7 +56,7 @@ def _same_place(running: CodeType, compiled: CodeType) -> bool:
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
-    """Functions and methods, without those that are nested in functions."""
+    """Yield the code of functions and methods, except functions nested in functions."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             if constant.co_flags & inspect.CO_OPTIMIZED:
@@ -66,7 +66,7 @@ def _functions(code: CodeType) -> Iterator[CodeType]:
 
 
 def _insert(tree: ast.Module, line: int, statement: ast.stmt) -> None:
-    """Put the statement before the innermost one that contains the line."""
+    """Insert the statement before the innermost statement that contains the line."""
     blocks = [
         block
         for node in ast.walk(tree)

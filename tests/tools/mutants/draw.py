@@ -1,7 +1,7 @@
-"""Draws mutants: mutmut's operators on single nodes inside functions, ranked by a hash.
+"""Draws mutants: mutmut's operators applied to single nodes inside functions, ranked by a hash.
 
-The rank of a mutant depends on the seed and on what it changes in which function, so the same
-mutants are drawn in each checkout that has the same product code.
+The rank of a mutant depends on the seed, the function and the change. Checkouts with the same
+product code therefore get the same mutants.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .scope import SCOPES, files, module_of
 from .store import Mutant
 
 AT_DEFINITION = (cst.Annotation, cst.Decorator, cst.Parameters)
-"""What runs when a function is defined rather than when it is called."""
+"""Nodes that run when a function is defined, not when it is called."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Candidates(cst.CSTVisitor):
 
 
 def draw(tree: Path, count: int, seed: int) -> list[Mutant]:
-    """As many mutants of each scope, at most one of each line."""
+    """Return `count` mutants in total, the same number from each scope, at most one per line."""
     mutants: list[Mutant] = []
     for scope in SCOPES:
         ranked = [pair for file in files(tree, scope) for pair in _one_per_line(file, tree, seed)]
@@ -109,7 +109,7 @@ def _one_per_line(path: Path, tree: Path, seed: int) -> list[tuple[_File, _Candi
 
 
 def _mutant(scope: str, file: _File, change: _Candidate) -> Mutant | None:
-    """None when the changed function cannot take the place of the original one."""
+    """Return the mutant, or None if the changed function cannot replace the original."""
     source = file.parsed.deep_replace(change.node, change.replacement).code
     try:
         old = function_code(file.parsed.code, file.path, change.function, change.nth)

@@ -1,4 +1,4 @@
-"""Runs tasks in forks of this process, a few at a time."""
+"""Runs tasks in forks of this process, a limited number at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Running:
 def in_forks(
     tasks: Iterable[Any], jobs: int, act: Callable[[Any, Path], Any], seconds: float
 ) -> Iterator[tuple[Any, Any]]:
-    """Each task with what `act(task, folder)` returns in its fork, or TOO_LONG, or CRASHED."""
+    """Yield each task with the result of `act(task, folder)` in its fork, TOO_LONG or CRASHED."""
     waiting = iter(tasks)
     running: dict[connection.Connection, _Running] = {}
     while True:

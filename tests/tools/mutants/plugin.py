@@ -1,7 +1,8 @@
-"""A pytest plugin: instead of each test once, it runs each mutant's tests in a fork of its own.
+"""A pytest plugin that runs the tests of each mutant in a separate fork.
 
-All forks share one collection. First each file of tests runs unchanged, to learn what each test
-costs and which mutants it reaches. Then each mutant gets the tests that reach it.
+All forks share one collection. First, each test file runs without mutants. This measures the cost
+of each test and the mutants that it reaches. Then each mutant is tested with the tests that reach
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .forks import CRASHED, TOO_LONG, in_forks
 from .store import Mutant, Store
 
 SERVERS = {"one_ray", "server", "s3"}
-"""Fixtures that start something that is too slow to be started for each mutant."""
+"""Fixtures that start a server. They are too slow to run for each mutant."""
 REMOTE = {"s3", "gs", "az"}
 BUDGET = 10.0
 """CPU seconds of tests for each mutant; the cheapest tests run first."""
@@ -35,7 +36,7 @@ FILE_SECONDS = 600
 MUTANT_SECONDS = 180
 BATCH = 10
 REACHED: set[str] = set()
-"""The mutants that the test under way has reached."""
+"""The mutants that the current test has reached."""
 REACHED_BY_FIXTURES: set[str] = set()
 
 
@@ -86,7 +87,7 @@ class _Run:
             importlib.import_module(module)
         self.running = Running({mutant.file for mutant in self.mutants})
 
-    # --- what each test costs and reaches
+    # --- the cost of each test and the mutants that it reaches
 
     def measure(self) -> None:
         by_file: dict[str, list[pytest.Item]] = defaultdict(list)
@@ -121,7 +122,7 @@ class _Run:
         for file, lines in by_file.items():
             self.running.instrument((self.root / file).read_text(), file, lines)
 
-    # --- what becomes of each mutant
+    # --- the outcome of each mutant
 
     def strike(self) -> None:
         self.costs = {
@@ -152,7 +153,7 @@ class _Run:
                     print(f"{mutant.name} {mutant.file}:{mutant.line} {outcome}", flush=True)
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
-        """The cheapest ones, as many as the budget allows."""
+        """Return the cheapest tests that reach the mutant, as many as BUDGET allows."""
         reaching = [name for name, test in self.costs.items() if mutant.name in test["reaches"]]
         reaching = [name for name in reaching if self.sound.get(name, True)]
         reaching.sort(key=lambda name: (self.costs[name]["cpu"], name))
@@ -167,7 +168,10 @@ class _Run:
         return self._first_failure(names, folder) or "survived"
 
     def _check(self, killers: set[str]) -> None:
-        """A test that fails without a mutant as well, when it runs alone, kills none."""
+        """Record for each killing test whether it passes alone without a mutant.
+
+        A test that fails alone without a mutant does not count as killing any mutant.
+        """
         unknown = sorted(killers - set(self.sound))
         for name, failed in in_forks(unknown, self.jobs, self._fails_alone, MUTANT_SECONDS):
             self.sound[name] = failed == "passed"
@@ -190,12 +194,15 @@ class _Run:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
-    """Fixtures may serve several tests: what they reach counts for all tests of their file."""
+    """Record the mutants that fixtures reach. They count for all tests of the file.
+
+    A fixture may serve several tests.
+    """
     REACHED_BY_FIXTURES.update(REACHED)
 
 
 def _use(folder: Path, items: list[pytest.Item]) -> None:
-    """The folder for the temporary files of these tests."""
+    """Set the folder for the temporary files of these tests."""
     for item in items[:1]:
         item.config._tmp_path_factory._given_basetemp = folder / "pytest"
 
@@ -214,7 +221,7 @@ def _cpu_seconds() -> float:
 
 
 def _limit(cpu: float, wall: float, **_: Any) -> None:
-    """End this process when its next test takes much longer than it did without a mutant."""
+    """End this process if its next test takes much longer than without a mutant."""
     soft = int(time.process_time() + 3 * cpu + 5)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
     signal.alarm(int(5 * wall + 30))

@@ -1,4 +1,4 @@
-"""What is mutated: the pure core, and the modules of the commit protocol."""
+"""The mutated modules: the pure core and the commit protocol."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TESTS = {
     "core": ("tests/unit/plan", "tests/unit/rendering", "tests/unit/operator"),
     "commits": ("tests/pipeline/jobs",),
 }
-"""Which tests are to find the mutants of a scope."""
+"""The tests that should find the mutants of each scope."""
 
 
 def files(tree: Path, scope: str) -> list[Path]:
-    """The source files of a scope, below a checkout."""
+    """Return the source files of a scope in a checkout."""
     roots = [tree / source / part for source in SOURCES for part in SCOPES[scope]]
     return sorted(
         file for root in roots for file in ([root] if root.is_file() else root.rglob("*.py"))
@@ -39,6 +39,6 @@ def files(tree: Path, scope: str) -> list[Path]:
 
 
 def module_of(file: Path) -> str:
-    """The importable name of a source file."""
+    """Return the module name of a source file."""
     parts = file.with_suffix("").parts
     return ".".join(parts[len(parts) - parts[::-1].index("src") :]).removesuffix(".__init__")

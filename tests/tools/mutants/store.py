@@ -1,4 +1,4 @@
-"""What is kept between runs: the mutants, what each test costs and reaches, and the results."""
+"""Stores data between runs: the mutants, the cost and reach of each test, and the results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Mutant:
     function: str
     """The qualified name of the outermost function."""
     nth: int
-    """Which of the functions of this name, as a property and its setter share one."""
+    """The index among functions of the same name. A property and its setter share a name."""
     source: str
-    """The whole module, changed."""
+    """The source of the whole changed module."""
     diff: str
 
 
 class Store:
-    """A folder of JSON lines. What it has need not be done again."""
+    """A folder of JSON Lines files. Work that is stored there is not repeated."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,7 +44,7 @@ class Store:
 
     @property
     def measured(self) -> dict[str, dict[str, Any]]:
-        """By file of tests: what each test costs, and the names of the mutants it reaches."""
+        """By test file: the cost of each test and the names of the mutants that it reaches."""
         return {line["file"]: line["tests"] for line in self._read("measured")}
 
     def keep_measured(self, file: str, tests: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Store:
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
-        """By mutant: its outcome, the test that killed it, and how many tests it had."""
+        """By mutant: its outcome, or the test that killed it, and the number of its tests."""
         return {line["mutant"]: line for line in self._read("results")}
 
     def keep_result(self, mutant: str, **result: Any) -> None:

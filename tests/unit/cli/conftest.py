@@ -1,4 +1,4 @@
-"""The program in this process, and files for it."""
+"""Fixtures that run the program in this process and write its files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WriteJob = Callable[..., str]
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a temporary directory, and run the program in it."""
+    """Return a temporary directory, which is the working directory of the program."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def invoke(directory: Path) -> Invoke:
-    """Run the program with these arguments, in `directory`."""
+    """Return a function that runs the program in `directory` and returns its result."""
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(app, list(arguments), input=stdin)
@@ -39,7 +39,10 @@ def invoke(directory: Path) -> Invoke:
 
 @pytest.fixture
 def write_job(directory: Path) -> WriteJob:
-    """Write documents into a file of `directory`, as one YAML stream, and return its name."""
+    """Return a function that writes documents as one YAML stream to a file in `directory`.
+
+    It returns the name of the file.
+    """
 
     def write(*documents: Document, file: str = "job.yaml") -> str:
         (directory / file).write_text(yaml.safe_dump_all(documents))

@@ -42,7 +42,7 @@ def running(rows: int, total: int | None = 1000, rate: float | None = None) -> R
 
 
 def log(*reports: Report, width: int = 80) -> list[str]:
-    """Return the lines that are written to a file or a pipe."""
+    """Return the lines that the display writes to a file or a pipe."""
     return output_of(Console(file=io.StringIO(), width=width), *reports).splitlines()
 
 

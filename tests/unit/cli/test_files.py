@@ -1,4 +1,4 @@
-"""Relative paths of a job start at the directory of its file."""
+"""Relative paths in a job are relative to the directory of the job file."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
 COMMANDS = ["run", "retry-errors", "validate", "plan", "render", "search", "verify"]
 SLOWDOWN = 6
-"""Limit of CPU time, relative to an import of the libraries. The actual ratio is about 3."""
+"""The limit of CPU time, as a multiple of importing the libraries. The actual ratio is about 3."""
 HEAVY_LIBRARIES = {"ray", "torch", "transformers", "pyarrow", "numpy", "PIL", "huggingface_hub"}
 
 
@@ -83,7 +83,7 @@ def test_invalid_job_is_refused_before_ray_starts(invoke: Invoke, write_job: Wri
 def test_a_replaced_config_map_is_refused(
     invoke: Invoke, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The head of a RayJob has the digest of the file that the operator rendered."""
+    """The head pod of a RayJob has the digest of the job file that the operator rendered."""
     monkeypatch.setenv("BATCHINFERENCE_JOB_SHA256", "0" * 64)
     monkeypatch.setattr("batchinference.rendering.objects.JOB_PATH", "job.yaml")
     result = invoke("run", write_job(document()))
@@ -99,7 +99,7 @@ def job_file(write_job: WriteJob, directory: Path) -> Path:
 
 
 def cpu_seconds(*command: str | Path) -> float:
-    """Return the CPU time of a command. It hardly depends on other processes."""
+    """Return the CPU time of a command in seconds. Other processes hardly affect it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, capture_output=True, check=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -164,7 +164,7 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
     capsys: pytest.CaptureFixture[str],
     on_a_cluster: bool,
 ) -> None:
-    """KubeRay keeps the end of the log when the report is lost with the head."""
+    """If the report is lost with the head, KubeRay still has the end of the log."""
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
     failed = report(JobState.FAILED, reason="StorageAway", message="s3://lake is away")
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)

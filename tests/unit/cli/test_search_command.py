@@ -1,4 +1,4 @@
-"""`batchinference search`: invalid arguments are refused before anything is read."""
+"""`batchinference search`: invalid arguments are refused before any data is read."""
 
 from __future__ import annotations
 

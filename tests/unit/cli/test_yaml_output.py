@@ -1,4 +1,4 @@
-"""YAML output: readable, and unambiguous for each YAML parser."""
+"""YAML output: readable, and unambiguous for every YAML parser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GO_NUMBERS = st.from_regex(
 
 
 def written(text: str) -> str:
-    """Return how a text is written as a value."""
+    """Return the YAML of a text that is a value."""
     return as_yaml([{"a": text}]).removeprefix("---\na: ").removesuffix("\n")
 
 

@@ -1,4 +1,4 @@
-"""Groups of the long tier run when what they guard has changed, and in turn."""
+"""Groups of the long tier run when a guarded path has changed, and otherwise by age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugins of pytest that the suites share, in runs of their own."""
+"""The pytest plugins that the suites share, tested in separate runs of pytest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder of tests with our plugins, free of this run's settings."""
+    """Return a test folder with our plugins that ignores the settings of this run."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_OUTCOMES", str(pytester.path / "outcomes"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds to import
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # plugins take seconds to import
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     monkeypatch.delenv("TEST_TIER", raising=False)
     pytester.makeconftest((TESTS / "conftest.py").read_text())

@@ -1,4 +1,4 @@
-"""Steps run once those before them have passed."""
+"""A step runs when the steps before it have passed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAN = [
 
 
 def outcomes(failing: set[str], seconds: float = 1000.0) -> tuple[dict[str, str], dict[str, float]]:
-    """Run PLAN with commands that pass unless they are named; the outcomes and deadlines."""
+    """Run PLAN and return the outcome and the deadline of each step. Only `failing` steps fail."""
     deadlines: dict[str, float] = {}
 
     def execute(step: Step, deadline: float, env: dict[str, str]) -> Result:

@@ -1,4 +1,4 @@
-"""A step's command runs within a deadline, and its output is printed as it comes."""
+"""A step's command runs within a deadline, and its output is printed immediately."""
 
 from __future__ import annotations
 

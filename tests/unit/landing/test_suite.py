@@ -1,4 +1,4 @@
-"""Failed tests run once more; a test that passes then is flaky."""
+"""Failed tests run a second time. A test that passes then is flaky."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUITE = Step("test", ("all",), 10, is_suite=True)
 
 
 class Runs:
-    """Runs of pytest that have these failures, one after the other."""
+    """Consecutive runs of pytest, each with the given failures."""
 
     def __init__(self, *failed: Sequence[str], outcome: str = "failed", complete: bool = True):
         self._failed = list(failed)

@@ -22,13 +22,13 @@ def harness() -> Harness:
 
 @pytest.fixture
 def loop() -> ReconcileLoop:
-    """The reconcile loop of a new job."""
+    """Return the reconcile loop of a new job."""
     return ReconcileLoop()
 
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts servers that end with the test."""
+    """Yield a function that starts servers. They stop at the end of the test."""
     async with AsyncExitStack() as stack:
 
         async def start(answer: Answer) -> Server:
@@ -39,7 +39,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets gateways retry at once."""
+    """Remove the backoff between the retries of gateways."""
     monkeypatch.setattr(api_server, "PAUSES", (0.0, 0.0))
 
 
@@ -47,7 +47,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 async def connect(
     serve: Serve, no_pauses: None
 ) -> AsyncIterator[Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]]:
-    """Starts a server and a gateway to it."""
+    """Yield a function that starts a server and a gateway to it."""
     async with AsyncExitStack() as stack:
 
         async def start(answer: Answer) -> tuple[ApiServer, Server]:

@@ -1,4 +1,4 @@
-"""Running jobs of an operator of an older version are adopted."""
+"""The operator adopts running jobs that an older version of the operator started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TURNS = {
 
 @pytest.fixture(params=list(TURNS.values()), ids=list(TURNS))
 def loop(request: pytest.FixtureRequest) -> ReconcileLoop:
-    """A job with a status of version 0.1, which had no attempts."""
+    """Return a job with a status of version 0.1, which did not record attempts."""
     loop = ReconcileLoop()
     ready = {
         "type": "Ready", "status": "False", "lastTransitionTime": CREATED, "reason": "Running",

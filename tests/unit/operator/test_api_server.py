@@ -27,7 +27,7 @@ RAY_JOB_WITH_CLUSTER = RayJobView.of(ray_job_body(rayClusterName="job-1-abcde"))
 
 
 def status(code: int, reason: str, message: str = "boom") -> dict[str, Any]:
-    """The answer of an API server that does not do what it was asked."""
+    """Return the Status object with which an API server answers a failed request."""
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason,
             "message": message}  # fmt: skip
 
@@ -101,12 +101,12 @@ async def test_patches_are_merge_patches(
 
 
 def cluster_of(uid: str) -> dict[str, Any]:
-    """A RayCluster of the RayJob with this uid."""
+    """Return a RayCluster that the RayJob with this uid owns."""
     return {"metadata": {"uid": "uid-of-cluster", "ownerReferences": [owner(uid, "RayJob")]}}
 
 
 async def test_release_deletes_the_ray_cluster_first(connect: Connect) -> None:
-    """KubeRay may be away, and a released RayJob is not reconciled again."""
+    """KubeRay may be down, and a released RayJob is not reconciled again."""
     gateway, server = await connect(answering(200, cluster_of("uid-of-job-1")))
     await gateway.release(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert [(sent.method, sent.path) for sent in server.requests] == [
@@ -139,7 +139,7 @@ async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen:
 
 
 async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> None:
-    """The name comes from a status that users may write, or from a cluster that jobs share."""
+    """The cluster name may come from a status that a user wrote, or name a shared cluster."""
     gateway, server = await connect(answering(200, cluster_of("uid-of-another")))
     await gateway.remove(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
@@ -151,7 +151,7 @@ async def test_remove_ignores_the_conflict_of_a_recreated_ray_job(connect: Conne
 
 
 def event(reason: str, message: str = "", **times: Any) -> dict[str, Any]:
-    """A normal event without a message, a warning with one."""
+    """Return an Event: a warning if it has a message, otherwise a normal Event."""
     return {
         "metadata": {"creationTimestamp": "2026-03-01T12:00:00Z"},
         "type": "Warning" if message else "Normal",
@@ -277,7 +277,7 @@ async def test_create_accepts_an_existing_object(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        # a 409 of admission, so the object does not exist
+        # a 409 from quota admission, so the object does not exist
         ("create", 'Operation cannot be fulfilled on resourcequotas "q": the object has been '
                    "modified"),
         ("patch status", "the object has been modified"),
@@ -297,8 +297,8 @@ async def test_missing_object_is_no_error(connect: Connect) -> None:
 
 @each_call
 async def test_unknown_kind_is_not_a_missing_object(connect: Connect, call: Call) -> None:
-    """An API server that has just started, or a CRD that is being replaced, answers like this. A
-    running job must not be taken for deleted then."""
+    """An API server answers like this just after its start, or while a CRD is being replaced. The
+    operator must not treat a running job as deleted then."""
     gateway, _ = await connect(UNKNOWN_KIND)
     with pytest.raises(Refused, match=r"^404: 404 page not found$"):
         await call(gateway)

@@ -24,14 +24,14 @@ BODY = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": NAMESPACE}}
 
 @pytest.fixture
 def unused_port() -> int:
-    """A port without a server."""
+    """Return a port on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
     return port
 
 
 def at_first(trouble: Callable[[web.Request], web.Response], times: int) -> Answer:
-    """A server that fails for a number of requests and then creates the object."""
+    """Return a server that fails the first `times` requests and then creates the object."""
     left = [times]
 
     async def answer(request: web.Request) -> web.StreamResponse:

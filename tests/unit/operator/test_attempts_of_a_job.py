@@ -1,4 +1,4 @@
-"""The attempts of a job: when one begins, what the status records, and when it is retried."""
+"""The attempts of a job: when one starts, what the status records, and when it is retried."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AT_ONCE = {"maxAttempts": 3, "backoff": {"initial": "0s"}}
 
 
 def failed_once(**retry: object) -> ReconcileLoop:
-    """A job whose first attempt was lost with its node."""
+    """Return a job whose first attempt failed because its node was lost."""
     loop = ReconcileLoop(retry={**AT_ONCE, **retry})
     loop.lose()
     return loop
 
 
 def remove_failed(loop: ReconcileLoop) -> None:
-    """The operator deletes the RayJob of the failed attempt, and KubeRay finalizes it."""
+    """Let the operator delete the RayJob of the failed attempt, and KubeRay finalize it."""
     loop.reconcile()
     loop.finalize_deletions()
 
@@ -109,7 +109,7 @@ def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
 
 @pytest.mark.parametrize("change", ["resume", "image"])
 def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
-    """The head of attempt 2 mounts a ConfigMap that holds the changed job."""
+    """The head of attempt 2 mounts a ConfigMap with the changed job."""
     loop = failed_once()
     if change == "resume":
         loop.spec["resume"] = False

@@ -38,7 +38,7 @@ def backstop(loop: ReconcileLoop) -> Backstop:
 
 
 def suspend(loop: ReconcileLoop) -> None:
-    """Kueue takes the place of the attempt back."""
+    """Suspend the RayJob, as Kueue does when it preempts the attempt."""
     loop.ray_job["spec"]["suspend"] = True
     loop.ray_job["status"] = {"jobDeploymentStatus": "Suspended"}
     loop.report = None
@@ -122,7 +122,7 @@ def test_hostile_time_in_a_status_changes_no_backstop() -> None:
 
 
 class Play:
-    """An attempt under changes of all kinds, and the time from which KubeRay counts."""
+    """An attempt under all kinds of changes, and the time from which KubeRay's deadlines count."""
 
     def __init__(self, queue: str | None) -> None:
         self.loop = ReconcileLoop(cluster={"queue": queue} if queue else {})
@@ -153,7 +153,7 @@ class Play:
         loop.reconcile(60 * value if action == "wait" else 1)
 
     def operator_left(self) -> float:
-        """Seconds until the operator ends the attempt."""
+        """Return the seconds until the operator ends the attempt."""
         body = {**job_body(status=self.loop.status), "spec": self.loop.spec}
         job, policies = JobView.of(body), Policies.of(self.loop.spec, SETTINGS.defaults.limits)
         ends = [
@@ -163,7 +163,7 @@ class Play:
         return min((end.left for end in ends), default=inf)
 
     def kuberay_left(self) -> float:
-        """Seconds until KubeRay ends it."""
+        """Return the seconds until KubeRay ends the attempt."""
         spec, status = self.loop.ray_job["spec"], self.loop.ray_job["status"]
         if spec.get("suspend"):
             return inf
@@ -198,7 +198,7 @@ def test_operator_always_ends_an_attempt_before_kuberay(
 def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
     reason: str, losses: tuple[Loss, ...]
 ) -> None:
-    """The operator was away. The driver is still there, and pods of it have gone."""
+    """The operator was down. The driver still reports, and pods may have been lost."""
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
     loop.losses = losses
@@ -219,7 +219,7 @@ def test_success_wins_over_the_backstop() -> None:
 
 
 async def start(harness: Harness) -> None:
-    """Start a job with a deadline, and raise that."""
+    """Start a job with a deadline, then raise the deadline."""
     harness.cluster.apply(deadlines={"active": "1h"})
     await harness.ray_job().start()
     await harness.ray_job().step(**RUNNING)

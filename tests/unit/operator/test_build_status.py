@@ -1,4 +1,4 @@
-"""The whole status: where each field comes from, and which fields are kept."""
+"""The whole status: the source of each field, and the fields that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of watched objects, and what it shows to a reconcile of a job."""
+"""The cache of watched objects, and what a reconcile of a job reads from it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def empty_cache(clock: ManualClock) -> Cache:
 
 @pytest.fixture
 def cache(empty_cache: Cache) -> Cache:
-    """A cache with one job."""
+    """Return a cache with one job."""
     empty_cache.set_job(job_body())
     return empty_cache
 
@@ -58,7 +58,7 @@ def observe(cache: Cache) -> Observed:
 
 
 def recreated(body: dict[str, Any]) -> dict[str, Any]:
-    """Another object of the same name, created later."""
+    """Return another object of the same name, created later."""
     metadata = {**body["metadata"], "uid": OTHER_UID, "creationTimestamp": LATER}
     return {**body, "metadata": metadata}
 
@@ -262,7 +262,7 @@ def test_ray_job_without_events_is_in_doubt_after_a_while(cache: Cache, clock: M
 
 @pytest.fixture
 def doubtful_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
-    """A RayJob of which no event has come for a while."""
+    """Return a RayJob without an event for more than DOUBT_SECONDS, so it needs a live read."""
     cache.set_ray_job(ray_job_body(**RUNNING))
     clock.seconds = DOUBT_SECONDS + 1
     return observe(cache).ray_jobs["job-1"]
@@ -339,7 +339,7 @@ def run_attempt(cache: Cache, attempt: int = 1) -> None:
 
 @pytest.fixture
 def running(empty_cache: Cache) -> Cache:
-    """A cache with a job that runs its first attempt."""
+    """Return a cache with a job that runs its first attempt."""
     run_attempt(empty_cache)
     return empty_cache
 

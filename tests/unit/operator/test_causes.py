@@ -1,4 +1,4 @@
-"""The cause of the failure of an attempt, from everything that was observed of it."""
+"""The cause of a failed attempt, derived from all observations of it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Caus
 
 
 def test_end_time_that_is_none_hides_no_loss() -> None:
-    """The API server takes it for a date-time."""
+    """The API server accepts this invalid value as a date-time."""
     ended = seen(endTime="2026-03-01T12:00:00+99:99")
     assert cause_of(ended, None, (KILLED,))[0] == Cause.OUT_OF_MEMORY
 

@@ -1,4 +1,4 @@
-"""The objects of a job that has ended: how long they are kept."""
+"""The objects of a finished job: how long they are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.operator.reconcile_loop import ReconcileLoop
 def ended_job(
     state: JobState = JobState.SUCCEEDED, *, ended_by_kuberay: bool = True, **ttl: str
 ) -> ReconcileLoop:
-    """A job with a final report, and by default with the end written by KubeRay."""
+    """Return a job with a final report. By default, KubeRay has recorded the end as well."""
     loop = ReconcileLoop(ttl=ttl, retry={"maxAttempts": 1})
     loop.run()
     loop.set_report(state)
@@ -60,7 +60,7 @@ def test_finished_job_releases_its_cluster_once_and_is_final(state: JobState) ->
 
 
 def test_spec_change_of_a_finished_job_updates_only_the_generation() -> None:
-    """kubectl wait compares the generation of the condition."""
+    """kubectl wait compares the observedGeneration of the condition."""
     loop = ended_job()
     conditions = [{**one, "observedGeneration": 2} for one in loop.status["conditions"]]
     expected = {**loop.status, "observedGeneration": 2, "conditions": conditions}
@@ -141,7 +141,7 @@ def test_foreign_or_deleting_ray_job_is_not_changed(metadata: dict[str, Any]) ->
 
 @pytest.mark.parametrize("ended_by_kuberay", [True, False], ids=["ended", "running"])
 def test_interrupted_removal_is_completed_without_kuberay(ended_by_kuberay: bool) -> None:
-    """Its RayJob is marked as deleted, and its cluster is not."""
+    """The RayJob is marked as deleted, but its RayCluster is not."""
     loop = ended_job(ended_by_kuberay=ended_by_kuberay)
     loop.ray_job["metadata"] |= DELETING
     loop.set_kuberay_status(rayClusterName="job-1-cluster")

@@ -1,4 +1,4 @@
-"""An operator that is killed at any call is replaced by another, which reaches the same end."""
+"""An operator is killed at any call. The operator that replaces it reaches the same end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from support.tiers import in_long_tier
 
 
 class Killed(BaseException):
-    """The process is gone. A BaseException, so that nothing in the operator handles it."""
+    """The death of the operator process. A BaseException, which the operator does not catch."""
 
 
 class Killer:
-    """Passes `calls` calls and kills at the next, before or after the server serves it."""
+    """Passes `calls` calls. Kills the operator at the next one, before or after it is served."""
 
     def __init__(self, calls: int, when: str) -> None:
         self.left = calls
@@ -48,7 +48,7 @@ class Killer:
 
 NEVER = 10_000
 LAG = {"RayJob": 1.0}
-"""Long enough that the operator asks for a RayJob instead of waiting for its watch."""
+"""Seconds. Long enough that the operator uses a live read instead of waiting for the watch."""
 TIMES = {"lastTransitionTime", "creationTimestamp", "startTime", "completionTime", "progressTime",
          "usageTime", "endTime", "uid", "resourceVersion"}  # fmt: skip
 """Fields that depend on the time."""
@@ -86,7 +86,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:
-    """Run a scenario with an operator that is killed once and replaced at once."""
+    """Run a scenario with an operator that is killed once and replaced. Return the cluster."""
     cluster, driver = FakeCluster(), FakeDriver()
     cluster.apply()
     running = asyncio.create_task(scenario(cluster, driver))
@@ -102,22 +102,22 @@ async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:
 
 
 def without_times(found: Any) -> Any:
-    """The same without the fields that depend on the time."""
+    """Return the same value without the fields that depend on the time."""
     if isinstance(found, dict):
         return {key: without_times(value) for key, value in found.items() if key not in TIMES}
     return [without_times(one) for one in found] if isinstance(found, list) else found
 
 
 def outcome(cluster: FakeCluster) -> Any:
-    """All objects at the end, and the phases of the job. Planning is left out: it shows only where
-    an operator finds the objects of another."""
+    """Return all objects at the end, and the phases of the job. The phase Planning is omitted: it
+    only appears where an operator finds the objects of another operator."""
     written = (one["phase"] for one in cluster.history)
     phases = [phase for phase, _ in itertools.groupby(written) if phase != "Planning"]
     return without_times({**cluster.objects, "phases": phases})
 
 
 def undisturbed(scenario: Scenario) -> tuple[list[str], Any]:
-    """The calls of an operator that is not killed, and the outcome."""
+    """Return the calls of an operator that is not killed, and the outcome."""
     killer = Killer(NEVER, "before")
     cluster = run(run_and_replace(killer, scenario))
     return killer.calls, outcome(cluster)
@@ -150,8 +150,8 @@ def test_scenarios_end_as_expected(undisturbed_runs: dict[str, tuple[list[str], 
 def test_operator_killed_at_any_call_is_replaced_without_a_trace(
     name: str, undisturbed_runs: dict[str, tuple[list[str], Any]]
 ) -> None:
-    """At a landing, kills before the first call and after each: what a kill before any other call
-    leaves in the cluster is what a kill after the previous call leaves."""
+    """At a landing, the kills are before the first call and after each call. A kill before a later
+    call leaves the cluster in the same state as a kill after the previous call."""
     calls, expected = undisturbed_runs[name]
     kills = [(number, "after") for number in range(len(calls))]
     kills += [(number, "before") for number in range(len(calls) if in_long_tier() else 1)]

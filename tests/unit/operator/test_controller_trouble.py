@@ -1,4 +1,4 @@
-"""The reconcile loop when the API server refuses, fails or is late, and when a driver is silent."""
+"""The reconcile loop with an API server that refuses, fails or is late, or with a silent driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMED_OUT = Unreachable('500: failed calling webhook "v.ray.io": context deadlin
 
 
 def fail_calls(harness: Harness, fault: Callable[[str], Exception | None]) -> None:
-    """Let those calls of the API server fail for which `fault` gives an error."""
+    """Make the API server fail each call for which `fault` returns an error."""
 
     def before(call: str) -> None:
         harness.record(call)
@@ -43,7 +43,7 @@ def times_of(harness: Harness, wanted: str) -> list[float]:
 
 
 def reasons(harness: Harness) -> set[str]:
-    """All reasons that the status has had."""
+    """Return all reasons that the status has had."""
     return {status["conditions"][0]["reason"] for status in harness.cluster.history}
 
 
@@ -274,7 +274,7 @@ async def test_job_ends_after_a_minute_without_a_report(harness: Harness) -> Non
 async def test_report_that_breaks_a_reconcile_evades_no_deadline(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a driver reports, the operator's own clock ends the job."""
+    """The operator's own clock ends the job, whatever the driver reports."""
 
     def fail(*_: Any) -> None:
         raise OverflowError
@@ -314,7 +314,7 @@ async def test_events_of_a_pod_are_listed_after_a_minute_and_then_less_often(
 async def test_status_that_the_definition_does_not_know_is_written_without_it(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator was upgraded, and the CustomResourceDefinition was not."""
+    """The operator was upgraded, but the CustomResourceDefinition was not."""
 
     class OlderDefinition(FakeGateway):
         async def patch_status(self, *args: Any) -> Any:

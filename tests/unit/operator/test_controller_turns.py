@@ -1,4 +1,4 @@
-"""The limit of running jobs is never exceeded, and the next job starts as soon as it can."""
+"""The concurrency limit is never exceeded, and the next job starts as soon as it can."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at_most(count: int) -> Any:
 
 
 def live(harness: Harness) -> list[str]:
-    """The RayJobs that have not ended."""
+    """Return the names of the RayJobs that have not ended."""
     return [name for (kind, name), body in harness.cluster.objects.items()
             if kind == "RayJob" and not RayJobView.of(body).ended]  # fmt: skip
 
@@ -45,7 +45,7 @@ async def apply_in_order(harness: Harness, *names: str) -> None:
 
 
 def at_creation_of(harness: Harness, name: str, action: Callable[[], None]) -> None:
-    """Act before each call that creates this RayJob."""
+    """Run `action` before each call that creates this RayJob."""
 
     class Gateway(FakeGateway):
         async def create(self, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -57,7 +57,7 @@ def at_creation_of(harness: Harness, name: str, action: Callable[[], None]) -> N
 
 
 class NamespaceOfA(FakeGateway):
-    """The gateway to a cluster where job-a is in another namespace, which may have a `fault`."""
+    """A gateway as if job-a were in another namespace. Reads of its RayJob raise a set `fault`."""
 
     fault: Exception | None = None
 
@@ -71,14 +71,14 @@ NO_ROLE = Forbidden("403: rayjobs.ray.io is forbidden")
 
 
 def count_live_ray_jobs(harness: Harness) -> list[int]:
-    """The number of live RayJobs at each change of the cluster."""
+    """Return a list that gets the number of live RayJobs at each change of the cluster."""
     counts: list[int] = []
     harness.cluster.watchers.append(lambda event, body: counts.append(len(live(harness))))
     return counts
 
 
 def watch_ray_jobs(harness: Harness) -> list[str]:
-    """The jobs of the RayJobs that are created, in their order."""
+    """Return a list that gets the job of each RayJob, in the order of creation."""
     started: list[str] = []
 
     def watch(event: str | None, body: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def watch_ray_jobs(harness: Harness) -> list[str]:
 
 
 async def start_a_and_queue_b(harness: Harness, **spec: Any) -> None:
-    """Start job-a, and let job-b wait for its turn."""
+    """Start job-a, and let job-b wait in the admission queue."""
     harness.cluster.apply("job-a", **spec)
     await until(lambda: harness.phase("job-a") == "Starting")
     harness.cluster.apply("job-b")
@@ -253,7 +253,7 @@ async def test_lost_namespace_gives_its_turns_back(harness: Harness, deleting: b
 
 @in_virtual_time
 async def test_ray_job_that_is_seen_again_takes_its_turn_again(harness: Harness) -> None:
-    """The Role was deleted by mistake, and is back."""
+    """The Role was deleted by mistake and then restored."""
     harness.gateway = gateway = NamespaceOfA(harness.cluster)
     async with harness.operator(settings=at_most(1)) as controller:
         await start_a_and_queue_b(harness)

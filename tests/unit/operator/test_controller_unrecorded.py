@@ -1,4 +1,4 @@
-"""Jobs whose RayJob was created by an operator that ended before it wrote the status."""
+"""Jobs whose RayJob was created by an operator that stopped before it wrote the status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AWAY = 600
 
 
 def unrecorded(state: JobState, ray_job: dict[str, Any], **fields: Any) -> Harness:
-    """A job with an empty status, and the answer of its driver."""
+    """Return a harness with a job that has an empty status, a RayJob and a driver that answers."""
     harness = Harness()
     harness.cluster.apply()
     harness.cluster.put(ray_job_body(**{"startTime": CREATED, **ray_job}))

@@ -1,4 +1,4 @@
-"""Pods that end by themselves before the driver starts: KubeRay replaces them without end."""
+"""Pods that exit before the driver starts, and that KubeRay replaces again and again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT = "2026-03-01T12:00:30Z"
 
 
 def ended_pod(name: str = "job-1-head", uid: str = "uid-1", **state: Any) -> Object:
-    """A pod whose container has ended. Further arguments are fields of the container's state."""
+    """Return a pod with a terminated container. `state` overrides fields of the container state."""
     state = {"exitCode": 1, "reason": "Error", "finishedAt": AT, **state}
     body = pod_body(name, containerStatuses=[{"name": "ray-head", "state": {"terminated": state}}])
     body["metadata"]["uid"] = uid

@@ -136,7 +136,7 @@ def test_each_new_row_restarts_the_stall_deadline() -> None:
 
 
 def test_restarted_driver_restarts_the_stall_deadline() -> None:
-    """It counts from 0: KubeRay submits the driver again after the loss of a head."""
+    """The new driver counts rows from 0. KubeRay submits the driver again after a head is lost."""
     loop = limited(stall="5m")
     loop.run(rows=900)
     loop.set_report(JobState.PREPARING)
@@ -246,7 +246,7 @@ def test_deadline_may_change_while_the_job_runs() -> None:
 
 
 def lose_first_attempt(loop: ReconcileLoop, rows: int) -> None:
-    """Advance until the second attempt may start."""
+    """Fail the first attempt and advance until the second attempt may start."""
     loop.run(rows=rows)
     loop.fail()
     loop.reconcile()
@@ -290,7 +290,7 @@ def test_time_of_a_hostile_report_is_not_the_end_of_the_job(time: str) -> None:
 
 
 def test_hostile_time_in_a_ray_job_evades_no_deadline() -> None:
-    """The API server takes it for a date-time."""
+    """The API server accepts this invalid value as a date-time."""
     loop = limited(active="1h")
     loop.run()
     time = "2026-03-01T12:00:00+99:99"
@@ -311,7 +311,7 @@ def test_end_of_a_ray_job_in_the_future_delays_no_end() -> None:
 
 
 def test_late_first_report_of_an_attempt_shows_its_rows() -> None:
-    """The operator was away while the attempt worked."""
+    """The operator was down while the attempt processed rows."""
     loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})
     lose_first_attempt(loop, rows=900)
     loop.start()

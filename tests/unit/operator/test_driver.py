@@ -1,4 +1,4 @@
-"""The driver's report, read through Ray's dashboard over real HTTP."""
+"""The operator reads the driver's report through Ray's dashboard, over real HTTP."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def unused_port() -> int:
 
 
 def unheard(answer: Answer) -> bool:
-    """Whether no answer came, and the problem is named in one line without the token."""
+    """Return whether the driver was not reached and the problem is one line without the token."""
     assert answer.report is None
     assert TOKEN not in answer.problem
     return not answer.reached and answer.problem != "" and "\n" not in answer.problem

@@ -21,7 +21,7 @@ IMAGE = "Back-off pulling image registry/pipeline:1"
 
 
 class RecordedJob(ReconcileLoop):
-    """A job and its Events."""
+    """A job that records its Events."""
 
     def __init__(self, **spec: object) -> None:
         self.events: list[Event] = []

@@ -1,4 +1,4 @@
-"""The limit of GPU hours: a job that has used them fails."""
+"""The limit of GPU hours: a job that has used all of them fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOURS = {"limits": {"gpuHours": 1.0}}
 
 
 def pods(gpus: int, *, attempt: int = 1, since: float = 0.0) -> tuple[PodView, ...]:
-    """One worker with GPUs, scheduled `since` seconds after the beginning."""
+    """Return one worker with GPUs, scheduled `since` seconds after BEGINNING."""
     status = placed(stamp(BEGINNING + timedelta(seconds=since)))
     return (PodView.of(pod_body("w", attempt=attempt, gpus=gpus, **status)),)
 

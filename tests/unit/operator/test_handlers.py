@@ -29,7 +29,7 @@ BODIES = {
 
 
 def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
-    """kopf's handlers by their ids."""
+    """Return kopf's handlers by id, the controller and kopf's registry."""
     controller = Controller(FakeGateway(FakeCluster()), FakeDriver(), SETTINGS)
     registry = kopf.OperatorRegistry()
     register(registry, controller, Login(Watches([], 60), Metrics()))
@@ -59,7 +59,7 @@ def test_only_event_handlers_are_registered() -> None:
 
 
 async def handle(handler: Any, kind: str | None, body: Object) -> None:
-    """Handle an event as kopf does."""
+    """Pass an event to the handler as kopf does."""
     result = handler.fn(event={"type": kind, "object": body}, name="", body=body, logger=None)
     assert inspect.isawaitable(result)
     assert await result is None, "kopf would write a result into the status"

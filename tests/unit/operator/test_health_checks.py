@@ -1,4 +1,4 @@
-"""The health checks of docs/gitops.md agree with the page for a job of each phase."""
+"""The health checks in docs/gitops.md give the documented health for a job in each phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_REST = {
 
 
 def job(phase: Phase, generation: int = 3) -> Object:
-    """A job of this phase with observedGeneration 3."""
+    """Return a job in this phase with observedGeneration 3."""
     verdict = Verdict(
         phase.value,
         MESSAGE,
@@ -40,7 +40,7 @@ def job(phase: Phase, generation: int = 3) -> Object:
 
 
 def argo_health(body: Object) -> tuple[str, str]:
-    """Status and message by the script of the page, in Lua 5.1 as in Argo CD."""
+    """Return status and message from the script in the page, run in Lua 5.1 as in Argo CD."""
     (script,) = (
         found
         for block in blocks(PAGE, "yaml")

@@ -16,7 +16,7 @@ from support.operator.reconcile_loop import ReconcileLoop
 
 
 def hold(loop: ReconcileLoop, seconds: float = 0.0) -> None:
-    """Kueue suspends the RayJob, and KubeRay stops it."""
+    """Suspend the RayJob as Kueue does, and stop it as KubeRay does."""
     loop.ray_job["spec"]["suspend"] = True
     loop.ray_job["status"] = {"jobDeploymentStatus": "Suspended"}
     loop.reconcile(seconds)
@@ -154,7 +154,7 @@ def test_priority_of_a_waiting_job_is_capped_by_the_platform() -> None:
 
 
 def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> None:
-    """Kueue holds back a pod, or lets the scheduler have it."""
+    """Add a scheduling gate to a worker pod as Kueue does, or remove it."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
                  "message": "Scheduling is blocked due to non-empty scheduling gates"}  # fmt: skip
     body = pod_body("job-1-worker", conditions=[condition] if gated else [])

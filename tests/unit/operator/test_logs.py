@@ -1,4 +1,4 @@
-"""Log lines: time, level, message, and the job that they are about."""
+"""Log lines contain the time, the level, the message and the job."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_exception_is_one_line_with_its_traceback(capsys: pytest.CaptureFixture[
 
 
 def kopf_extra(kind: str) -> dict[str, Any]:
-    """The extra fields of kopf's log records."""
+    """Return the extra fields of kopf's log records."""
     ref = {"kind": kind, "namespace": "team", "name": "job-1", "uid": "u"}
     return {"k8s_ref": ref, "k8s_skip": True, "settings": kopf.OperatorSettings()}
 

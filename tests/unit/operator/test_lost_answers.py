@@ -1,4 +1,4 @@
-"""Lost answers to status writes: Events and metrics are emitted all the same."""
+"""The operator emits Events and metrics even if the answer to a status patch is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = {
 
 
 def event_counts(harness: Harness) -> dict[str, int]:
-    """The counts of Events by their reasons."""
+    """Return the counts of Events by reason."""
     return {event["reason"]: event["count"] for event in harness.cluster.events.values()}
 
 

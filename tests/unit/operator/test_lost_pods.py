@@ -1,4 +1,4 @@
-"""Pods on a node without power never end, and KubeRay waits for them without end."""
+"""Pods on a node without power never terminate, and KubeRay waits for them forever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.operator.reconcile_loop import ReconcileLoop
 
 @pytest.fixture
 def loop() -> ReconcileLoop:
-    """A running job whose head was just marked for deletion by a taint of its node."""
+    """Return a running job whose head was just marked for deletion by a taint of its node."""
     loop = ReconcileLoop(retry={"backoff": {"initial": "1s"}})
     loop.run()
     loop.losses = (Loss(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp()),)
@@ -46,7 +46,7 @@ def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
 
 
 def lost_worker(loop: ReconcileLoop) -> PodView:
-    """A worker that was just marked for deletion by a taint of its node."""
+    """Return a worker that was just marked for deletion by a taint of its node."""
     pod = PodView.of(pod_body("job-1-worker", **placed()))
     lost = Loss(Cause.NODE_LOST, "its node is gone", False, loop.now.timestamp())
     return replace(pod, loss=lost, group="cpu", deleting=True)

@@ -1,4 +1,4 @@
-"""The operator as a process, against a scripted API server over real HTTP."""
+"""The operator runs as a process against a scripted API server over real HTTP."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.servers.scripted_http import Request, Serve, Server
 KINDS = {
     "/apis/batchinference.dev/v1alpha1": {"batchinferences": "BatchInference"},
     "/apis/ray.io/v1": {"rayjobs": "RayJob"},
-    # kopf waits until it has found the kinds that it may need
+    # kopf waits until discovery has returned the kinds that it may need
     "/apis/apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
     "/api/v1": {"pods": "Pod", "namespaces": "Namespace", "events": "Event"},
 }
@@ -49,7 +49,7 @@ def _group(root: str) -> dict[str, Any]:
 
 
 def _discovery() -> dict[str, Any]:
-    """The discovery documents of an API server."""
+    """Return the discovery documents of an API server, by path."""
     found: dict[str, Any] = {
         "/version": {"major": "1", "minor": "35"},
         "/api": {"versions": ["v1"]},
@@ -68,20 +68,20 @@ def _resource(plural: str, kind: str) -> dict[str, Any]:
 
 @dataclass
 class ScriptedApiServer:
-    """An API server with one BatchInference, whose watches send no events by themselves."""
+    """An API server with one BatchInference. Its watches send no events on their own."""
 
     missing: str = ""
     """The plural of a kind that the server does not serve."""
     pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
-    """The list of pods is answered only then."""
+    """The server answers the list of pods only after this event."""
     pods_flood: asyncio.Event = field(default_factory=asyncio.Event)
-    """From then on the watch of pods sends endless events."""
+    """After this event, the watch of pods sends events endlessly."""
     ray_jobs_fail: bool = False
     unauthorized: bool = False
     forbidden: str = ""
-    """The name of a namespace in which nothing may be read."""
+    """A namespace in which the server answers every request with 403."""
     watches_break: asyncio.Event = field(default_factory=asyncio.Event)
-    """From then on the watch of RayJobs answers with an error that kopf cannot handle."""
+    """After this event, the watch of RayJobs answers with an error that kopf cannot handle."""
     created: dict[str, Any] = field(default_factory=dict)
     """Created objects by path."""
 
@@ -133,7 +133,7 @@ class ScriptedApiServer:
 
 
 def _pod_event(number: int) -> dict[str, Any]:
-    """An event of one of many pods whose job is gone."""
+    """Return an event of one of many pods whose job was deleted."""
     labels = {NAME_LABEL: "gone"}
     metadata = {"uid": f"uid-{number}", "resourceVersion": str(number), "labels": labels}
     body = apply_merge_patch(pod_body(f"job-1-{number}"), {"metadata": metadata})
@@ -142,7 +142,7 @@ def _pod_event(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """The environment of the operator, with a kubeconfig to be written by `point_to`."""
+    """Return the environment of the operator. `point_to` writes its kubeconfig."""
     (tmp_path / "key").write_text("a key of at least thirty-two bytes")
     (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -172,7 +172,7 @@ def point_to(server: Server, environment: dict[str, str]) -> None:
 
 @asynccontextmanager
 async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the operator as a process; kill it if it outlives the block."""
+    """Run the operator as a process. Kill it if it still runs at the end of the block."""
     command = "from batchinference_operator.runtime.main import main; main()"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", command, env=environment, stderr=asyncio.subprocess.PIPE
@@ -188,21 +188,21 @@ async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subproc
 async def wait_for_requests(
     server: Server, wanted: Callable[[Request], bool], times: int = 1
 ) -> None:
-    """Wait until the server has received this number of such requests."""
+    """Wait until the server has received `times` wanted requests."""
     async with asyncio.timeout(30):
         while sum(map(wanted, server.requests)) < times:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.02)
 
 
 async def get_endpoint(environment: dict[str, str], path: str) -> tuple[int, str]:
-    """The status and the text of one of the operator's endpoints."""
+    """Return the status code and the text of one of the operator's endpoints."""
     url = f"http://127.0.0.1:{environment[PREFIX + 'HEALTH_PORT']}{path}"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status, await answer.text()
 
 
 async def wait_for_status(environment: dict[str, str], path: str, status: int) -> str:
-    """The text of an endpoint as soon as it has this status."""
+    """Wait until an endpoint has this status code, and return its text."""
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectorError):
@@ -213,14 +213,14 @@ async def wait_for_status(environment: dict[str, str], path: str, status: int) -
 
 
 async def is_unhealthy(environment: dict[str, str]) -> bool:
-    """Whether /healthz fails."""
+    """Return whether /healthz fails."""
     with contextlib.suppress(aiohttp.ClientConnectionError):
         return (await get_endpoint(environment, "/healthz"))[0] == 503
     return False
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[str]], float]:
-    """Samples of a scrape by name and label values."""
+    """Return the samples of a scrape by name and label values."""
     return {
         (sample.name, frozenset(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -249,7 +249,7 @@ async def test_operator_from_start_to_sigterm(serve: Serve, settings: dict[str, 
 
 
 async def check_readiness(environment: dict[str, str], api: ScriptedApiServer) -> None:
-    """The operator is ready when all first lists are complete, and healthy before that."""
+    """Check that the operator is ready after all initial lists, and healthy before that."""
     text = await wait_for_status(environment, "/readyz", 503)
     while text.count("\n") > 1:
         text = await wait_for_status(environment, "/readyz", 503)
@@ -260,7 +260,7 @@ async def check_readiness(environment: dict[str, str], api: ScriptedApiServer) -
 
 
 def check_selectors(server: Server) -> None:
-    """The operator watches its own objects only."""
+    """Check that the operator watches only its own objects."""
     selectors = {
         request.path.rsplit("/", 1)[-1]: request.query.get("labelSelector")
         for request in server.requests
@@ -348,10 +348,10 @@ async def test_operator_ends_when_kopf_fails(serve: Serve, settings: dict[str, s
 def environment(
     settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, str]]:
-    """The environment of this process; its root logger is restored afterwards."""
+    """Set the environment of this process, and restore its root logger afterwards."""
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    # the client reads the variable once, when it is imported
+    # the client reads KUBECONFIG only once, when it is imported
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", settings["KUBECONFIG"])
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level

@@ -1,4 +1,4 @@
-"""The patch between two statuses, by the rules of RFC 7386."""
+"""The status patch from one status to another, by the rules of RFC 7386."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_request_without_an_answer_is_counted() -> None:
 
 
 def test_every_cause_starts_at_zero() -> None:
-    """Prometheus sees no increase in a series that starts at 1."""
+    """Prometheus does not see an increase in a series that starts at 1."""
     registry, name = Metrics().registry, "batchinference_attempts_total"
     labels = [{"outcome": "Failed", "cause": cause.value} for cause in Cause]
     assert [one for one in labels if registry.get_sample_value(name, one) != 0] == []
@@ -133,7 +133,7 @@ def test_metric_names_follow_prometheus_conventions() -> None:
 
 @in_virtual_time
 async def test_metrics_have_no_label_per_job(harness: Harness) -> None:
-    """Each name would be a time series forever."""
+    """Each job name would create a time series that is never removed."""
     async with harness.recorded_operator() as metrics:
         for number in range(20):
             harness.cluster.apply(f"unmistakable-{number}")

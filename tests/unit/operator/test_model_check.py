@@ -1,4 +1,4 @@
-"""A model check of the operator: random faults at any call, and the end that a job must reach."""
+"""A model check of the operator: after random faults at any call, a job reaches the right end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from support.tiers import examples, in_long_tier
 
 STEPS = 50
 CALM_ROUNDS = 600
-"""Far more than any job needs to end once the faults stop."""
+"""Far more rounds than any job needs to finish once the faults stop."""
 CAUSES = ["NodeLost", "OutOfMemory", "BadInput", "Application", "Incomplete"]
 SECONDS = [1, 10, 60, 400, 2000]
 ENDS = ("Complete", "Failed")
@@ -75,7 +75,7 @@ def ended(status: Object) -> bool:
 
 
 def expected_kstatus(job: Object, phase: Phase) -> str:
-    """What Flux and Helm must see in a job of this phase."""
+    """Return the status that Flux and Helm must see for a job in this phase."""
     if job["metadata"].get("deletionTimestamp"):
         return "Terminating"
     at_rest = {Phase.SUCCEEDED: "Current", Phase.SUSPENDED: "Current", Phase.FAILED: "Failed"}
@@ -96,7 +96,7 @@ class JobModel(RuleBasedStateMachine):
         self.kuberay = FakeKubeRay(self.cluster)
         self.operator = SteppedOperator(self.cluster, self.kuberay, self.clock, self.settings)
         self.blamed: dict[str | None, set[str]] = {}
-        """Causes by which a BatchInference may fail, by uid."""
+        """The causes with which each BatchInference may fail, by uid."""
 
     # --- users --------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class JobModel(RuleBasedStateMachine):
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
     def recreate_job(self, spec: dict[str, Any]) -> None:
-        self.clock.seconds += 1  # so that creationTimestamp differs from that of the former job
+        self.clock.seconds += 1  # creationTimestamp must differ from that of the previous job
         self.create_job(spec)
 
     @precondition(lambda self: self.job is not None)
@@ -149,7 +149,7 @@ class JobModel(RuleBasedStateMachine):
             self.cluster.delete("BatchInference", "job", foreground=what != "the job")
 
     def delete_ray_job(self) -> None:
-        """Delete it, but not in the second in which it gets its token."""
+        """Delete the RayJob, except while it gets its token, before the attempt has a startTime."""
         if "startTime" not in (current(self.status) or {}):
             return
         body = self.cluster.get("RayJob", self.status["rayJobName"])
@@ -177,7 +177,7 @@ class JobModel(RuleBasedStateMachine):
         # the driver of a deleted RayJob may still answer for a while
         for each in list(self.blamed) if uid is None else [uid]:
             self.blame(each, cause)
-            self.blame(each, "Application")  # the cause if its report cannot be read
+            self.blame(each, "Application")  # the cause if the report cannot be read
 
     @rule(trouble=st.sampled_from(["away", "silent", "stuck"]), seconds=st.sampled_from(SECONDS))
     def begin_outage(self, trouble: str, seconds: int) -> None:
@@ -197,7 +197,7 @@ class JobModel(RuleBasedStateMachine):
             if seen.ended:
                 continue
             self.cluster.patch("RayJob", seen.name, {"spec": {"suspend": suspend}})
-            if not seen.queue:  # it is not suspended by Kueue then
+            if not seen.queue:  # then Kueue does not manage the RayJob
                 self.blame(seen.owner_uid, "Interrupted")
 
     @rule()
@@ -239,7 +239,7 @@ class JobModel(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 6), how=st.sampled_from([*FAULTS, *FAULTS, "killed"]))
     def disturb_operator(self, calls: int, how: str) -> None:
-        """Let a call fail, or kill the operator, in the middle of a reconcile."""
+        """Make a call fail, or kill the operator, in the middle of a reconcile."""
         self.operator.watches.deliver_all()
         self.operator.queue.add((NAMESPACE, "job"))
         self.step_operator(calls)
@@ -272,9 +272,9 @@ class JobModel(RuleBasedStateMachine):
     # --- invariants ---------------------------------------------------------------------
 
     def check_status(self, before: Object, after: Object) -> None:
-        """Check a status that was written."""
+        """Check a status that the operator wrote."""
         old, new = before.get("status", {}), after["status"]
-        if ended(old):  # the status is final; only observedGeneration follows the spec
+        if ended(old):  # the status is final: only observedGeneration may change
             assert read_again(old, 0) == read_again(new, 0)
             return
         BatchInferenceStatus.model_validate(new, strict=False)
@@ -288,7 +288,7 @@ class JobModel(RuleBasedStateMachine):
         self.check_retry(after, new)
 
     def check_attempts(self, status: Object) -> None:
-        """Attempts are numbered in order, and only the last is open."""
+        """Check that attempts are numbered in order and only the last is open."""
         attempts = status.get("attempts", [])
         numbers = [attempt["number"] for attempt in attempts]
         assert numbers == list(range(1, len(numbers) + 1))
@@ -298,13 +298,13 @@ class JobModel(RuleBasedStateMachine):
         assert not ended(status) or not attempts or "outcome" in attempts[-1]
 
     def check_usage(self, job: Object) -> None:
-        """A job is charged for its own pods only: at most two at a time, with a GPU each."""
+        """Check that a job is charged only for its own pods: at most two at once, one GPU each."""
         born = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
         lived = (self.clock.now() - born).total_seconds()
         assert job["status"].get("gpuSeconds", 0) <= 2 * lived
 
     def check_retry(self, job: Object, status: Object) -> None:
-        """A retry follows only where the retry policy of the job allows one."""
+        """Check that the job is retried only if its retry policy allows it."""
         if status["phase"] == Phase.RETRYING:
             retry, last = Retry.model_validate(job["spec"].get("retry", {})), current(status)
             assert last is not None
@@ -330,7 +330,7 @@ class JobModel(RuleBasedStateMachine):
     # --- the end ------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Once the faults stop, the job reaches its right end."""
+        """Check that the job reaches the right end once the faults stop."""
         try:
             self.calm_down()
             self.check_end()
@@ -346,14 +346,14 @@ class JobModel(RuleBasedStateMachine):
             if self.is_at_rest():
                 break
         for _ in range(4):
-            self.clock.seconds += 1000  # so that every TTL expires
+            self.clock.seconds += 1000  # longer than every TTL
             for _ in range(4):
                 self.run_one_calm_round()
         self.operator_has_no_defects()
         self.each_job_has_at_most_one_live_ray_job()
 
     def run_one_calm_round(self) -> None:
-        """One round without faults in which every component runs."""
+        """Run one round without faults, in which every component runs."""
         self.set_suspend_by_kueue(suspend=False)
         self.operator.watches.deliver_all()
         while not self.operator.idle:
@@ -410,7 +410,7 @@ class JobModel(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Expected errors need not be logged."""
+    """Disable the log, because errors are expected."""
     logger = logging.getLogger("batchinference.operator")
     logger.disabled = True
     yield
@@ -418,7 +418,7 @@ def _quiet() -> Iterator[None]:
 
 
 class LimitedJobModel(JobModel):
-    """The same with a limit of one running job, so that the status records the start first."""
+    """The same model with a concurrency limit of one, so the status records the start first."""
 
     settings = replace(SETTINGS, concurrency=Concurrency(in_all=1))
 

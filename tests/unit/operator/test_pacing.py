@@ -1,4 +1,4 @@
-"""The pace of status writes: changes of state at once, progress figures with pauses."""
+"""The pace of status patches: state changes are written at once, progress with pauses."""
 
 from __future__ import annotations
 

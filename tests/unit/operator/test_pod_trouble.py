@@ -1,4 +1,4 @@
-"""The trouble of a pod: why it does not run, as a cause and a message."""
+"""The trouble of a pod: the reason why it does not run, as a cause and a message."""
 
 from __future__ import annotations
 

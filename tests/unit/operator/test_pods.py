@@ -1,4 +1,4 @@
-"""What is observed of a pod besides its trouble: attempt, resources, times and loss."""
+"""The attempt, resources, times and loss that the operator observes in a pod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seen(name: str = "job-1-worker", **status: Any) -> PodView:
 
 
 def ended(reason: str, at: str | None = None) -> dict[str, Any]:
-    """Status of a container that has ended."""
+    """Return the status of a terminated container."""
     state = {"terminated": {"reason": reason, **({"finishedAt": at} if at else {})}}
     return {"name": "ray", "state": state}
 
@@ -55,7 +55,7 @@ def test_pod_cpus_are_the_sum_of_its_containers(containers: list[Any], cpus: flo
 
 
 def test_pod_cpus_include_native_sidecars() -> None:
-    """Of the init containers, those that never end hold their CPUs beside the others."""
+    """Sidecars are init containers that never end: their CPUs add to those of the containers."""
     one = {"resources": {"requests": {"cpu": "1k"}}}
     sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}}
     spec = {"containers": [one], "initContainers": [{**one, "name": "wait"}, sidecar]}

@@ -1,4 +1,4 @@
-"""Drivers are polled apart from reconciles: slow or silent ones delay nobody else."""
+"""Drivers are polled outside reconciles, so a slow or silent driver delays no other job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOKENS = ("a-token",)
 
 @dataclass
 class Heads:
-    """Heads that answer after some seconds."""
+    """Heads that answer after `seconds`."""
 
     seconds: float = 0.0
     answer: Answer = REACHED
@@ -92,7 +92,7 @@ def read(
 
 
 async def follow(polls: DriverPolls, ray_job: RayJobView, seconds: float) -> None:
-    """Read the answer each second, as reconciles would."""
+    """Read the latest answer each second, as reconciles do."""
     for _ in range(int(seconds)):
         read(polls, ray_job)
         await asyncio.sleep(1)

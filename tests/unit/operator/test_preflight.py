@@ -1,4 +1,4 @@
-"""The checks of the operator before it starts."""
+"""The checks that the operator runs before it starts."""
 
 from __future__ import annotations
 

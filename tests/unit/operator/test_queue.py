@@ -1,4 +1,4 @@
-"""The queue of keys: each key once, never worked on twice at a time, none lost, with delays."""
+"""The work queue holds each key once, loses none, gives it to one worker, and supports delays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def queue() -> KeyedQueue[str]:
 
 
 async def drain(queue: KeyedQueue[str], seconds: float = 100) -> list[tuple[float, str]]:
-    """The keys handed out within this time, and when. Each key is done at once."""
+    """Return the keys handed out within this time, and when. Each key is done at once."""
     found = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -65,7 +65,7 @@ async def test_cancelled_worker_loses_no_key(queue: KeyedQueue[str]) -> None:
     first, second = (asyncio.create_task(queue.get()) for _ in range(2))
     await asyncio.sleep(0)
     queue.add("a")
-    first.cancel()  # in the same moment: the key is promised to it, but not taken yet
+    first.cancel()  # while the key is assigned to it, but not taken yet
     assert await second == "a"
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -157,8 +157,8 @@ async def test_lanes_take_turns() -> None:
 )
 @settings(max_examples=examples(200), deadline=None)
 def test_waiting_lane_is_passed_over_once_at_most(steps: list[tuple[str, int] | None]) -> None:
-    """While a key of a lane waits, each other lane hands out at most one key before it. The steps
-    add a key, or take one (None)."""
+    """While a key of a lane waits, each other lane hands out at most one key before it. A step
+    adds a key, or takes one (None)."""
 
     async def body() -> None:
         queue: KeyedQueue[tuple[str, int]] = KeyedQueue(lane=lambda key: key[0])
@@ -192,7 +192,7 @@ def test_waiting_lane_is_passed_over_once_at_most(steps: list[tuple[str, int] | 
 def test_keys_added_during_work_are_processed_afterwards(
     added: list[tuple[str, float]], workers: int, slowness: float
 ) -> None:
-    """Work on a key begins after each addition, and no key is worked on twice at a time."""
+    """A key is processed after each time it is added, and only by one worker at a time."""
     runs: list[tuple[str, float, float]] = []
 
     async def work(queue: KeyedQueue[str]) -> None:

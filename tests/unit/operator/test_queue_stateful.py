@@ -1,4 +1,4 @@
-"""The queue of keys against a model, for any sequence of calls."""
+"""The work queue behaves like a model, for any sequence of calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = st.integers(0, 50).map(float)
 
 
 class Queue(RuleBasedStateMachine):
-    """The model: when each key is due, which keys are worked on, how often each has failed."""
+    """The model: when each key is due, which keys are in progress, how often each has failed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Queue(RuleBasedStateMachine):
         return self.call(clock)
 
     def call(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Call a function in the event loop."""
+        """Call a function in the event loop and return its result."""
 
         async def body() -> Result:
             return function(*args)

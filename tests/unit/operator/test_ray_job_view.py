@@ -1,4 +1,4 @@
-"""The view of a RayJob, with any status that KubeRay has written so far."""
+"""The view of a RayJob, with any complete or partial status from KubeRay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPECTED: dict[str, Callable[[str, str], bool]] = {
     "succeeded": lambda ray, kuberay: (ray, kuberay) == ("SUCCEEDED", "Complete"),
     "driver_started": lambda ray, kuberay: ray not in {"", "PENDING"},
 }
-"""The expected value of each property, by the states of Ray and of KubeRay."""
+"""The expected value of each property, from the states of Ray and of KubeRay."""
 
 
 def view(**status: Any) -> RayJobView:
@@ -127,7 +127,7 @@ def test_outcome_is_that_of_ray_for_a_complete_ray_job(
 
 
 def test_template_without_metadata_plans_no_gpus() -> None:
-    """Any user may create such a RayJob with the label of a job."""
+    """Any user may create such a RayJob with the label of a job, so it must not raise an error."""
     body = ray_job_body()
     body["spec"] = {"rayClusterSpec": {"workerGroupSpecs": [{"template": {"spec": {}}}, {}]}}
     assert RayJobView.of(body).uid == body["metadata"]["uid"]

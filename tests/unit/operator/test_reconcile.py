@@ -1,4 +1,4 @@
-"""The actions of one reconcile for everything that may be observed of a job."""
+"""The actions of one reconcile, for all possible observations of a job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def view(owner_uid: str | None = UID, **status: Any) -> RayJobView:
 
 
 def ended(kind: str) -> dict[str, Any]:
-    """A status with a condition that ended the job 20 minutes ago."""
+    """Return a status with a condition that ended the job 20 minutes ago."""
     time = "2026-03-01T12:10:00Z"
     condition = {"type": kind, "status": "True", "lastTransitionTime": time}
     return {"phase": "Succeeded", "completionTime": time, "conditions": [condition]}
@@ -72,23 +72,23 @@ def act(observed: Observed, now: datetime = NOW) -> Actions:
 
 
 def planned_job(**metadata: Any) -> JobView:
-    """A job whose first attempt is in the status."""
+    """Return a job whose first attempt is in the status."""
     return job(act(Observed(job())).status, **metadata)
 
 
 def observe_started(ray_job: RayJobView | None = None, **seen: Any) -> Observed:
-    """A job with a RayJob whose token secret exists."""
+    """Return a job with a RayJob whose token secret exists."""
     return observe_next(Observed(planned_job(), {"job-1": view()}), ray_job, **seen)
 
 
 def observe_next(before: Observed, ray_job: RayJobView | None, **seen: Any) -> Observed:
-    """The observation after the status of a reconcile was written."""
+    """Return the next observation, after the status of a reconcile was written."""
     known = replace(before.job, status=act(before).status or before.job.status)
     return Observed(known, {} if ray_job is None else {ray_job.name: ray_job}, **seen)
 
 
 def shared(actions: Actions, field: str) -> str:
-    """The value that all conditions have in common."""
+    """Return the value of a field that all conditions share."""
     assert actions.status is not None
     (found,) = {str(condition[field]) for condition in actions.status["conditions"]}
     return found
@@ -136,7 +136,7 @@ def test_missing_ray_job_of_a_planned_attempt_is_created_again() -> None:
 
 
 def test_start_continues_after_a_lost_status_write() -> None:
-    """A quota may refuse to create the RayJob again."""
+    """The RayJob is not created again, because a quota may refuse it."""
     starting = {"job-1": view(**INITIALIZING)}
     first, again = (act(Observed(each, starting)) for each in (planned_job(), job()))
     assert [body["kind"] for body in again.create] == ["Secret"]
@@ -158,7 +158,7 @@ def test_token_secret_is_created_when_the_ray_job_is_seen() -> None:
 
 
 def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
-    """It may have been deleted together with a former RayJob."""
+    """The Secret may have been deleted together with an earlier RayJob."""
     assert act(observe_started(view(**INITIALIZING))).create == ()
     pod = PodView.of(pod_body("job-1-head", **waiting("CreateContainerConfigError", "not found")))
     actions = act(observe_started(view(**INITIALIZING), pods=(pod,)))
@@ -179,7 +179,7 @@ def test_a_refusal_by_the_default_queue_of_kueue_names_the_way_out() -> None:
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
-    """It could mount the key from which the tokens of all Ray clusters are derived."""
+    """The job could mount the key from which the tokens of all Ray clusters are derived."""
     actions = reconcile(Observed(job()), replace(SETTINGS, own_namespace=NAMESPACE), NOW)
     assert (actions.create, phase(actions), reason(actions)) == ((), "Failed", "InvalidSpec")
     assert message(actions).startswith(f"metadata.namespace: '{NAMESPACE}' is the operator's")
@@ -294,7 +294,8 @@ def test_silent_driver_is_reported_and_job_continues() -> None:
 
 
 def test_driver_is_not_silent_in_its_first_minute() -> None:
-    """However long its cluster took: KubeRay's startTime is when it accepted the RayJob."""
+    """The time that the cluster took to start does not count. It counts in KubeRay's startTime,
+    which is when KubeRay accepted the RayJob."""
     loop = ReconcileLoop()
     loop.start()
     accepted = stamp(loop.now)

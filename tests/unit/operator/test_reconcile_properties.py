@@ -104,7 +104,7 @@ POLICIES = st.fixed_dictionaries(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> JobView:
-    """A job with any status that the operator can write."""
+    """Generate a job with any status that the operator can write."""
     body = job_body()
     if draw(st.integers(0, 4)):
         body["status"] = draw(statuses())
@@ -118,7 +118,7 @@ def jobs(draw: st.DrawFn) -> JobView:
 
 @st.composite
 def statuses(draw: st.DrawFn) -> Status:
-    """A status after up to three attempts; the last may still run."""
+    """Generate a status after up to three attempts. The last may still run."""
     status: Status = {}
     stamp = NOON_STAMP
     for number in range(1, draw(st.sampled_from([0, 1, 1, 1, 2, 3])) + 1):
@@ -139,8 +139,8 @@ def statuses(draw: st.DrawFn) -> Status:
 
 @st.composite
 def observations(draw: st.DrawFn) -> Observed:
-    """A job with RayJobs, mostly including that of its last attempt. Its driver reports only where
-    the operator asks for a report."""
+    """Generate a job with RayJobs, mostly including the RayJob of its last attempt. The driver
+    reports only if the operator asks for a report."""
     job, some = draw(jobs()), draw(st.lists(RAY_JOBS, max_size=2))
     last = replace(draw(RAY_JOBS), name=f"job-{number_of(job.status)}", owner_uid=UID)
     mine = [last] if number_of(job.status) and draw(st.integers(0, 3)) else []
@@ -160,7 +160,7 @@ def is_deterministic(observed: Observed, actions: Actions, now: datetime) -> Non
 
 
 def leaves_a_finished_job_alone(observed: Observed, _: Actions, now: datetime) -> None:
-    """Only observedGeneration follows the spec."""
+    """Only observedGeneration changes."""
     for end in ("Complete", "Failed"):
         over = {"type": end, "status": "True", "lastTransitionTime": NOON_STAMP}
         status = {**observed.job.status, "conditions": [over]}
@@ -174,7 +174,7 @@ def leaves_a_finished_job_alone(observed: Observed, _: Actions, now: datetime) -
 
 
 def creates_one_ray_job_at_a_time(observed: Observed, actions: Actions, _: datetime) -> None:
-    """A RayJob is created only where its attempt begins and no other attempt runs."""
+    """A RayJob is created only if its attempt starts and no other attempt runs."""
     created = [body["metadata"]["name"] for body in actions.create if body["kind"] == "RayJob"]
     if not created:
         return
@@ -206,7 +206,7 @@ def removes_nothing_before_the_status_says_so(
 
 
 def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime) -> None:
-    """Any event may be lost, so progress must not depend on one."""
+    """Any event may be lost, so progress must not depend on events."""
     if observed.job.deleting or finished(observed.job):
         return
     if actions.again_after is None:
@@ -217,7 +217,7 @@ def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime
 def writes_an_end_without_creating_objects(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
-    """The API server may refuse objects, which must not delay the end."""
+    """The API server may refuse objects. This must not delay the end."""
     if actions.status is not None and not is_open(actions.status):
         assert actions.create == ()
 
@@ -233,14 +233,14 @@ def writes_nothing_the_second_time(observed: Observed, _: Actions, now: datetime
         return
     again = replace(observed, pods=(), job=replace(observed.job, status=first))
     second = reconcile(again, SETTINGS, now + timedelta(seconds=1)).status
-    if second is None or not is_open(second):  # a deadline may have passed in that second
+    if second is None or not is_open(second):  # a deadline may have expired in that second
         return
-    if number_of(first) == number_of(second):  # otherwise the next RayJob exists
+    if number_of(first) == number_of(second):  # otherwise the RayJob of the next attempt exists
         assert merge_patch(first, second) == {}
 
 
 def keeps_transition_times(observed: Observed, actions: Actions, _: datetime) -> None:
-    """lastTransitionTime changes only when the status of the condition does."""
+    """lastTransitionTime changes only when the status of the condition changes."""
     before = {c["type"]: c for c in observed.job.status.get("conditions", [])}
     for condition in (actions.status or {}).get("conditions", []):
         old = before.get(condition["type"])
@@ -272,7 +272,7 @@ def test_reconcile_follows_all_rules(observed: Observed, now: datetime) -> None:
 
 @pytest.mark.long("properties")
 def test_strategies_generate_every_kind_of_verdict() -> None:
-    """Otherwise the rules would be tested on too few cases."""
+    """Otherwise the rules would be tested with too few cases."""
     found: set[str] = set()
 
     @given(observed=observations(), now=MOMENTS)

@@ -1,4 +1,4 @@
-"""The recorder posts Events in the background. Its errors never affect jobs."""
+"""The recorder posts Events in the background, and its errors never affect jobs."""
 
 from __future__ import annotations
 

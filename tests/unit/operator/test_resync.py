@@ -1,4 +1,4 @@
-"""The resync of all jobs, which corrects what the watches have missed."""
+"""The resync of all jobs finds changes that the watches missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suspended job: it frees everything in any phase, and can be resumed."""
+"""A suspended job releases all its resources in any phase, and can be resumed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def running() -> ReconcileLoop:
 
 
 def suspend(loop: ReconcileLoop) -> Actions:
-    """Suspend the job; its driver does not answer."""
+    """Suspend a job whose driver does not answer."""
     loop.spec["suspend"], loop.report = True, None
     return loop.reconcile()
 
 
 def suspended(phase: str = "Running") -> ReconcileLoop:
-    """A job that is suspended in this phase, and whose driver has ended."""
+    """Return a job that was suspended in this phase, and whose driver has ended."""
     loop = ReconcileLoop()
     PHASES[phase](loop)
     assert loop.phase == phase
@@ -57,7 +57,7 @@ def suspended(phase: str = "Running") -> ReconcileLoop:
 
 
 def removed() -> ReconcileLoop:
-    """A suspended job whose RayJob was deleted."""
+    """Return a suspended job whose RayJob was deleted."""
     loop = suspended()
     loop.reconcile()
     loop.finalize_deletions()
@@ -69,7 +69,7 @@ def names(ray_jobs: Iterable[RayJobView]) -> list[str]:
 
 
 def pods(**status: Any) -> tuple[PodView, ...]:
-    """A pod of the first attempt, which holds its node by default."""
+    """Return a pod of the first attempt. By default it is scheduled to a node."""
     return (PodView.of(pod_body(**status or placed())),)
 
 
@@ -195,7 +195,7 @@ def test_job_is_suspending_until_no_pod_holds_resources(field: str, held: Any, f
 
 
 def test_interrupted_removal_is_completed_without_kuberay() -> None:
-    """Its RayJob is marked as deleted, and its cluster is not."""
+    """The RayJob is marked as deleted, but its RayCluster is not."""
     loop = suspended()
     loop.reconcile()
     loop.ray_jobs["job-1"]["status"]["rayClusterName"] = "job-1-cluster"
@@ -279,7 +279,7 @@ def test_cluster_kept_for_its_report_is_released() -> None:
 
 
 def test_ended_ray_job_frees_its_turn_while_kuberay_is_away() -> None:
-    """Only the operator deletes its cluster then."""
+    """Only the operator deletes the RayCluster while KubeRay is down."""
     loop = suspended()
     loop.set_kuberay_status(**ENDED, rayClusterName="job-1-cluster")
     loop.pods = pods()

@@ -1,4 +1,4 @@
-"""The phases of a job: every transition of the diagram happens, and no other."""
+"""The phases of a job: every transition in the diagram happens, and no other."""
 
 from __future__ import annotations
 

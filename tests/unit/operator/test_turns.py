@@ -1,4 +1,4 @@
-"""The admission queue: which jobs may start where the number of running jobs is limited."""
+"""The admission queue: which jobs may start when there is a concurrency limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.tiers import examples
 
 
 class Queue:
-    """Turns with names for keys. The age of a job is the order in which it was added."""
+    """An admission queue with job names as keys. A job that was added earlier is older."""
 
     def __init__(self, in_all: int | None = None, per_namespace: int | None = None) -> None:
         self.woken: list[str] = []
@@ -43,7 +43,7 @@ class Queue:
 
 @pytest.fixture
 def queue() -> Queue:
-    """A queue that lets one job run."""
+    """Return a queue with a concurrency limit of one."""
     return Queue(1)
 
 
@@ -173,7 +173,7 @@ LIMITS = st.builds(
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Jobs wait, start and end in any order. The model computes the admitted jobs each time."""
+    """Jobs wait, start and end in any order. The model computes the admitted jobs from scratch."""
 
     @initialize(limits=LIMITS)
     def begin(self, limits: Concurrency) -> None:
@@ -218,13 +218,13 @@ class AnyOrder(RuleBasedStateMachine):
             self.running.add(key)
             if self.version % 2:
                 self.see(key, holds=True)
-            else:  # the answer is lost: the job is seen unchanged
+            else:  # the answer is lost, so the job still looks unchanged
                 assert self.turns.turn_of(key) == Turn(0, begins=True)
                 self.see(key, holds=True)
         self.turns.pass_over(key)
 
     def may_start(self) -> list[Key]:
-        """The jobs that may start, by a full computation."""
+        """Return the jobs that may start, computed from scratch."""
         busy, chosen = self.running | self.pods, []
         count = Counter(namespace for namespace, _ in busy)
         places = {key: (-first, age, *key) for key, (first, age) in self.waiting.items()}
@@ -244,7 +244,7 @@ class AnyOrder(RuleBasedStateMachine):
     def exactly_the_admitted_jobs_may_start(self) -> None:
         if not hasattr(self, "turns"):
             return
-        for key in self.waiting:  # returns passed-over jobs to their places
+        for key in self.waiting:  # puts passed-over jobs back in their places
             self.turns.turn_of(key)
         turns = {key: self.turns.turn_of(key) for key in self.waiting}
         begins = {key for key, turn in turns.items() if turn is not None and turn.begins}

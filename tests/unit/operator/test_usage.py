@@ -28,7 +28,7 @@ def pod(
     name: str = "w", cpu: str = "2", gpus: int = 1, *, since: float = 0, attempt: int = 1,
     until: float | None = None,
 ) -> PodView:  # fmt: skip
-    """A pod that holds its node from `since` to `until`, in seconds after the beginning."""
+    """Return a pod that holds its node from `since` to `until`, in seconds after BEGINNING."""
     status: dict[str, Any] = placed(at(since))
     if until is not None:
         end = {"terminated": {"reason": "Completed", "finishedAt": at(until)}}
@@ -162,7 +162,7 @@ def _held(one: PodView) -> float:
 
 
 def plan(groups: dict[int, int]) -> dict[str, Any]:
-    """The worker groups of a RayJob, as the most workers by GPUs."""
+    """Return a RayJob spec. `groups` maps GPUs per worker to the maximum number of workers."""
     specs = [
         {"maxReplicas": most, "template": {"metadata": {"labels": {GPUS_LABEL: str(gpus)}}}}
         for gpus, most in groups.items()

@@ -1,4 +1,4 @@
-"""The phase and the condition of a job for everything that may be observed of it."""
+"""The phase and the condition of a job, for all possible observations of it."""
 
 from __future__ import annotations
 

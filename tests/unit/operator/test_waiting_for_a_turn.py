@@ -20,7 +20,7 @@ def waiting(**spec: object) -> ReconcileLoop:
 
 
 def failed(backoff: str) -> ReconcileLoop:
-    """A job whose first attempt has failed and is removed."""
+    """Return a job whose first attempt has failed and was removed."""
     loop = ReconcileLoop(retry={"backoff": {"initial": backoff}})
     loop.lose()
     loop.reconcile()

@@ -1,4 +1,4 @@
-"""The health of the watches: one without a sign of life for three periods is dead."""
+"""The health of the watches: a watch without a response for three periods is dead."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def write_kubeconfig(path: Path, token: str) -> None:
 async def test_only_new_credentials_give_a_new_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kopf does not retry a session that was refused."""
+    """kopf does not use a session again after the API server refused it."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     login = Login(Watches([], 60), Metrics())
     found = []

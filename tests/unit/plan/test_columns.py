@@ -117,7 +117,7 @@ def test_label_requires_the_path_column() -> None:
 
 
 def test_unknown_columns_are_not_checked() -> None:
-    """Columns are unknown after Python code and for inputs such as Parquet."""
+    """The columns are unknown after Python code and for inputs such as Parquet."""
     reads_x = filter_step(expression="x > 0")
     assert problems(python_step(), reads_x, columns=["text"]) == []
     assert problems(reads_x, columns=None) == []

@@ -1,4 +1,4 @@
-"""A job is refused if its replicas hold all CPUs, so that reading and writing never run."""
+"""A job is refused if its replicas hold all CPUs, because read and write tasks would never run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WORKERS = st.builds(Workers, cpu=st.sampled_from([None, 1.0, 1.5, 2.0, 4.0, 8.0]
 
 
 def at_the_same_time(stages: list[Stage]) -> list[float]:
-    """Return the CPUs of all that must run together: the first replicas of each pool, one of the
-    tasks that need most CPUs, and one write task."""
+    """Return the CPUs of everything that must run at the same time: the minimum replicas of each
+    pool, the task that needs the most CPUs, and one write task."""
     replicas = [stage.cpus for stage in stages if stage.replicas for _ in range(stage.replicas.min)]
     tasks = [stage.cpus for stage in stages if not stage.replicas]
     return [*replicas, max([TASK_CPUS, *tasks]), WRITE_CPUS]
@@ -72,7 +72,7 @@ def test_deadlock_refusal_suggests_enough_workers(
 def test_deadlock_check_needs_at_most_one_extra_worker(
     stages: list[Stage], workers: Workers, most: int
 ) -> None:
-    """The best placement is hard to find, so the check may require one worker more."""
+    """The optimal placement is hard to find, so the check may require one extra worker."""
     assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
     group = cpu_group(stages, workers)
     if fits(at_the_same_time(stages), group.cpus, most):

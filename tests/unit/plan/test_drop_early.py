@@ -1,7 +1,7 @@
 """Columns are dropped as early as possible, with the same result.
 
-The property test interprets the steps over one row whose values record how they were computed.
-Two pipelines are equal when their rows are equal.
+The property test runs the steps on one row. The values of the row record how they were computed.
+Two pipelines are equal if their rows are equal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Run:
 
 
 def interpret(steps: list[Step]) -> Run:
-    """Run the steps over one row. Raises KeyError for a missing column."""
+    """Run the steps on one row. Raises KeyError if a column is missing."""
     run = Run()
     for step in steps:
         run.touched.append(take(step, run))
@@ -46,7 +46,7 @@ def take(step: Step, run: Run) -> set[str]:
     """Run a step and return the columns that it touches."""
     row = run.row
     if step.python is not None:
-        # Python code may read all columns, and their order
+        # Python code may read all columns and depend on their order
         row["own"] = (step.name, tuple(row.items()))
         return set(row)
     if step.model is not None:

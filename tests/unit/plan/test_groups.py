@@ -1,4 +1,4 @@
-"""Worker groups: the pods for the stages of a job."""
+"""Worker groups: the pods that run the stages of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.tiers import examples
 
 GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 TAKEN = {"head", "headgroup"}
-"""Names of the head in KubeRay and Kueue."""
+"""Names that KubeRay and Kueue use for the head."""
 LARGER_WORKERS = "raise cluster.workers.cpu or lower the step's resources.cpu"
 
 

@@ -22,7 +22,7 @@ def vllm_spec(
 
 
 def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
-    """Return name, CPUs, GPUs, memory and maximum of each group except `cpu`."""
+    """Return the name, CPUs, GPUs, memory and maximum of each group except `cpu`."""
     return [
         (group.name, group.cpus, group.gpus, group.memory, group.max) for group in plan.groups[1:]
     ]

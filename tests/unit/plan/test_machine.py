@@ -1,4 +1,4 @@
-"""The plan on one machine: no worker groups, and models on the CPU if GPUs do not suffice."""
+"""The plan on one machine: no worker groups, and models on the CPU if there are too few GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of pods that a set of tasks and actors needs."""
+"""The number of pods that are needed for a set of tasks and actors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY = st.lists(st.integers(1, 80).map(lambda n: n / 20), max_size=200)
         ([1, 1, 1, 1, 0.25], 4, 2),
         ([3, 3], 4, 2),
         ([1, 3, 1, 3], 4, 2),
-        ([0.1] * 30, 3, 1),  # sums of floats are rounded
+        ([0.1] * 30, 3, 1),  # the sum of the floats has a rounding error
     ],
 )
 def test_pods_needed_for_demands(demands: list[float], size: float, pods: int) -> None:

@@ -1,4 +1,4 @@
-"""The steps of each stage, and its resources."""
+"""The steps and the resources of each stage."""
 
 from __future__ import annotations
 

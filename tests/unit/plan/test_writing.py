@@ -1,4 +1,4 @@
-"""Write tasks have their own CPUs, in addition to those of a machine."""
+"""Write tasks have their own CPUs, in addition to the CPUs of a machine."""
 
 from __future__ import annotations
 

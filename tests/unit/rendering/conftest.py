@@ -1,4 +1,4 @@
-"""The jobs that the suite renders: the files of `jobs`."""
+"""Fixtures for the jobs that the suite renders: the files in `jobs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's autoscaler starts nodes of the worker group that a replica runs on."""
+"""Ray's autoscaler starts nodes in the worker group that a replica requires."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.operator.rendered import Rendered, render
 
 
 def launched(rendered: Rendered, demand: dict[str, float], group: str) -> tuple[list[str], bool]:
-    """Return the groups of the nodes that the autoscaler starts for an actor with this demand on a
-    node of a group, and whether the demand is feasible."""
+    """Return the groups of the nodes that the autoscaler starts for an actor with this demand and
+    a label selector for `group`, and whether the demand is feasible."""
     from ray.autoscaler._private.kuberay.autoscaling_config import (
         _derive_autoscaling_config_from_ray_cr,
     )
@@ -51,7 +51,7 @@ def without_minimum_workers(cluster: Document) -> Document:
 
 
 def demand_of(stage: Stage) -> dict[str, float]:
-    """Return the resources that Ray requests of a node for one replica."""
+    """Return the resources that one replica requests from a Ray node."""
     demand: dict[str, float] = {"CPU": math.ceil(stage.cpus), **stage.resources}
     if stage.accelerator:
         demand[f"accelerator_type:{stage.accelerator}"] = 0.001

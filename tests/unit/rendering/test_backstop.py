@@ -1,4 +1,4 @@
-"""Deadlines of the RayJob itself, which KubeRay keeps when the operator is away."""
+"""The deadlines in the RayJob, which KubeRay enforces while the operator is down."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_ray_job_has_each_deadline_an_hour_later(
 
 
 def test_ray_job_in_a_queue_has_the_total_deadline_alone() -> None:
-    """Its pods may be gated after it has started, and then the others begin anew."""
+    """Its pods may be gated after it has started. Then the other deadlines start over."""
     deadlines = {"pending": "30m", "active": "8h"}
     assert rendered(deadlines, queue="gpu") == (None, None)
     assert rendered({**deadlines, "total": "24h"}, queue="gpu") == (25 * HOUR, None)

@@ -1,4 +1,4 @@
-"""Profiles of a job are merged with those of the platform: by name, field by field."""
+"""The profiles of a job and of the platform are merged by name, field by field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a job override the defaults of the platform."""
+"""The settings of a job override the defaults of the platform."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BY_KEY: dict[str, dict[str, Pair]] = {
         "XPU": ({"device": "xpu"}, {"device": "xpu"}),
     },
 }
-"""Objects and maps that are merged key by key."""
+"""Objects and maps that are merged by key."""
 BY_NAME: dict[str, dict[str, Pair]] = {
     "env": {"A": ({"value": ""}, {"value": "1"}), "B": ({"value": "x"}, {"value": "y"})},
     "imagePullSecrets": {"a": ({}, {}), "b": ({}, {}), "c": ({}, {})},
@@ -57,7 +57,7 @@ BY_NAME: dict[str, dict[str, Pair]] = {
         ),
     },
 }
-"""Lists that are merged name by name."""
+"""Lists that are merged by name."""
 
 
 def merged(own: Document, defaults: Document) -> Cluster:

@@ -31,7 +31,7 @@ def limits_of(pod: Object) -> Object:
 
 
 def test_autoscaler_reads_the_resources_of_each_group(rendered: Rendered) -> None:
-    """Otherwise it would never start a node of the group."""
+    """Otherwise the autoscaler would never start a node of the group."""
     from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
 
     for group in plan_for_cluster(rendered.job.spec).groups:

@@ -15,7 +15,7 @@ from support.operator.rendered import Rendered, render
 
 
 def rendered_example(name: str) -> Rendered:
-    """Return the objects of an example. Its local paths become paths of an object store."""
+    """Return the objects of an example. Its local paths are replaced by object store paths."""
     text = (ROOT / "examples" / name / "job.yaml").read_text().replace("./", "s3://bucket/")
     return render(parse(yaml.safe_load(text)))
 

@@ -1,7 +1,7 @@
 """The objects of each job in `jobs` equal its file in `golden`.
 
 After an intended change of the rendering, run
-`python -m pytest tests/unit/rendering --write-golden` and review the difference.
+`python -m pytest tests/unit/rendering --write-golden` and review the diff.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs that Kueue would refuse are refused at rendering."""
+"""Rendering refuses jobs that Kueue would refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job whose worker groups may grow beyond its limits is refused."""
+"""A job is refused if its worker groups may grow beyond its limits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_gpu_limit_includes_all_groups() -> None:
     ids=["resource and device", "resource", "device", "neither"],
 )
 def test_device_limit_includes_the_profiles_of_the_job(profile: Any, devices: int) -> None:
-    """A job cannot get GPUs under another name; the label of pods counts them as well."""
+    """A job cannot get GPUs under another name. The GPU label of the pods also counts them."""
     step = model_step(replicas={"max": 64}, resources={"custom": {"mine": 8}})
     cluster = {"profiles": {"mine": profile}}
     found = problems([step], limits={"gpu": 0}, **cluster)

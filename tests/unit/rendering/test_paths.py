@@ -1,4 +1,4 @@
-"""Local paths in a job for a cluster, where each pod has its own disk."""
+"""Local paths in a job that runs on a cluster, where each pod has its own disk."""
 
 from __future__ import annotations
 

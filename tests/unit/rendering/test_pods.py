@@ -50,7 +50,7 @@ def test_pods_have_only_the_container_of_ray(rendered: Rendered) -> None:
 
 
 def test_a_pod_whose_container_ends_is_replaced(rendered: Rendered) -> None:
-    """KubeRay sets the same where there is an autoscaler."""
+    """KubeRay sets the same restartPolicy if there is an autoscaler."""
     assert {pod["spec"]["restartPolicy"] for pod in rendered.pods} == {"Never"}
 
 
@@ -197,7 +197,7 @@ def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
 )
 def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
     head, *workers = with_cluster(model_step(), **{setting: value}).containers
-    if setting == "env":  # the head has two variables of its own
+    if setting == "env":  # the head has two additional variables
         own = [head["env"].pop(0)["name"] for _ in range(2)]
         assert own == [STOP_WAIT, DIGEST_VARIABLE]
     for one in (head, *workers):

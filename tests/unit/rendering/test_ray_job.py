@@ -56,7 +56,7 @@ def test_ray_version_and_autoscaler_version(rendered: Rendered) -> None:
 
 
 def test_worker_groups_start_with_their_minimum(rendered: Rendered) -> None:
-    """KubeRay waits for all of `replicas` before it submits the job. GPU nodes may take long."""
+    """KubeRay waits for all `replicas` before it submits the job. GPU nodes may start slowly."""
     for name, group in rendered.workers.items():
         assert group["replicas"] == group["minReplicas"] <= group["maxReplicas"]
         assert name == "cpu" or group["replicas"] == 0
@@ -111,13 +111,13 @@ def test_entrypoint_does_not_depend_on_the_job() -> None:
 
 
 def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
-    """Return metadata of an object that Kubernetes deletes with its owner."""
+    """Return the metadata of an object that Kubernetes deletes together with its owner."""
     reference = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
     return {"ownerReferences": [{**reference, "controller": True}]}
 
 
 def test_owner_references(rendered: Rendered) -> None:
-    """The secret belongs to the RayJob, the other objects to the BatchInference."""
+    """The RayJob owns the Secret. The BatchInference owns the other objects."""
     name, ray_job = rendered.job.metadata.name, rendered.ray_job["metadata"]["name"]
     by_job = controlled_by("batchinference.dev/v1alpha1", "BatchInference", name, UID)
     assert by_job.items() <= rendered.config_map["metadata"].items()
@@ -158,7 +158,7 @@ def test_attempts_have_their_own_ray_job_and_token() -> None:
 
 
 def test_a_config_map_is_named_after_its_content_and_never_changes() -> None:
-    """Attempts with the same job file share it; a change gets a ConfigMap of its own."""
+    """Attempts with the same job file share a ConfigMap. A changed job file gets a new one."""
     first, second = (render(job("j"), attempt=number).config_map for number in (1, 2))
     changed = render(job("j", resume=False), attempt=2)
     assert first == second
@@ -168,7 +168,7 @@ def test_a_config_map_is_named_after_its_content_and_never_changes() -> None:
 
 
 def test_the_head_has_the_digest_of_the_job_file(rendered: Rendered) -> None:
-    """So a ConfigMap that was replaced by somebody without rights to RayJobs is refused."""
+    """With the digest, the driver refuses a ConfigMap replaced by a user without RayJob rights."""
     head, *workers = rendered.containers
     env = {variable["name"]: variable.get("value") for variable in head["env"]}
     file = rendered.config_map["data"][JOB_FILE]

@@ -1,4 +1,4 @@
-"""Each document is refused with a readable message or survives a round trip."""
+"""Any document is either refused with a readable message or survives a round trip."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ALL_PLACES = [place for place in places(FULL) if place[0] != "metadata"]
 
 
 def user_names_it(place: Place) -> bool:
-    """Return whether the user chooses the last key of a place."""
+    """Return whether the last key of a place is a name that the user chooses."""
     if len(place) < 2 or place[-2] not in FREE:
         return False
     return place[-2] != "options" or "model" in place
@@ -69,7 +69,7 @@ def user_names_it(place: Place) -> bool:
 @pytest.mark.scaled("properties")
 @pytest.mark.parametrize("name", STRANGE)
 def test_strange_value_is_accepted_or_refused_at_its_place(name: str) -> None:
-    """At a landing, try each value in one place of six: all values together cover all places."""
+    """At a landing, try each value in every sixth place. Together, the values cover all places."""
     every = 1 if in_long_tier() else 6
     for place in ALL_PLACES[list(STRANGE).index(name) % every :: every]:
         try:

@@ -1,4 +1,4 @@
-"""Keyword arguments of steps and models hold JSON values only."""
+"""Keyword arguments of steps and models may contain only JSON values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""spec.cluster: settings that Kubernetes would refuse of a pod are refused by the parser."""
+"""spec.cluster: the parser refuses settings that Kubernetes would refuse in a pod."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ RESERVED = [
 
 @pytest.mark.parametrize("name", RESERVED)
 def test_a_reserved_variable_is_refused(name: str) -> None:
-    """Some would turn off the authentication of the Ray cluster."""
+    """Some of these variables would disable the authentication of the Ray cluster."""
     env = [{"name": name, "value": "x"}]
     words = f"'{name}' is reserved for Ray, KubeRay and the operator: remove it"
     assert refused(with_cluster(env=env)) == f"spec.cluster.env[0]: {words}"

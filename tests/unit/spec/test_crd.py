@@ -183,7 +183,7 @@ def test_schema_defaults() -> None:
 
 
 def test_list_items_have_no_defaults() -> None:
-    """Tools compare a list with the list in the manifest as a whole."""
+    """Tools compare a list as a whole with the list in the manifest."""
     assert not [path for path, schema in IN_SPEC.items() if "[]" in path and "default" in schema]
 
 

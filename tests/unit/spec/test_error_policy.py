@@ -60,7 +60,7 @@ def test_error_policy_out_of_range_is_refused(errors: dict[str, Any], message: s
 
 @pytest.mark.parametrize("format_", ["delta", "lance"])
 def test_retry_of_failed_rows_requires_a_file_format(format_: str) -> None:
-    """A table has one commit, so rows that are retried later cannot be added to it."""
+    """A table gets a single commit, so rows that are retried later cannot be added to it."""
     write = {"format": format_, "path": "s3://out/table"}
     message = refused(document(write=write, errors={"retry": True}))
     assert message.startswith(f"spec: errors.retry: the rows of a table (write.format '{format_}')")

@@ -1,4 +1,4 @@
-"""The files generated from the models are up to date in the repository."""
+"""The files in the repository that are generated from the models are up to date."""
 
 from __future__ import annotations
 

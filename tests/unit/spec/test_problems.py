@@ -1,4 +1,4 @@
-"""Error messages: the path, the value that was found, and what is expected."""
+"""Error messages contain the path, the actual value, and what is expected."""
 
 from __future__ import annotations
 

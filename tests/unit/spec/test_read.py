@@ -1,4 +1,4 @@
-"""spec.read: each format has its own options and refuses those of the others."""
+"""spec.read: each format has its own options and refuses the options of other formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMON = list(FileOptions.model_fields)
 
 
 def test_path_named_twice_is_refused() -> None:
-    """Its rows would be read once."""
+    """The rows of the path would be read only once."""
     paths = ["./a.csv", "./b.csv", "./a.csv"]
     with pytest.raises(SpecError, match=r"'./a.csv' is named twice.*format: manifest"):
         parse(document(read={"format": "csv", "paths": paths}))

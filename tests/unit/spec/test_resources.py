@@ -29,7 +29,7 @@ def resources_of(**resources: Any) -> Resources:
 
 
 def test_accelerator_names_equal_those_of_ray() -> None:
-    """Run only Ray's module of accelerators: an import of Ray takes a second."""
+    """Runs only Ray's module of accelerators, because importing Ray takes a second."""
     ray = find_spec("ray")
     assert ray
     assert ray.origin

@@ -1,4 +1,4 @@
-"""Structural schemas: the variants of a union are merged, and rules keep their fields apart."""
+"""Structural schemas: the variants of a union are merged, and rules separate their fields."""
 
 from __future__ import annotations
 

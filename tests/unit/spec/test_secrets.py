@@ -1,4 +1,4 @@
-"""Messages and the stored specification never show values that may hold a secret."""
+"""Messages and the stored specification never show values that may contain a secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = {
     "callArgs": "spec.steps.3.python.callArgs",
     "factoryArgs": "spec.steps.2.model.factoryArgs",
 }
-"""Places of secrets in the document that uses every field."""
+"""The paths of secrets in the document that uses every field."""
 INVALID: dict[str, Any] = {
     "text": SECRET,
     "list": [SECRET],

@@ -1,4 +1,4 @@
-"""Sources other than files: SQL, Hugging Face data sets and Lance."""
+"""Sources that are not files: SQL, Hugging Face data sets and Lance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step is of exactly one kind. Only some kinds have a batch size, replicas and resources."""
+"""A step has exactly one kind. Only some kinds have a batch size, replicas and resources."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ REQUIRED: dict[str, Document] = {
         )
     },
 }
-"""Required fields of a task, besides its inputs."""
+"""Required fields of each task, in addition to its inputs."""
 FIELD_VALUES: Document = {
     "pooling": "mean",
     "normalize": False,
@@ -159,7 +159,7 @@ def test_conflicting_fields_are_refused(task: str, fields: Document, message: st
         {"sampling": {"seed": 1, "num_beams": 1, "do_sample": True}},
         {"attention": "flash_attention_2", "dtype": "bfloat16"},
         {"revision": "5f1c", "source": "org/model"},
-        # the defaults that an API server adds
+        # the defaults that the API server adds
         {"candidateLabels": [], "messages": [], "images": [], "sampling": {}},
     ],
     ids=short,

@@ -19,7 +19,7 @@ LOCAL = {
     "C:/data": "C:/data",
     "://": "://",
 }
-"""Addresses on this machine, and the path behind each."""
+"""Addresses on this machine, and the local path of each."""
 REMOTE = {
     "s3://bucket": "s3",
     "s3://bucket/": "s3",

@@ -1,4 +1,4 @@
-"""Models for vLLM: prompts, engine arguments, adapters, and how many GPUs they take."""
+"""Models for vLLM: prompts, engine arguments, adapters, and the number of GPUs."""
 
 from __future__ import annotations
 

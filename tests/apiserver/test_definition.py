@@ -21,7 +21,7 @@ Object = dict[str, Any]
 CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
 PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD['metadata']['name']}"
 LONGEST_ANNOTATION = 262144
-"""The API server's limit for annotations in bytes. `kubectl apply` stores the whole object in one."""
+"""The API server's limit for annotations, in bytes. `kubectl apply` stores the object in one."""
 
 
 @pytest.fixture

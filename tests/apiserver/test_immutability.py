@@ -73,7 +73,7 @@ def test_no_value_can_be_changed_or_removed(module_namespace: Namespace) -> None
 
 
 def is_immutable(message: str) -> bool:
-    """Return whether an update is refused as a change, or is so invalid that no rule was checked."""
+    """Return whether an update is refused as a change, or is so invalid that rules do not run."""
     return WORDS in message or "some validation rules were not checked" in message
 
 

@@ -50,7 +50,7 @@ def test_preempted_job_continues_in_the_same_attempt(
     decide(played, suspend=True)
     played.report("failed", reason="Interrupted", message="SIGTERM")
     played.status("Pending", "Queued")
-    played.report("running", progress={"rows": 0, "total": 4, "percent": 0})  # a report of another driver
+    played.report("running", progress={"rows": 0, "total": 4, "percent": 0})  # another driver
     decide(played, suspend=False)
     played.report("succeeded", counts={"read": 4, "written": 4, "failed": 0, "skipped": 0})
     status = played.status("Succeeded")

@@ -50,7 +50,7 @@ def _write_csv(path: Path, texts: list[str]) -> None:
 
 
 def _write_tar(path: Path, texts: list[str]) -> None:
-    """Each sample has a picture and its text."""
+    """Write a tar file of samples, each with a picture and its text."""
     buffer = io.BytesIO()
     Image.new("RGB", (4, 4), "teal").save(buffer, "png")
     with tarfile.open(path, "w") as tar:

@@ -22,7 +22,7 @@ Thing = TypeVar("Thing")
 
 @dataclass
 class Proof:
-    """The result of the checks: missing and duplicate rows, runs of the driver, and all problems."""
+    """The result of the checks: missing and duplicate rows, driver runs, and all problems."""
 
     missing: int = 0
     duplicated: int = 0

@@ -131,5 +131,5 @@ def _attempts(status: Object) -> str:
 
 
 def _concerns(one: Injected, result: Result) -> bool:
-    """Whether a fault concerned this job."""
+    """Return whether a fault affected this job."""
     return one.job in (None, result.job.name) and result.began <= one.at <= result.ended

@@ -94,7 +94,7 @@ def is_known(word: str, foreign: frozenset[str] = frozenset()) -> bool:
 
 
 def findings(row: Row) -> Iterator[str]:
-    """Yield what is wrong with a row."""
+    """Yield the errors in a row."""
     yield from (f"unknown: {word}" for word in row.words if not is_known(word, FOREIGN))
     for words, target in row.links:
         if not (PAGE.parent / target).is_file():

@@ -1,4 +1,4 @@
-"""Each example runs without Ray and writes what it promises.
+"""Each example runs without Ray and writes the documented rows.
 
 The example `vllm` runs on Ray (pipeline/jobs/test_vllm_jobs.py).
 """

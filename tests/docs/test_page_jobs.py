@@ -1,4 +1,4 @@
-"""Each job of the pages runs without Ray and writes the rows that the page promises."""
+"""Each job of the pages runs without Ray and writes the rows that the page describes."""
 
 from __future__ import annotations
 

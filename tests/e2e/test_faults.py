@@ -66,7 +66,7 @@ def test_operator_killed_repeatedly_resumes_the_job(
             wait_for_rows(kubectl, name)
         hits += driver_runs(kubectl, name)
         kill(operator, [found["metadata"]["name"] for found in operator.list("pods")])
-        time.sleep(random.uniform(0.2, 5))  # the random moments are what is tested
+        time.sleep(random.uniform(0.2, 5))  # the test is about random moments
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
     rows = kubectl.history[name].rows

@@ -51,7 +51,7 @@ def kill(operator: Kubectl) -> None:
 
 @pytest.fixture
 def open_slot(kubectl: Kubectl) -> Iterator[Callable[[], None]]:
-    """Yield a function that labels the node, so that pods that select the label can be scheduled."""
+    """Yield a function that labels the node. Until then, pods that select the label are pending."""
     node = kubectl.list("nodes")[0]["metadata"]["name"]
     yield lambda: kubectl("label", "node", node, f"{SLOT}=open") and None
     kubectl("label", "node", node, f"{SLOT}-")

@@ -1,4 +1,4 @@
-"""Engines that a suite needs and a machine may not have."""
+"""Programs that a suite needs and that a machine may not have."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 
 def missing(what: str, how_to_get_it: str) -> NoReturn:
-    """Skip, and say what is missing and how to get it."""
+    """Skip the test with a message that says what is missing and how to get it."""
     pytest.skip(f"{what} is missing: {how_to_get_it}")
 
 
 def program(name: str, how_to_get_it: str) -> str:
-    """The path of a program, or a skip."""
+    """Return the path of a program, or skip."""
     found = shutil.which(name)
     return found or missing(name, how_to_get_it)
 
 
 def kubebuilder_assets() -> Path:
-    """The directory with kube-apiserver and etcd, or a skip."""
+    """Return the directory with kube-apiserver and etcd, or skip."""
     directory = os.environ.get("KUBEBUILDER_ASSETS", "")
     if directory and (Path(directory) / "kube-apiserver").exists():
         return Path(directory)

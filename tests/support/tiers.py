@@ -1,11 +1,11 @@
-"""How many examples a test uses: few at each landing, all of them in the long tier."""
+"""The number of examples that a test uses: few at each landing, all of them in the long tier."""
 
 from __future__ import annotations
 
 import os
 
 TIER = "TEST_TIER"
-"""The environment variable that says `long` while a group of the long tier runs."""
+"""The environment variable that is `long` while a group of the long tier runs."""
 
 
 def in_long_tier() -> bool:

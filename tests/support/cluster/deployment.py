@@ -1,4 +1,4 @@
-"""The operator on the cluster of KUBECONFIG, installed by Helm as a user would."""
+"""Installs the operator on the cluster of KUBECONFIG with Helm, as a user would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIPELINE_IMAGE = f"{REGISTRY}/batchinference/pipeline:{TAG}"
 CUSTOM_STEP_IMAGE = f"{REGISTRY}/batchinference/custom-step:{TAG}"
 
 VALUES: dict[str, Any] = {
-    # a node may have an old image of the same tag
+    # a node may have cached an old image with the same tag
     "image": {
         "repository": f"{REGISTRY}/batchinference/operator",
         "tag": TAG,
@@ -36,9 +36,9 @@ VALUES: dict[str, Any] = {
     "defaults": {
         "image": PIPELINE_IMAGE,
         "imagePullPolicy": "Always",
-        # nodes of the tests are small: pods request little and may use more
+        # test nodes are small: pods request little and may use more
         "requests": {"cpu": 0.1, "memory": "256Mi"},
-        # nodes of the tests may report GPUs that they do not have
+        # test nodes may report GPUs that they do not have
         "env": [*JOB_ENVIRONMENT, {"name": SIMULATED, "value": "1"}],
     },
 }
@@ -67,7 +67,7 @@ def installed() -> Iterator[Kubectl]:
 
 @contextmanager
 def upgraded(values: dict[str, Any]) -> Iterator[None]:
-    """Replace the operator by one with further values while the block runs."""
+    """Upgrade the operator with additional values while the block runs."""
     install(values)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Disruptions of the cluster itself, by programs that differ from cluster to cluster."""
+"""Disruptions of the cluster itself. They call programs that differ between clusters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from support.cluster.kubectl import eventually, run
 RESTART_API_SERVER = os.environ.get(
     "RESTART_API_SERVER", "tests/tools/restart-api-server batchinference"
 )
-"""Kills the API server and starts it again."""
+"""The command that kills the API server and starts it again."""
 SECOND_NODE = os.environ.get("SECOND_NODE", "tests/tools/second-node batchinference")
-"""Starts a second node (`up`) or cuts its power (`kill`)."""
+"""The command that starts a second node (`up`) or cuts its power (`kill`)."""
 
 
 def restart_api_server() -> None:

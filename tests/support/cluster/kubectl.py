@@ -60,12 +60,12 @@ class Kubectl:
         return items
 
     def status(self, name: str) -> Object:
-        """Return the status of a BatchInference; empty before the operator has written one."""
+        """Return the status of a BatchInference; empty if the operator has not written one."""
         job = self.get("batchinference", name)
         return (job or {}).get("status", {})
 
     def latest(self, name: str) -> Object:
-        """Return the status that waits look at."""
+        """Return the status that wait functions check."""
         return self.status(name)
 
     def status_when(
@@ -102,12 +102,12 @@ class Kubectl:
         return found
 
     def picture(self) -> str:
-        """Return what exists, for the message of a test that fails."""
+        """Return a summary of the existing objects, for the message of a failed test."""
         return self("get", "batchinferences,rayjobs,rayclusters,pods", "--output", "wide")
 
 
 def condition(status: Object, kind: str, value: str) -> Object | None:
-    """Return a condition when it has this value."""
+    """Return a condition if it has this value, else None."""
     return next(
         (
             found

@@ -42,13 +42,13 @@ RESTRICTED = {
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """The S3 server of a namespace. Paths below are keys of its one bucket, under a prefix."""
+    """The S3 server of a namespace. Methods take keys of its only bucket, relative to a prefix."""
 
     kubectl: Kubectl
     prefix: str = ""
 
     def start(self, toolbox_image: str) -> None:
-        """Start the server, and the pod with Python and tar that talks to it."""
+        """Start the server, and the pod with Python and tar through which tests access it."""
         objects = (_secret(), self.server(), service("s3", 7070), _toolbox(toolbox_image))
         self.kubectl.apply(*objects)
         self.kubectl("wait", "--for=condition=Ready", "pod/s3", "pod/toolbox", "--timeout=280s",
@@ -68,7 +68,7 @@ class ObjectStore:
         return ObjectStore(self.kubectl, f"{kubectl.namespace}/")
 
     def server(self) -> dict[str, Any]:
-        """The pod behind the service `s3`."""
+        """Return the pod behind the Service `s3`."""
         return server()
 
     def uri(self, key: str) -> str:
@@ -97,7 +97,7 @@ class ObjectStore:
         return target
 
     def python(self, script: str) -> str:
-        """Return what a script prints in the pipeline's image."""
+        """Run a Python script in the pipeline's image, and return its output."""
         return self.kubectl("exec", "toolbox", "--", "python3", "-c", script)
 
     def verified(self, uri: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _toolbox(image: str) -> dict[str, Any]:
 
 
 def pod(name: str, containers: list[dict[str, Any]], volumes: list[str]) -> dict[str, Any]:
-    """A pod that the restricted Pod Security level admits, with empty volumes."""
+    """Return a pod that the restricted Pod Security level admits, with empty volumes."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -185,7 +185,7 @@ def pod(name: str, containers: list[dict[str, Any]], volumes: list[str]) -> dict
 
 
 def service(name: str, *ports: int) -> dict[str, Any]:
-    """A service in front of the pod of this name."""
+    """Return a Service for the pod of this name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,4 +1,4 @@
-"""kubectl that tolerates an API server which is away for a moment."""
+"""kubectl that tolerates an API server that is away for a moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from support.cluster.kubectl import Kubectl
 
 PATIENCE = 90.0
-"""Seconds."""
+"""Seconds for which calls are repeated."""
 _AWAY = re.compile(
     r"refused|EOF|reset by peer|[Tt]imeout|timed out|TLS handshake|ServiceUnavailable|Unavailable"
     r"|Unable to connect|connection lost|broken pipe|closed network|not yet|shutting down"

@@ -1,4 +1,4 @@
-"""Things that several processes use at a time: the first user starts them, the last stops them."""
+"""Resources that several processes share: the first user starts them, the last stops them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from filelock import FileLock
 
 @contextmanager
 def shared(directory: Path, start: Callable[[], str], stop: Callable[[str], None]) -> Iterator[str]:
-    """Use what all processes share that name this directory; yield what `start` returned.
+    """Use a resource that is shared by all processes that pass this directory. Yield the result of
+    `start`.
 
     Users that were killed do not count.
     """

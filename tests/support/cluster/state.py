@@ -7,7 +7,7 @@ from collections.abc import Callable
 from support.cluster.kubectl import Kubectl
 
 MAX_CHARACTERS = 6000
-"""The end of each command's output that is kept."""
+"""The number of characters that are kept from the end of each command's output."""
 
 
 def state(kubectl: Kubectl, operator: Kubectl, job: str | None = None) -> str:
@@ -26,7 +26,7 @@ def state(kubectl: Kubectl, operator: Kubectl, job: str | None = None) -> str:
 def _output(call: Callable[[], str]) -> str:
     try:
         return call()[-MAX_CHARACTERS:]
-    except Exception as error:  # noqa: BLE001 - a part of a report may be missing
+    except Exception as error:  # noqa: BLE001 - parts of the report may be missing
         return str(error)
 
 

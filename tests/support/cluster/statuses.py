@@ -1,4 +1,4 @@
-"""Each status that BatchInferences had, as a watch reports them."""
+"""Records every status of BatchInferences that a watch reports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class History(defaultdict[str, Statuses]):
     """The statuses of all BatchInferences of a namespace, by name."""
 
     failure: Exception | None = None
-    """What ended the watch."""
+    """The error that ended the watch."""
 
     def __init__(self) -> None:
         super().__init__(Statuses)
@@ -88,7 +88,7 @@ def watched(kubectl: Kubectl) -> Iterator[History]:
 
 
 class _Watch(threading.Thread):
-    """Runs `kubectl get --watch`, and again whenever the API server has ended it."""
+    """Runs `kubectl get --watch`, and restarts it whenever the API server has ended it."""
 
     def __init__(self, kubectl: Kubectl) -> None:
         super().__init__(daemon=True)

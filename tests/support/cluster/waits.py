@@ -1,4 +1,4 @@
-"""Waiting for the events in the life of a job. Timeouts only bound the waiting."""
+"""Functions that wait for events in the life of a job. Timeouts only bound the wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.cluster.kubectl import Kubectl, condition, eventually
 Object = dict[str, Any]
 KINDS = "rayjobs,rayclusters,pods"
 CLUSTER_START = 300
-"""Seconds that a Ray cluster may take to start, beside others that start as well."""
+"""Seconds that a Ray cluster may take to start while others start too."""
 JOB_END = 400
 """Seconds that a whole job may take."""
 
@@ -59,7 +59,7 @@ def rows_done(status: Object) -> int:
 
 
 def wait_for_rows(kubectl: Kubectl, name: str, more_than: int = 0) -> int:
-    """Wait until more rows are done; return how many are."""
+    """Wait until more rows are done, and return their number."""
     status = kubectl.status_when(
         name, f"more than {more_than} rows are done", lambda s: rows_done(s) > more_than,
         CLUSTER_START,
@@ -76,7 +76,7 @@ def wait_for_phase(
 def wait_for_reason(
     kubectl: Kubectl, name: str, reason: str, timeout: float = CLUSTER_START
 ) -> Object:
-    """Wait until the job is not ready for this reason; return the condition."""
+    """Wait until the job is not ready for this reason, and return the condition."""
 
     def not_ready(status: Object) -> Object:
         found = condition(status, "Ready", "False") or {}
@@ -86,7 +86,7 @@ def wait_for_reason(
 
 
 def kill(kubectl: Kubectl, names: list[str]) -> None:
-    """Remove pods at once, as a power cut of their node does."""
+    """Delete pods without a grace period, as if their node had lost power."""
     assert names
     now = ("--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
     kubectl("delete", "pod", *names, *now)

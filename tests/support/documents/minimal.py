@@ -1,4 +1,4 @@
-"""BatchInference documents as plain data, as small as they can be."""
+"""Minimal BatchInference documents, as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ Document = dict[str, Any]
 
 
 def document(name: str = "job", **spec: Any) -> Document:
-    """A valid document: text in, parquet out, no steps. `spec` replaces its top-level fields."""
+    """Return a valid document that copies text to Parquet without steps. `spec` replaces its
+    top-level fields."""
     return {
         "apiVersion": "batchinference.dev/v1alpha1",
         "kind": "BatchInference",
@@ -22,7 +23,7 @@ def document(name: str = "job", **spec: Any) -> Document:
 
 
 def model_step(name: str = "embed", **fields: Any) -> Document:
-    """A step that embeds column `text` with a transformers model."""
+    """Return a step that embeds column `text` with a transformers model."""
     model = {
         "runtime": "transformers",
         "task": "feature-extraction",
@@ -34,5 +35,5 @@ def model_step(name: str = "embed", **fields: Any) -> Document:
 
 
 def python_step(name: str = "own", callable_: str = "module:Class", **fields: Any) -> Document:
-    """A step of the user's own code; a class by default."""
+    """Return a step with the user's code; a class by default."""
     return {"name": name, "python": {"callable": callable_}, **fields}

@@ -14,13 +14,13 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """Return the blocks in one language, in their order."""
+    """Return a page's code blocks in one language, in order."""
     text = (ROOT / page).read_text()
     return [body for found, body in _BLOCK.findall(text) if found == language]
 
 
 def code_of_pages() -> str:
-    """Return the module `steps` that jobs of the pages name."""
+    """Return the source of the module `steps`, which the pages' jobs refer to."""
     pages = sorted((ROOT / "docs").glob("*.md"))
     return "\n".join(block for page in pages for block in blocks(str(page), "python"))
 

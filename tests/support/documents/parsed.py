@@ -1,4 +1,4 @@
-"""Specifications and steps as models, for the suites that begin behind the parser."""
+"""Parsed specifications and steps, for suites that do not test the parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.documents.minimal import Document, document
 
 
 def job(name: str = "job", **spec: Any) -> BatchInference:
-    """A valid job; `spec` replaces the top-level fields of its specification."""
+    """Return a valid job. `spec` replaces the top-level fields of its specification."""
     return parse(document(name, **spec))
 
 
@@ -35,7 +35,7 @@ def select_step(*columns: str, name: str = "select") -> Document:
 
 
 def nearest_step(path: str = "s3://out/index/", column: str = "embedding") -> Document:
-    """A step that searches a finished output and adds column `matches`."""
+    """Return a step that searches a finished output and adds column `matches`."""
     return {"name": "near", "nearest": {"path": path, "column": column, "output": "matches"}}
 
 

@@ -1,4 +1,4 @@
-"""What a job's `write` says, as a model, for the suites that begin behind the parser."""
+"""A job's parsed `write` section, for suites that do not test the parser."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _WRITE: TypeAdapter[Write] = TypeAdapter(Write)
 
 
 def write_of(format_: str, path: Path | str = "/out", **fields: Any) -> Any:
-    """`fields` are named as in a job's file."""
+    """Return a parsed `write` section. `fields` have the names of a job's file."""
     return _WRITE.validate_python({"format": format_, "path": str(path), **fields})

@@ -15,7 +15,7 @@ from support.documents.vllm_models import full_vllm_step
 
 
 def refused(value: Any) -> str:
-    """What is wrong with a document, one fault a line."""
+    """Return the error messages about a document, one per line."""
     with pytest.raises(SpecError) as caught:
         parse(value)
     return str(caught.value)
@@ -159,7 +159,7 @@ def valid_documents() -> dict[str, Document]:
 
 
 def short(value: Any) -> str:
-    """Return a value for the id of a test."""
+    """Return a short text for a value, for the id of a test."""
     if value is REMOVED:
         return "removed"
     if isinstance(value, int) and abs(value) > 2**64:

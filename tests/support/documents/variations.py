@@ -16,11 +16,11 @@ Place = tuple[str | int, ...]
 """Keys and indexes that lead to a value."""
 
 REMOVED = Enum("Removed", ["REMOVED"]).REMOVED
-"""Instead of a value: the field is removed."""
+"""Used instead of a value to remove the field."""
 
 
 def full_document(name: str = "full") -> Document:
-    """Return a copy of full_document.yaml under a name."""
+    """Return a copy of full_document.yaml with this name."""
     full = copy.deepcopy(_full())
     full["metadata"]["name"] = name
     return full
@@ -62,11 +62,11 @@ def changed(original: Document, place: Place, value: Any) -> Document:
 
 
 def named(place: Place) -> str:
-    """Return the place as messages of the API server and the parser show it."""
+    """Return the path of a place, as in messages of the API server and the parser."""
     words = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     return "".join(words).removeprefix(".")
 
 
 def place_of(name: str) -> Place:
-    """Return the place of a path such as `spec.steps.0.name`."""
+    """Return the place that a path such as `spec.steps.0.name` names."""
     return tuple(int(word) if word.isdigit() else word for word in name.split("."))

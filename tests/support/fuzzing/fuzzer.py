@@ -1,4 +1,4 @@
-"""Gives damaged files to a worker, and keeps those that it does not survive."""
+"""Gives damaged files to a worker, and keeps the files that cause a problem."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from support.fuzzing.seeds import Target
 
 MAX_MEMORY = 1 << 30
 MAX_SECONDS = 20.0
-"""CPU time for a file."""
+"""Maximum CPU time for a file."""
 HANGS_AFTER, STARTS_WITHIN = 90.0, 250.0
-"""Seconds without an answer. Other processes may take the CPU."""
+"""Seconds to wait for an answer. They are long because other processes may use the CPU."""
 KEPT = Path(tempfile.gettempdir()) / "batchinference-fuzz"
-"""Where files are kept that a reader does not survive."""
+"""The directory in which files that cause a problem are kept."""
 
 
 class Worker:
-    """A process that reads files, and is started again when one has ended it."""
+    """A process that reads files. It is restarted after a file has ended it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def problem(self, request: dict[str, Any]) -> str | None:
-        """What is wrong with how a file is read."""
+        """Read a file, and return the problem that this causes, or None."""
         process = self._started()
         assert process.stdin is not None
         process.stdin.write(json.dumps(request) + "\n")
@@ -70,7 +70,7 @@ class Worker:
         return self._process
 
     def _line(self, process: subprocess.Popen[str], seconds: float) -> str | None:
-        """The worker's answer: empty where it has ended, None where there is none in time."""
+        """Return the worker's answer: empty if the worker has ended, None after the timeout."""
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
             if not selector.select(seconds):
@@ -86,7 +86,7 @@ class Worker:
 
 
 def fuzz(worker: Worker, target: Target, directory: Path, files: int, seed: int) -> list[str]:
-    """Read so many damaged files. Returns what is wrong, with the paths of the files."""
+    """Read this many damaged files, and return the problems with the paths of the kept files."""
     found = []
     contents = [content for _, content in target.files]
     for number in range(files):

@@ -1,4 +1,4 @@
-"""Damage to files: at random, and such as those make who know the format."""
+"""Damages files: at random, and with knowledge of their format."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flip(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
 
 
 def extreme(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
-    """A number of 1 to 8 bytes that claims much, or nothing."""
+    """Overwrite 1 to 8 bytes with a very large number or a very small one."""
     size = chance.choice((1, 2, 4, 4, 8))
     number = chance.choice(EXTREMES) % 2 ** (8 * size)
     near = chance.choice((64, 512, len(content)))  # headers are at the beginning
@@ -93,7 +93,7 @@ def _any(chance: random.Random, content: bytes) -> bytes:
 
 
 def records(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
-    """TFRecords whose checksums are right."""
+    """Damage TFRecords, with correct checksums."""
     packed = content.startswith(b"\x1f\x8b")
     if packed:
         content = zlib.decompress(content, 31)
@@ -124,7 +124,7 @@ def _masked(content: bytes) -> bytes:
 
 
 def chunks(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
-    """A PNG whose checksums are right."""
+    """Damage a PNG, with correct checksums."""
     if not content.startswith(b"\x89PNG"):
         return extreme(chance, content, [])
     made, start = [], 8
@@ -134,7 +134,7 @@ def chunks(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
         start += 12 + length
     chosen = chance.randrange(len(made))
     made[chosen] = (made[chosen][0], _any(chance, made[chosen][1]))
-    if chance.random() < 0.2:  # a picture of black pixels, as large as it claims to be
+    if chance.random() < 0.2:  # a black picture that really has its declared size
         width, height = (chance.choice((1, 100, 5000, 20000)) for _ in range(2))
         header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
         black = zlib.compress(bytes(min((width + 1) * height, 1 << 26)), 1)
@@ -145,7 +145,7 @@ def chunks(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
 
 
 def arrays(chance: random.Random, content: bytes, others: list[bytes]) -> bytes:
-    """An array whose header is well-formed, or an archive of such."""
+    """Damage an array that has a well-formed header, or one member of an archive of arrays."""
     if not content.startswith(b"PK"):
         return _array(chance, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -179,7 +179,7 @@ def _zeros(chance: random.Random, content: bytes) -> bytes:
 
 
 def members(chance: random.Random, content: bytes, others: list[bytes]) -> bytes:
-    """A tar archive in which a header is wrong, but for its checksum."""
+    """Damage a header of a tar archive, with a correct checksum."""
     packed = content.startswith(b"\x1f\x8b")
     damaged = bytearray(zlib.decompress(content, 31) if packed else content)
     starts = [place for place in range(0, len(damaged) - 511, 512)
@@ -210,7 +210,7 @@ def _header(chance: random.Random, archive: bytearray, place: int) -> None:
 
 
 def packed(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
-    """Lines that are damaged before they are compressed."""
+    """Damage lines before they are compressed."""
     if not content.startswith(b"\x1f\x8b"):
         return token(chance, content, [])
     inside = zlib.decompress(content, 31)
@@ -235,7 +235,7 @@ OF_FORMAT: dict[str, tuple[Change, ...]] = {
 
 
 def damaged(chance: random.Random, format_: str, content: bytes, others: list[bytes]) -> bytes:
-    """A file that was changed once or a few times."""
+    """Return the file's content after one or a few random changes."""
     own = OF_FORMAT.get(format_, ())
     if own and chance.random() < 0.5:
         content = chance.choice(own)(chance, content, others)

@@ -1,4 +1,4 @@
-"""Sound files of every format, from which damaged ones are made."""
+"""Valid files of every format, from which damaged ones are made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from PIL import Image
 from support.inputs.formats import CASES, add_member, pictures
 
 ROW_BYTES = 32 << 20
-"""max_row_bytes of the formats that have it: small, so that many files reach it."""
+"""max_row_bytes of the formats that have it. It is small, so that many files reach it."""
 SOUNDS = (("FLAC", "flac"), ("OGG", "ogg"), ("MP3", "mp3"), ("AIFF", "aiff"), ("AU", "au"),
           ("CAF", "caf"), ("W64", "w64"), ("RF64", "rf64"))  # fmt: skip
 FILMS = (("mp4", "mpeg4"), ("webm", "libvpx"), ("avi", "mjpeg"), ("mpg", "mpeg2video"),
@@ -30,7 +30,7 @@ FILMS = (("mp4", "mpeg4"), ("webm", "libvpx"), ("avi", "mjpeg"), ("mpg", "mpeg2v
 
 @dataclass(frozen=True)
 class Target:
-    """A reader with its options. `files` are sound ones, by their endings."""
+    """A reader with its options. `files` contains suffixes and contents of valid files."""
 
     format: str
     options: dict[str, Any]
@@ -55,7 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def target(name: str, directory: Path) -> Target:
-    """Write the sound files of a reader to a directory."""
+    """Write a reader's valid files to a directory, and return the reader with them."""
     CASES[name].write(directory)
     if name == "numpy":
         CASES["numpy archives"].write(directory)

@@ -1,4 +1,4 @@
-"""Reads files like a job, one for each line of its input, and says how much memory that took."""
+"""Reads one file per line of its input, like a job, and reports the memory and CPU time used."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from batchinference.pipeline.input.planning import count_rows
 from support.inputs.read_files import open_input
 
 HEADROOM = 3 << 30
-"""Bytes of address space that a worker may add to what it has at its start."""
+"""Bytes of address space that a worker may use in addition to those at its start."""
 MAX_ROWS = 200_000
-"""Rows after which a worker stops: sound files may have more."""
+"""Rows after which a worker stops reading. Valid files may have more."""
 
 
 def read(format_: str, path: str, options: dict[str, object]) -> str:
-    """What became of a file. Raises what would end a job without naming a cause."""
+    """Read a file and return the outcome. Other exceptions than JobFailure, which would end a job
+    without a cause, are not caught."""
     try:
         opened = open_input(format_, path, **options)
         count_rows(opened.frozen, opened.file_rows.reader, {})
@@ -42,17 +43,17 @@ def _memory(name: str) -> int:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # so that what libraries print does not come between
+    os.dup2(2, 1)  # keeps the output of libraries out of the answers
     used = _memory("VmSize") + HEADROOM
     resource.setrlimit(resource.RLIMIT_AS, (used, used))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak (VmHWM)
         before, begun = _memory("VmRSS"), time.process_time()
         try:
             told, failed = read(**json.loads(line)), False
-        except BaseException:  # noqa: BLE001 - which is what is looked for
+        except BaseException:  # noqa: BLE001 - these are the bugs to find
             told, failed = traceback.format_exc(), True
         memory, seconds = _memory("VmHWM") - before, time.process_time() - begun
         answer = {"told": told[-4000:], "failed": failed, "memory": memory, "seconds": seconds}

@@ -24,14 +24,14 @@ def encoded(pixels: np.ndarray, format_: str) -> bytes:
 
 
 def _broken_chunk(pixels: np.ndarray) -> bytes:
-    """A PNG with a wrong checksum of its pixels."""
+    """Return a PNG with a wrong checksum of its pixels."""
     content = bytearray(encoded(pixels, "PNG"))
     content[content.index(b"IDAT") + 40] ^= 0xFF
     return bytes(content)
 
 
 def _bomb(_: np.ndarray) -> bytes:
-    """A small PNG whose header declares ten billion pixels."""
+    """Return a small PNG whose header declares ten billion pixels."""
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
     sized = struct.pack(">I", len(header)) + chunk + struct.pack(">I", zlib.crc32(chunk))

@@ -1,5 +1,7 @@
-"""Small inputs of every format and their rows, written with other libraries than the readers use
-where possible."""
+"""Small inputs of every format and their rows.
+
+Where possible they are written with other libraries than those of the readers.
+"""
 
 from __future__ import annotations
 
@@ -74,13 +76,13 @@ def write_parquet(directory: Path) -> list[Row]:
 
 
 def pictures(count: int) -> list[np.ndarray]:
-    """Random pictures of 6 x 5 pixels (RGB)."""
+    """Return random pictures of 6 x 5 pixels (RGB)."""
     random = np.random.default_rng(3)
     return [random.integers(0, 255, (6, 5, 3), dtype=np.uint8) for _ in range(count)]
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encode pixels without loss."""
+    """Return the pixels as a PNG."""
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, "PNG")
     return content.getvalue()

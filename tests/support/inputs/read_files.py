@@ -1,4 +1,4 @@
-"""Reads files like a job, without Ray: freezing, sampling, decoding and row ids."""
+"""Reads files like a job, without Ray: input snapshot, sampling, decoding and row ids."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Outcome:
         return self.table.schema
 
     def column(self, name: str) -> np.ndarray:
-        """A column of the good rows, as a step receives it."""
+        """Return a column of the good rows, as a step receives it."""
         return to_batch(_data(self.tables).select([name]))[name]
 
     def _in_state(self, state: int) -> list[dict[str, Any]]:
@@ -72,13 +72,13 @@ class Outcome:
 
 
 def own_columns(table: pa.Table) -> list[dict[str, Any]]:
-    """The internal columns of each row."""
+    """Return the internal columns of each row."""
     own = [name for name in row_ids.OWN_COLUMNS if name in table.column_names]
     return list(table.select(own).to_pylist())
 
 
 def data_of(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """The user's columns of the good rows."""
+    """Return the user's columns of the good rows."""
     return list(_data(tables).to_pylist())
 
 

@@ -19,13 +19,13 @@ def write_examples(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def record(content: bytes) -> bytes:
-    """A record with its length and checksums."""
+    """Return a record with its length and checksums."""
     length = struct.pack("<Q", len(content))
     return length + masked_crc(length) + content + masked_crc(content)
 
 
 def example(row: dict[str, Any]) -> bytes:
-    """A tf.train.Example in protobuf's wire format."""
+    """Return a tf.train.Example in protobuf's wire format."""
     entries = (
         _field(1, name.encode())
         + _field(2, _feature(value if isinstance(value, list) else [value]))
@@ -35,7 +35,7 @@ def example(row: dict[str, Any]) -> bytes:
 
 
 def masked_crc(content: bytes) -> bytes:
-    """The masked CRC-32C of a TFRecord file."""
+    """Return the masked CRC-32C that TFRecord files use."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc ^= byte
@@ -56,7 +56,7 @@ def _feature(values: list[Any]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A length-delimited field."""
+    """Return a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 PROGRAM = Path(sys.executable).parent / "batchinference"
 MARK = "TEST_COMMAND_MARK"
-"""A variable that children inherit. It finds them in any session."""
+"""An environment variable that children inherit. It identifies them in any session."""
 _RAY = {"RAY_worker_niceness": "0"}
-"""15 by default: Ray's workers would wait for the tests of other processes."""
+"""The default of 15 would make Ray's workers wait for the tests of other processes."""
 
 
 @dataclass
 class Command:
-    """One run of the program with these arguments. `env` is added to the variables here."""
+    """One run of the program with these arguments. `env` is added to this process's variables."""
 
     arguments: list[str]
     directory: Path
@@ -61,7 +61,7 @@ class Command:
             time.sleep(0.05)
 
     def processes(self, title: bytes = b"") -> list[int]:
-        """Return the ids of the live processes of this run whose command line begins with this."""
+        """Return the ids of this run's live processes whose command line begins with `title`."""
         mark = f"{MARK}={self._mark}".encode()
         return [
             int(entry.name)

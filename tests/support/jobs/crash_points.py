@@ -1,8 +1,8 @@
-"""Jobs in processes of their own that get a signal before a chosen step on storage.
+"""Runs jobs in separate processes that get a signal before a chosen storage operation (step).
 
 A step is a call that changes what is stored. On a disk, each rename and each removal within such a
-call is a step as well. Steps are counted while a job runs, so nobody has to list them. What is
-stored after a step is what is stored before the next one.
+call is a step too. Steps are counted while a job runs, so tests need no list of them. The stored
+state after a step equals the state before the next step, so signals before steps cover all states.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from support.servers.s3 import S3Server
 
 TIMEOUT = 60.0
 AT_ONCE = 2
-"""Cases that run side by side."""
+"""Number of cases that run concurrently."""
 END = "the end"
 _CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear"}
 _WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
 """Audit events that Python raises before these system calls."""
 _HEARTBEAT = "/heartbeat"
-"""The file of heartbeats. It is written at any time and is no step."""
+"""The heartbeat file. It is written at arbitrary times, so writing it is not counted as a step."""
 _RANDOM = {
     r"part-[0-9a-f]{8}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
     r"part-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "part-*",
@@ -62,8 +62,8 @@ _processes.set_forkserver_preload(
 )
 
 _one_asks = threading.Lock()
-"""An exit code can be read once, and starting a process reads those of all others. Of two threads
-that read at once, one would get 255."""
+"""An exit code can be read only once, and starting a process reads the codes of all others. If two
+threads read at the same time, one of them gets 255."""
 
 Stops = dict[int, signal.Signals]
 """Maps the number of a step to the signal that the process gets before it."""
@@ -76,13 +76,14 @@ on_disk_and_long_on_s3 = pytest.mark.parametrize(
 
 @cache
 def _start_fork_server() -> None:
-    """Start it where it finds the modules of the tests, which take longer to import than a job."""
+    """Start the fork server with an import path for the modules of the tests. It preloads modules,
+    because importing them takes longer than a job."""
     with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
         forkserver.ensure_running()
 
 
 class JobProcess:
-    """A job in a process of its own, or one task of the job."""
+    """A job, or one task of the job, in a separate process."""
 
     def __init__(
         self, place: Place, job: Document, stops: Stops | None = None, task: int | None = None
@@ -137,8 +138,8 @@ class JobProcess:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job reads and writes. `directory` shows the objects of a store as plain files. The
-    store is reached by `environment`, or by the field `storage` of the job."""
+    """Where a job reads and writes. `directory` shows the objects of an object store as plain
+    files. Jobs access the store through `environment`, or through the job's field `storage`."""
 
     uri: str
     directory: Path
@@ -180,7 +181,7 @@ def s3_place(directory: Path, server: S3Server) -> Place:
 
 
 def cloud_place(directory: Path, scheme: str, cloud: Cloud, files: Path) -> Place:
-    """Return the place of a server that keeps its objects as files of a directory."""
+    """Return the place of a server that stores its objects as files of a directory."""
     local, bucket = local_place(directory), _bucket(directory)
     for file in (directory / "in").iterdir():
         cloud.put(f"{bucket}/in/{file.name}", file.read_bytes())
@@ -193,7 +194,7 @@ def _bucket(directory: Path) -> str:
 
 
 def every_step(steps: list[str]) -> list[int]:
-    """Return the numbers of all steps, but of steps within others only one of each kind."""
+    """Return the numbers of all steps, but of steps within other steps only one of each kind."""
     first = {name: number for number, name in reversed(list(enumerate(steps)))}
     return [n for n, name in enumerate(steps) if ": " not in name or first[name] == n]
 
@@ -204,7 +205,7 @@ def one_of_each_kind(steps: list[str]) -> list[int]:
 
 
 def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int, list[str]]:
-    """Return what the check finds, by the cases in which it finds something."""
+    """Return the faults that the check finds, by case, without cases that have none."""
     cases = list(cases)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = dict(zip(cases, pool.map(check, cases), strict=True))
@@ -215,7 +216,7 @@ def _run_in_child(
     given: Document, task: int | None, environment: dict[str, str], stops: Stops, log: Path
 ) -> None:
     os.environ.update(environment)
-    os.fsync = lambda _: None  # only a machine forgets what a process has written
+    os.fsync = lambda _: None  # only a crash of the machine loses written data
     heartbeat.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
     steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log)
     steps.count()
@@ -247,7 +248,7 @@ class _Steps:
             signal.pthread_kill(threading.get_ident(), number)
 
     def count(self) -> None:
-        """Begin to count."""
+        """Start counting steps."""
         for call, verb in _CALLS.items():
             setattr(Location, call, self._counted(verb, getattr(Location, call)))
         sys.addaudithook(self._on_event)
@@ -270,6 +271,6 @@ class _Steps:
     def _on_event(self, event: str, _: tuple[Any, ...]) -> None:
         within = getattr(self._current, "name", None)
         if within is not None and event in _WITHIN:
-            self._current.name = None  # writing the log is no step
+            self._current.name = None  # writing the log does not count as a step
             self.reach(f"{within}: {_WITHIN[event]}")
             self._current.name = within

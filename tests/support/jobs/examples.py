@@ -26,7 +26,7 @@ MADE = ("data", "model", "encoder", "out", "__pycache__")
 
 
 def prepared(name: str, directory: Path) -> Path:
-    """Copy an example and make its input in this process, where its libraries are loaded."""
+    """Copy an example, and create its input in this process, which has its libraries loaded."""
     copy = directory / name
     shutil.copytree(EXAMPLES / name, copy, ignore=shutil.ignore_patterns(*MADE))
     _find_modules_of(name)

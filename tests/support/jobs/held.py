@@ -23,7 +23,7 @@ from support.jobs.on_ray import job_document, write_lines
 TEXTS = [f"text {n}" for n in range(39)]
 """The rows that a held command commits before it waits."""
 HOLD = "hold"
-"""The row that waits."""
+"""The text of the row that waits."""
 
 
 class Gate:
@@ -62,7 +62,7 @@ class HeldCommand:
         return Attempt(layout, lease).counts().read if lease is not None else 0
 
     def end(self) -> str:
-        """Wait for the end and return what was printed."""
+        """Wait for the end and return the printed output."""
         _, err = self.process.communicate(timeout=60)
         return err
 

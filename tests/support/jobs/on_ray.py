@@ -1,4 +1,4 @@
-"""Jobs on the session's Ray, or in this process without Ray, and what they wrote."""
+"""Runs jobs on the session's Ray, or in this process without Ray, and reads their output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from support.outputs.rows import Row, rows_of
 
 
 def job_document(name: str, source: Path | str, output: Path | str, **spec: Any) -> Document:
-    """Return a job that copies lines of text to JSON. `spec` replaces top-level fields; of `read`
-    and `write` it replaces single ones."""
+    """Return a job that copies lines of text to JSON. `spec` replaces top-level fields, but only
+    single fields of `read` and `write`."""
     read = {"format": "text", "paths": [str(source)], **spec.pop("read", {})}
     write = {"format": "json", "path": str(output), **spec.pop("write", {})}
     return document(name, read=read, write=write, **spec)

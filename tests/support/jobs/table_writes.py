@@ -1,4 +1,4 @@
-"""Jobs that write a table, without Ray. Tests commit rows as write tasks do."""
+"""Runs jobs that write a table, without Ray. Tests commit rows as write tasks do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Write = dict[str, Any]
 
 @dataclass
 class TableJob:
-    """One attempt at a table, whose input is a file of text."""
+    """One attempt of a job that writes a table and reads a text file."""
 
     spec: BatchInferenceSpec
     attempt: Attempt
@@ -37,7 +37,7 @@ class TableJob:
     written: int = 0
 
     def put(self, table: pa.Table, task: int | None = None, first: int | None = None) -> None:
-        """Write good rows as a task does; `task` and `first` repeat an earlier task."""
+        """Write good rows as a write task does. `task` and `first` repeat an earlier task."""
         start = self.written if first is None else first
         self._write(row_ids.with_ids(table, 0, start), task)
         self.written = max(self.written, start + table.num_rows)
@@ -52,7 +52,7 @@ class TableJob:
         return end.entries
 
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
-        """All that makes the rows visible; `entries` when they are checked already."""
+        """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
         checked = self.check() if entries is None else entries
         layout = self.attempt.layout
         end = Snapshot(layout.key, "", checked, {0: self.written})
@@ -71,7 +71,7 @@ class TableJob:
 
 
 def open_job(source: Path, write: Write) -> TableJob | None:
-    """The next attempt of a job; None when there is nothing to do."""
+    """Begin the next attempt of a job and return it, or None if there is nothing to do."""
     source.mkdir(exist_ok=True)
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
@@ -86,7 +86,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
 
 
 def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:
-    """A whole job, a task a table. False when there was nothing to do."""
+    """Run a whole job with one task per table. Return False if there was nothing to do."""
     job = open_job(source, write)
     if job is None:
         return False
@@ -100,7 +100,7 @@ def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:
 
 
 def table_of(write: Write) -> Table:
-    """The table that a job writes."""
+    """Return the table that a job writes."""
     return table_for(spec_of(write=write).write)  # type: ignore[arg-type]
 
 
@@ -109,12 +109,12 @@ def in_order(found: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, 
 
 
 def together(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """The rows of several tables."""
+    """Return the rows of several tables."""
     return list(concat(list(tables)).to_pylist())
 
 
 def without_x(row: dict[str, Any]) -> dict[str, Any]:
-    """A step that finds rows bad whose text has an x."""
+    """Return the row unchanged; raise ValueError if its text contains an x."""
     if "x" in row["text"]:
         raise ValueError("an x")
     return row

@@ -1,4 +1,4 @@
-"""Code of users that jobs without Ray name."""
+"""User code for jobs that run without Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATER = [4, 5, 11]
 
 
 def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
-    """Fail on bad rows until a file exists, and on the worst rows always."""
+    """Fail for bad rows until a file exists, and for the worst rows always."""
     if "worst" in row["text"] or ("bad" in row["text"] and not Path(file).exists()):
         raise ValueError("bad")
     return row
@@ -27,8 +27,8 @@ def step_until(file: Path) -> Document:
 
 
 def half_until(batch: dict[str, np.ndarray], file: str) -> dict[str, Any]:
-    """Do as `half`, but also fail on some values until a file exists: on one of several values of a
-    row, and on the only value of a row."""
+    """Do the same as `half`, but also fail for some values until a file exists: for one of several
+    values of a row, and for the only value of a row."""
     if np.isin(batch["values"], LATER).any() and not Path(file).exists():
         raise ValueError("not yet")
     return half(batch)

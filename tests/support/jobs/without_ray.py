@@ -1,7 +1,8 @@
-"""A whole job in this process, without Ray.
+"""Runs a whole job in this process, without Ray.
 
 Only the class that starts tasks is replaced. Rows pass through the stages file by file. By default
-a write task takes four rows, so that the output of one input row falls into several tasks.
+a write task takes four rows, so that the output rows of one input row are spread over several
+tasks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ INPUT = {
     "c.jsonl": [(7, [7, 9, 11, 13, 15])],
     "d.jsonl": [],
 }
-"""Input rows and the values that each is exploded into. Negative values fail, row 3 is filtered."""
+"""Input rows and the values that each explodes into. Negative values fail; row 3 is filtered."""
 ROWS = [
     {"n": n, "values": value, "half": value / 2 if value % 2 == 0 else None}
     for rows in INPUT.values()
@@ -127,9 +128,9 @@ def _blocks_of_tasks(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.
 
 
 def run_task_again(given: Document, task: int) -> None:
-    """Run one task of the attempt that owns the output, as Ray does when it retries a task.
+    """Run one task of the attempt that has the output's lease, as Ray does when it retries a task.
 
-    Raises BadOutput when the task comes late."""
+    Raises BadOutput if the task comes late."""
     spec = parse(given).spec
     layout = Layout.of(spec)
     lease = read_lease(layout)
@@ -187,7 +188,7 @@ class Invoked:
 
 
 def invoke_without_ray(*arguments: str, stdin: str = "") -> Invoked:
-    """Run the command in this process. It finds a machine with two CPUs."""
+    """Run the command in this process, on a simulated machine with two CPUs."""
     found = {"CPU": 2.0, "memory": float(1 << 30)}
     with (
         in_this_process(),

@@ -44,7 +44,7 @@ def photographs(*sizes: tuple[int, int]) -> list[np.ndarray]:
 
 
 def column(values: list[Any]) -> np.ndarray:
-    """Return values as a batch holds them. Values other than arrays are converted by Arrow."""
+    """Return values as a column of a batch. Arrow converts all values except arrays."""
     if any(isinstance(value, np.ndarray) or value is None for value in values):
         return objects(values)
     return to_batch(pa.table({"column": values}))["column"]

@@ -31,7 +31,7 @@ _SIZE = {"height": 32, "width": 32}
 
 
 def characters(**fields: Any) -> hf.PreTrainedTokenizerFast:
-    """A tokenizer of characters that begins each text with <bos>."""
+    """Return a tokenizer of characters that begins each text with <bos>."""
     vocabulary = {character: number for number, character in enumerate(CHARACTERS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -75,7 +75,7 @@ def entailment_model(folder: Path) -> None:
 
 
 def regressor(folder: Path) -> None:
-    """A score for a pair of texts."""
+    """Write a model that returns a score for a pair of texts."""
     _words(folder)
     hf.BertForSequenceClassification(_bert_config(num_labels=1)).save_pretrained(folder)
 
@@ -91,7 +91,7 @@ def _llama_config() -> hf.LlamaConfig:
 
 
 def text_model(folder: Path) -> None:
-    """A causal model without chat template and pad token."""
+    """Write a causal model without chat template and pad token."""
     characters().save_pretrained(folder)
     hf.LlamaForCausalLM(_llama_config()).save_pretrained(folder)
 
@@ -102,7 +102,7 @@ def chat_model(folder: Path) -> None:
 
 
 def decision_model(folder: Path) -> None:
-    """A decision model with answers of one letter."""
+    """Write a decision model with answers of one letter."""
     chat_model(folder)
     hf.DecisionConfig(labels={"noul": ["Y", "N"]}).save_pretrained(folder)
 
@@ -117,7 +117,7 @@ def encoder_decoder(folder: Path) -> None:
 
 
 def vision_chat(folder: Path) -> None:
-    """A chat model for texts and images."""
+    """Write a chat model for texts and images."""
     text = _llama_config()
     config = hf.LlavaConfig(
         vision_config=hf.CLIPVisionConfig(**_SEEN, **_IMAGE), text_config=text,
@@ -167,7 +167,7 @@ def object_detector(folder: Path) -> None:
 
 
 def zero_shot_detector(folder: Path) -> None:
-    """A detector of objects with given labels."""
+    """Write a detector of objects with given labels."""
     config = hf.OwlViTConfig(
         text_config={**_SEEN, "vocab_size": len(CHARACTERS), "max_position_embeddings": 32},
         vision_config={**_SEEN, **_IMAGE},
@@ -254,7 +254,7 @@ def speech_recognizer(folder: Path) -> None:
 
 
 def audio_text_model(folder: Path) -> None:
-    """Embeddings of audio and text in one space."""
+    """Write a model that embeds audio and text in the same space."""
     config = hf.ClapConfig(
         text_config={**_SEEN, "vocab_size": len(CHARACTERS), "max_position_embeddings": 130},
         audio_config={"spec_size": 32, "num_mel_bins": 8, "patch_size": 4, "patch_stride": [4, 4],
@@ -294,14 +294,14 @@ def video_classifier(folder: Path) -> None:
 
 
 def document_reader(folder: Path) -> None:
-    """Question answering on documents with known words."""
+    """Write a model for question answering on documents whose words are given."""
     _words(folder)
     config = hf.LayoutLMConfig(**_SEEN, vocab_size=57, max_position_embeddings=64)
     hf.LayoutLMForQuestionAnswering(config).save_pretrained(folder)
 
 
 def table_reader(folder: Path) -> None:
-    """Question answering on tables."""
+    """Write a model for question answering on tables."""
     letters = [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase)]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[EMPTY]", *letters, *string.digits]
     (folder / "vocab.txt").write_text("\n".join(words))

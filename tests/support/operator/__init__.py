@@ -1,1 +1,1 @@
-"""The operator and what it talks to, in memory or as a process."""
+"""The operator and the systems that it talks to, in memory or as processes."""

@@ -1,8 +1,8 @@
-"""A Kubernetes API server in memory, and the operator's gateway and watches of it.
+"""A Kubernetes API server in memory, and the operator's gateway to it and watches of it.
 
-It keeps resourceVersions and refuses stale ones, holds objects that have finalizers, and collects
-garbage by owner references. Two drivers run the operator on it: harness.py in virtual time, and
-stepped_operator.py call by call.
+It maintains resourceVersions and refuses stale ones, keeps deleted objects that have finalizers,
+and collects garbage by owner references. Two modules run the operator on it: harness.py in virtual
+time, and stepped_operator.py call by call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOREGROUND = "foregroundDeletion"
 
 
 def apply_merge_patch(target: Any, patch: Any) -> Any:
-    """The algorithm of RFC 7386."""
+    """Return the target with a merge patch applied, by the algorithm of RFC 7386."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -42,18 +42,19 @@ def apply_merge_patch(target: Any, patch: Any) -> Any:
 
 @dataclass
 class FakeCluster:
-    """Objects of one namespace, by kind and name. A stored object is never changed, only
+    """The objects of one namespace, by kind and name. Stored objects are never mutated, only
     replaced."""
 
     now: Callable[[], datetime] = wall_clock
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     version: int = 0
     finalizers_hold: bool = False
-    """Whether deleted objects wait for `finalize`; else their finalizers go at once."""
+    """Whether deleted objects wait for `finalize`. Otherwise their finalizers are removed at
+    once."""
     warnings: dict[str, str] = field(default_factory=dict)
-    """Messages of warning Events, by the name of the object."""
+    """Messages of Warning Events, by the name of the object."""
     events: dict[str, Object] = field(default_factory=dict)
-    """Events that were posted, by name."""
+    """Posted Events, by name."""
     watchers: list[Watcher] = field(default_factory=list)
     history: list[Object] = field(default_factory=list)
     """All statuses of all BatchInferences, in order."""
@@ -91,7 +92,8 @@ class FakeCluster:
     def delete(
         self, kind: str, name: str, *, unseen: bool = False, foreground: bool = False
     ) -> None:
-        """Delete an object; one with finalizers is only marked. No watch sees it if `unseen`."""
+        """Delete an object, or mark it as deleted if it has finalizers. No watch sees the deletion
+        if `unseen`."""
         body = self.objects[kind, name]
         finalizers = [
             *(body["metadata"].get("finalizers", []) if self.finalizers_hold else []),
@@ -110,7 +112,8 @@ class FakeCluster:
                 self._remove(body)
 
     def collect_garbage(self) -> None:
-        """Delete objects without an owner, and in foreground deletion the owned ones first."""
+        """Delete objects whose owners are gone. In foreground deletion, delete owned objects
+        first."""
         for body in list(self.objects.values()):
             if FOREGROUND in body["metadata"].get("finalizers", []):
                 owned = list(self._owned_by(body))
@@ -125,7 +128,7 @@ class FakeCluster:
                 self.delete(body["kind"], body["metadata"]["name"])
 
     def status(self, name: str = "job") -> Object:
-        """The status of a BatchInference."""
+        """Return the status of a BatchInference."""
         found: Object = self.objects["BatchInference", name].get("status", {})
         return found
 
@@ -157,7 +160,8 @@ class FakeCluster:
 
 
 def is_watched(body: Object) -> bool:
-    """The operator watches all BatchInferences, and RayJobs and pods that have its label."""
+    """Return whether the operator watches an object: all BatchInferences, and RayJobs and pods that
+    have its label."""
     if body["kind"] == "BatchInference":
         return True
     return body["kind"] in WATCHED and NAME_LABEL in body["metadata"].get("labels", {})
@@ -179,13 +183,13 @@ class Watches:
             self.pending[body["kind"]].append((event, body))
 
     def relist(self, kind: str) -> None:
-        """Begin a watch again: it lists what exists, and not what was deleted meanwhile."""
+        """Restart a watch. It lists the existing objects, so it misses deletions in between."""
         self.pending[kind].clear()
         for body in self.cluster.list(kind):
             self.enqueue(None, body)
 
     def deliver(self, kind: str, *, repeat: bool = False) -> None:
-        """Deliver the next event of a watch; `repeat` keeps it, to be delivered again."""
+        """Deliver the next event of a watch. `repeat` keeps the event for another delivery."""
         pending = self.pending[kind]
         if pending and self.controller is not None:
             event, body = pending[0] if repeat else pending.popleft()
@@ -205,8 +209,8 @@ class Watches:
 
 @dataclass
 class FakeGateway:
-    """The operator's gateway to a FakeCluster. `before` and `after` are called with the name of
-    each call, before and after the cluster serves it, and may raise."""
+    """The operator's gateway to a FakeCluster. `before` and `after` get the name of each call,
+    before and after the cluster serves it, and may raise an exception."""
 
     cluster: FakeCluster
     before: Callable[[str], None] = lambda _: None

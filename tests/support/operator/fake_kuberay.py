@@ -1,6 +1,6 @@
 """KubeRay and the drivers of Ray jobs, as state machines.
 
-FakeKubeRay advances all RayJobs when it is told to. RayJobScript takes one RayJob through its
+FakeKubeRay advances all RayJobs when a test calls it. RayJobScript takes one RayJob through its
 states in virtual time.
 """
 
@@ -34,7 +34,7 @@ class RayDriver:
     cause: str | None = None
 
     def advance(self) -> None:
-        """One step towards success."""
+        """Take one step towards success."""
         if self.state is None:
             self.state = JobState.PREPARING
         elif self.state == JobState.PREPARING:
@@ -60,11 +60,12 @@ class FakeKubeRay:
 
     cluster: FakeCluster
     trouble: dict[str, float] = field(default_factory=dict)
-    """Until when a fault lasts: KubeRay is `away`, drivers are `silent`, new pods are `stuck`."""
+    """The time until which a fault lasts: KubeRay is `away`, drivers are `silent`, or new pods are
+    `stuck`."""
     drivers: dict[str, RayDriver] = field(default_factory=dict)
-    """By the name of the RayCluster."""
+    """Drivers by the name of the RayCluster."""
     succeeded: set[str | None] = field(default_factory=set)
-    """The uids of BatchInferences whose driver has succeeded."""
+    """The uids of the BatchInferences whose driver has succeeded."""
 
     def has(self, trouble: str) -> bool:
         return self.trouble.get(trouble, 0.0) > seconds_of(self.cluster.now())
@@ -78,14 +79,14 @@ class FakeKubeRay:
             self._reconcile(body)
 
     def advance_drivers(self) -> None:
-        """Every driver takes one step."""
+        """Let every driver take one step."""
         for name, driver in self.drivers.items():
             if self.cluster.get("RayCluster", name) is not None:
                 driver.advance()
                 self._note_success(name, driver)
 
     def fail_driver(self, cause: str) -> str | None:
-        """A driver fails. Returns the uid of its BatchInference."""
+        """Make a driver fail, and return the uid of its BatchInference; None if no driver runs."""
         for name, driver in self.drivers.items():
             cluster = self.cluster.get("RayCluster", name)
             if cluster and driver.state is not None and not driver.state.ended:
@@ -94,23 +95,23 @@ class FakeKubeRay:
         return None
 
     def lose_head(self) -> None:
-        """All heads are lost with their drivers. KubeRay submits the jobs to new ones."""
+        """Remove all heads with their drivers. KubeRay submits the jobs to new heads."""
         for name in self.drivers:
             self.drivers[name] = RayDriver()
 
     def give_up(self, body: Object, reason: str) -> None:
-        """KubeRay calls a RayJob failed, whatever its driver does."""
+        """Mark a RayJob as failed, as KubeRay does, whatever its driver does."""
         end = {"jobDeploymentStatus": "Failed", "reason": reason, "endTime": self._now()}
         self._set_status(body, **end)
 
     def answer(self, ray_job: RayJobView) -> Answer:
-        """The answer of a driver to a poll."""
+        """Return the answer of a driver to a poll."""
         if self.has("silent") or self.cluster.get("RayCluster", ray_job.cluster) is None:
             return Answer(reached=False)
         return Answer(reached=True, report=self._report(self.drivers[ray_job.cluster]))
 
     def stop_driver(self, ray_job: RayJobView) -> None:
-        """A driver is asked to stop."""
+        """Ask a driver to stop."""
         driver = self.drivers.get(ray_job.cluster)
         if driver is not None and not self.has("silent"):
             self._stop(driver)
@@ -144,7 +145,7 @@ class FakeKubeRay:
             self._clean_up(body)
 
     def _interrupt(self, body: Object) -> None:
-        """Stop the driver, which may still report that."""
+        """Stop the driver. It may still report the stop."""
         driver = self.drivers.get(body["status"].get("rayClusterName", ""))
         if driver is not None:
             self._stop(driver)
@@ -186,7 +187,7 @@ class FakeKubeRay:
             self.add_pod(body, cluster, kind)
 
     def add_pod(self, body: Object, cluster: Object, kind: str) -> None:
-        """A pod of a RayJob's cluster."""
+        """Add a pod of a RayJob's cluster."""
         labels = {key: body["metadata"]["labels"][key] for key in (NAME_LABEL, ATTEMPT_LABEL)}
         owner = {"kind": "RayCluster", "uid": cluster["metadata"]["uid"], "controller": True}
         metadata = {
@@ -205,7 +206,7 @@ class FakeKubeRay:
                          "status": status})  # fmt: skip
 
     def _follow(self, body: Object) -> None:
-        """KubeRay asks Ray for the job's status, and creates a missing cluster again."""
+        """Copy the job's status from Ray to the RayJob, and create a missing cluster again."""
         name = body["status"]["rayClusterName"]
         if self.cluster.get("RayCluster", name) is None:
             self._make_cluster(body, name)
@@ -216,7 +217,7 @@ class FakeKubeRay:
             self._set_status(body, jobStatus=driver.ray_status)
 
     def finish(self, body: Object, state: JobState) -> None:
-        """The driver has ended in this state."""
+        """Mark the RayJob as ended: its driver has ended in this state."""
         reason = {"reason": "AppFailed"} if state == JobState.FAILED else {}
         self._set_status(
             body,
@@ -264,7 +265,7 @@ class FakeKubeRay:
 
 @dataclass
 class FakeDriver:
-    """Gives scripted answers by the name of the RayJob; without one the driver is unreachable."""
+    """Gives scripted answers by the name of the RayJob. Drivers without answers are unreachable."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
@@ -292,7 +293,7 @@ class RayJobScript:
         return f"{self.name}-{self.attempt}"
 
     async def run(self, last: JobState = JobState.SUCCEEDED, **fields: Any) -> None:
-        """From the creation of the RayJob to its end. `fields` are those of the last report."""
+        """Take a RayJob from its creation to its end. `fields` belong to the last report."""
         await self.start()
         await self.step(**RUNNING)
         await self.answer(Answer(reached=True))

@@ -1,4 +1,4 @@
-"""The operator on a cluster in memory, in virtual time."""
+"""Runs the operator on a cluster in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAGS: list[dict[str, float]] = [{}, {"BatchInference": 3}, {"RayJob": 3}, {"RayJ
 
 
 def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float]) -> Watches:
-    """Deliver all events of a cluster to a controller, those of a kind `lag` seconds late."""
+    """Deliver all events of a cluster to a controller, delayed by `lag` seconds for each kind."""
     loop = asyncio.get_running_loop()
 
     class DelayedWatches(Watches):
@@ -55,7 +55,7 @@ async def running_operator(
     settings: Settings = SETTINGS,
     signals: Signals | None = None,
 ) -> AsyncIterator[Controller]:
-    """Run the operator while the block runs. It dies with the first of its workers."""
+    """Run the operator while the block runs. It ends when the first of its workers ends."""
     cache, polls = Cache(clock, settings), DriverPolls(driver, clock)
     controller = Controller(
         gateway, polls, settings, cache, now=wall_clock, signals=signals or Signals()
@@ -74,7 +74,7 @@ async def running_operator(
 
 
 class Harness:
-    """A cluster, a driver and the operator's gateway. `calls` are its calls of the API server."""
+    """A cluster, a driver and the operator's gateway. `calls` are the calls of the API server."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
@@ -86,7 +86,7 @@ class Harness:
         self.calls.append((clock(), call))
 
     def fail_call(self, call: str, fault: Exception) -> None:
-        """Let a call of the API server fail from now on."""
+        """Make a call of the API server fail from now on."""
 
         def fail(each: str) -> None:
             self.record(each)
@@ -109,7 +109,7 @@ class Harness:
         return body is not None and finished(JobView.of(body))
 
     def token(self, ray_job: str = "job-1") -> str:
-        """The token of the Ray cluster of a RayJob."""
+        """Return the token of a RayJob's Ray cluster."""
         return SETTINGS.token(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)
 
     def count(self, call: str) -> int:
@@ -117,7 +117,7 @@ class Harness:
 
     @property
     def phases(self) -> list[str]:
-        """The phases of the job in their order."""
+        """The phases of the job, in order."""
         return [phase for phase, _ in itertools.groupby(s["phase"] for s in self.cluster.history)]
 
     def operator(self, **settings: Any) -> AbstractAsyncContextManager[Controller]:
@@ -136,7 +136,7 @@ class Harness:
             posting.cancel()
 
     async def start_job(self) -> None:
-        """Create a job; wait for its RayJob."""
+        """Create a job and wait for its RayJob."""
         self.cluster.apply()
         await until(lambda: self.phase() == "Starting")
 

@@ -1,6 +1,6 @@
-"""kstatus' rules for custom resources, by which Flux and Helm 4 wait for them.
+"""The rules of kstatus for custom resources. Flux and Helm 4 use them to wait for resources.
 
-A port of sigs.k8s.io/cli-utils/pkg/kstatus/status, without what it knows of Kubernetes' own kinds.
+A port of sigs.k8s.io/cli-utils/pkg/kstatus/status, without its rules for built-in kinds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 def kstatus(body: Object) -> str:
-    """Current, InProgress, Failed or Terminating."""
+    """Return the kstatus of an object: Current, InProgress, Failed or Terminating."""
     metadata, status = body["metadata"], body.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return "Terminating"

@@ -1,4 +1,4 @@
-"""Kubernetes objects as the operator meets them, as small as they can be."""
+"""Minimal Kubernetes objects, as the operator sees them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least th
 
 
 def job_body(name: str = "job", *, status: Object | None = None, **metadata: Any) -> Object:
-    """A BatchInference as a watch shows it. Further arguments are metadata."""
+    """Return a BatchInference as a watch delivers it. Further arguments are metadata."""
     body = document(name)
     body["metadata"] = {
         "namespace": NAMESPACE,
@@ -40,7 +40,8 @@ def owner(uid: str = UID, kind: str = "BatchInference") -> Object:
 
 
 def ray_job_body(name: str = "job-1", *, owner_uid: str | None = UID, **status: Any) -> Object:
-    """A RayJob as KubeRay leaves it; further arguments are its status, None leaves one out."""
+    """Return a RayJob with a status as KubeRay writes it. Further arguments are fields of the
+    status; None removes a field."""
     status = {"rayClusterName": f"{name}-cluster", **status}
     return {
         "apiVersion": "ray.io/v1",
@@ -80,7 +81,7 @@ SUCCEEDED = {
 def pod_body(
     name: str = "job-1-head", *, job: str = "job", attempt: int = 1, gpus: int = 0, **status: Any
 ) -> Object:
-    """A pod of one attempt at a job; further arguments are its status."""
+    """Return a pod of one attempt of a job. Further arguments are its status."""
     labels = {
         NAME_LABEL: job,
         ATTEMPT_LABEL: str(attempt),
@@ -96,18 +97,18 @@ def pod_body(
 
 
 def placed(since: str = CREATED, **status: Any) -> Object:
-    """Status of a pod that has had a node since then."""
+    """Return the status of a pod that was scheduled at this time."""
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
     return {"conditions": [scheduled], "phase": "Running", **status}
 
 
 def asking(cpu: str = "1") -> Object:
-    """Spec of a pod with one container that asks for so much."""
+    """Return the spec of a pod with one container that has this CPU limit."""
     return {"containers": [{"name": "ray", "resources": {"limits": {"cpu": cpu}}}]}
 
 
 def waiting(reason: str, message: str = "") -> Object:
-    """Status of a pod with one container that waits."""
+    """Return the status of a pod whose only container waits for this reason."""
     state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
     return {"containerStatuses": [{"name": "ray", "state": state}]}
 
@@ -120,7 +121,7 @@ def report(
     counts: Counts | None = None,
     **fields: Any,
 ) -> Report:
-    """A driver's report. Further arguments are fields by their names in JSON."""
+    """Return a driver's report. Further arguments are fields by their names in JSON."""
     return Report(
         name="job",
         state=state,

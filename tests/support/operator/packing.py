@@ -1,18 +1,18 @@
-"""Whether things fit into boxes, found by trying every way: slow, plain and surely right."""
+"""Bin packing by exhaustive search, a slow and simple reference implementation."""
 
 from __future__ import annotations
 
 ROUNDING = 1e-6
-"""How much of a CPU may be lost by adding numbers that are no sums of powers of two."""
+"""Tolerance in CPUs for rounding errors in sums of floats."""
 
 
 def fits(demands: list[float], size: float, boxes: int) -> bool:
-    """Whether so many boxes of one size can hold all demands, each whole in one box."""
+    """Return whether `boxes` boxes of one size can hold all demands, without splitting a demand."""
     return _place(sorted(demands, reverse=True), [size] * boxes)
 
 
 def fewest_boxes(demands: list[float], size: float) -> int:
-    """The least number of boxes that hold all demands, none of which is larger than a box."""
+    """Return the minimum number of boxes that hold all demands. No demand may exceed a box."""
     return next(boxes for boxes in range(len(demands) + 1) if fits(demands, size, boxes))
 
 

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, with the rights, settings and files of the chart's pod."""
+"""Runs the operator as a process with the permissions, settings and files of the chart's pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GRANTED = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRole
 
 
 class OperatorProcess:
-    """The operator of one release. It may be stopped and started as often as one likes."""
+    """The operator of one release. It can be stopped and started any number of times."""
 
     def __init__(
         self, server: ApiServer, manifests: list[Object], directory: Path, dashboard: Dashboard
@@ -54,7 +54,7 @@ class OperatorProcess:
         )
 
     def answers(self, path: str) -> int:
-        """The status of its own answer; 0 while it gives none."""
+        """Return the HTTP status of the operator's answer, or 0 if it gives none."""
         try:
             return urllib3.request(
                 "GET", self.health.replace("/healthz", path), retries=False
@@ -74,24 +74,25 @@ class OperatorProcess:
             )
 
     def stop(self, seconds: float = 10) -> int:
-        """End it as Kubernetes does; its exit code. An error when it takes longer."""
+        """Stop it as Kubernetes does, and return its exit code. Raises TimeoutExpired if it takes
+        longer."""
         assert self._process is not None
         self._process.terminate()
         return self.wait(seconds)
 
     def wait(self, seconds: float = 10) -> int:
-        """Its exit code, when it ends by itself."""
+        """Wait until it ends, and return its exit code. Raises TimeoutExpired after `seconds`."""
         assert self._process is not None
         return self._process.wait(timeout=seconds)
 
     def kill(self) -> None:
-        """End it at once, as when its node loses power."""
+        """Kill it, as a power loss of its node does."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def output(self) -> str:
-        """All that it has said so far."""
+        """Return everything that it has logged so far."""
         return self.log.read_text() if self.log.exists() else ""
 
     def close(self) -> None:
@@ -100,7 +101,8 @@ class OperatorProcess:
 
 
 def _mounted(manifests: list[Object], directory: Path) -> dict[str, Path]:
-    """Mount paths of the pod's ConfigMaps and Secrets, and where their files lie here."""
+    """Write the files of the pod's ConfigMaps and Secrets, and return their directories by mount
+    path."""
     spec = one(manifests, "Deployment")["spec"]["template"]["spec"]
     paths = {mount["name"]: mount["mountPath"] for mount in container(manifests)["volumeMounts"]}
     places = {}
@@ -127,7 +129,7 @@ def _files(manifests: list[Object], volume: Object) -> dict[str, bytes]:
 
 
 def _environment(manifests: list[Object], places: dict[str, Path]) -> dict[str, str]:
-    """The variables of the container, their paths moved to where the files lie here."""
+    """Return the container's variables, with mount paths replaced by the directories here."""
     found = {}
     for variable in container(manifests)["env"]:
         value = str(variable["value"])

@@ -1,4 +1,4 @@
-"""Calls of `reconcile` for one job, each of which sees what the one before has written."""
+"""Calls `reconcile` repeatedly for one job. Each call sees what the previous call has written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Object = dict[str, Any]
 
 
 class ReconcileLoop:
-    """The job, its RayJobs and all else that is observed. Arguments are fields of the spec."""
+    """The job, its RayJobs and everything else that `reconcile` observes. Arguments are fields of
+    the spec."""
 
     def __init__(self, **spec: Any) -> None:
         self.spec = {**job_body()["spec"], **spec}
@@ -43,7 +44,7 @@ class ReconcileLoop:
         self.unheard_pods = False
 
     def reconcile(self, seconds: float = 0.0) -> Actions:
-        """Reconcile after so many seconds, and carry out the actions."""
+        """Reconcile after this many seconds, and carry out the actions."""
         self.now += timedelta(seconds=seconds)
         body = job_body(status=self.status, generation=self.generation)
         body["spec"] = self.spec
@@ -98,17 +99,17 @@ class ReconcileLoop:
         return self.ray_jobs[self.status["rayJobName"]]
 
     def set_kuberay_status(self, **status: Any) -> None:
-        """KubeRay writes the status of the RayJob."""
+        """Write the status of the RayJob, as KubeRay does."""
         self.ray_job["status"] = {**self.ray_job["status"], **status}
 
     def finalize_deletions(self) -> None:
-        """KubeRay takes its finalizers off deleted RayJobs."""
+        """Remove the finalizers of deleted RayJobs, as KubeRay does."""
         for name, body in list(self.ray_jobs.items()):
             if "deletionTimestamp" in body["metadata"]:
                 del self.ray_jobs[name]
 
     def set_report(self, state: JobState, **fields: Any) -> None:
-        """The driver reports."""
+        """Set the report of the driver."""
         self.report = report(state, **{"updatedAt": stamp(self.now), **fields})
 
     def plan(self) -> None:
@@ -130,7 +131,7 @@ class ReconcileLoop:
         self.reconcile()
 
     def run(self, rows: int = 10) -> None:
-        """Advance until the first rows."""
+        """Advance until the driver reports the first rows."""
         self.start()
         self.set_kuberay_status(**RUNNING)
         self.set_report(JobState.RUNNING, rows=rows)
@@ -143,7 +144,7 @@ class ReconcileLoop:
         self.reconcile()
 
     def finalize(self) -> None:
-        """Advance until the last rows."""
+        """Advance until the driver reports that it finalizes the output."""
         self.run()
         self.set_report(JobState.FINALIZING, rows=10)
         self.reconcile()
@@ -154,7 +155,7 @@ class ReconcileLoop:
         self.fail()
 
     def fail(self, cause: str = "NodeLost", message: str = "in its words") -> Actions:
-        """The driver reports a failure."""
+        """Let the driver report a failure, and reconcile."""
         self.ray_job["spec"]["suspend"] = False
         self.set_kuberay_status(**RUNNING)
         self.set_report(JobState.FAILED, reason=cause, message=message)

@@ -1,4 +1,4 @@
-"""A job as the Kubernetes objects that run it."""
+"""Renders a job to the Kubernetes objects that run it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UID = "5f9d1c3a-7b2e-4d8f-9a61-0c2b4e6d8f13"
 RAY_JOB_UID = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
 TOKEN = "the-token-of-this-ray-cluster"
 PLATFORM = Cluster(image="registry.example/default:0")
-"""Defaults of a platform that gives an image and nothing else."""
+"""Platform defaults that contain only an image."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Rendered:
 def render(
     job: BatchInference, defaults: Cluster = PLATFORM, *, attempt: int = 1, owned: bool = True
 ) -> Rendered:
-    """Raises SpecError for a job that a cluster cannot run."""
+    """Return the objects of a job. Raises SpecError for a job that a cluster cannot run."""
     complete = effective(job, defaults)
     name, namespace = job.metadata.name, job.metadata.namespace
     names, owner = Names(name, UID, attempt), Owner(name, UID) if owned else None

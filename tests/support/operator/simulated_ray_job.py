@@ -1,4 +1,4 @@
-"""A job whose RayJob nobody runs: the test plays KubeRay and the driver."""
+"""A job whose RayJob is simulated: the test plays KubeRay and the driver."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Found = TypeVar("Found")
 HEAD_IP = "10.244.0.9"
 OUTPUT = "s3://out/result/"
 PATIENCE = 60.0
-"""Seconds that a change may take to show in the status."""
+"""Seconds that a change may take to appear in the status."""
 LONG_AGO = timedelta(minutes=5)
-"""Longer than the operator asks a driver for its report when the RayJob has ended."""
+"""Longer than the time for which the operator polls the driver after the RayJob has ended."""
 
 
 def soon(what: str, condition: Callable[[], Found]) -> Found:
-    """The first true value of a condition; AssertionError when it takes too long."""
+    """Return the first true value of a condition. Raises AssertionError after PATIENCE seconds."""
     return eventually(what, condition, PATIENCE, 0.05)
 
 
@@ -43,7 +43,7 @@ class PlayedJob:
         self.dashboard = dashboard
         self.attempt = 1
 
-    # --- what the operator makes ------------------------------------------------------------
+    # --- what the operator creates ----------------------------------------------------------
 
     @property
     def body(self) -> Object:
@@ -52,13 +52,13 @@ class PlayedJob:
 
     @property
     def ray_job(self) -> Object:
-        """The RayJob of the attempt that is played, as soon as it is there."""
+        """The RayJob of the current attempt. Waits until it exists."""
         name = f"{self.name}-{self.attempt}"
         return soon(f"RayJob {name}", lambda: self.namespace.find("RayJob", name))
 
     @property
     def secret(self) -> Object:
-        """The token of the Ray cluster, as soon as it is there."""
+        """The Secret with the token of the Ray cluster. Waits until it exists."""
         name = self.ray_job["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
         return soon(f"Secret {name}", lambda: self.namespace.find("Secret", name))
 
@@ -70,7 +70,7 @@ class PlayedJob:
         return found
 
     def status(self, phase: str, reason: str = "", words: str = "") -> Object:
-        """The status as soon as it has this phase, and this reason and these words if given."""
+        """Wait until the status has this phase, reason and words (if given), and return it."""
 
         def reached() -> Object | None:
             status = self.body.get("status", {})
@@ -84,14 +84,14 @@ class PlayedJob:
             raise AssertionError(f"{error}: {self.body.get('status')}") from None
 
     def condition(self, kind: str) -> Object:
-        """A condition as soon as it holds."""
+        """Wait until a condition is true, and return it."""
         return soon(
             f"{self.name} is {kind}",
             lambda: condition(self.body.get("status", {}), kind, "True"),
         )
 
     def released(self) -> bool:
-        """Waits until the cluster need not be kept any longer."""
+        """Wait until the operator allows KubeRay to delete the cluster."""
         return soon(
             f"the cluster of {self.name} is released",
             lambda: self.ray_job["spec"]["ttlSecondsAfterFinished"] == 0,
@@ -103,7 +103,7 @@ class PlayedJob:
     # --- what KubeRay and the driver do -----------------------------------------------------
 
     def play(self, deployment: str, job: str = "", **fields: Any) -> None:
-        """What KubeRay says of the RayJob: the states of its deployment and of its driver."""
+        """Write the RayJob's status as KubeRay does: the states of deployment and driver."""
         status = {"jobDeploymentStatus": deployment, **fields}
         if job:
             status["jobStatus"] = job
@@ -111,14 +111,14 @@ class PlayedJob:
         self.namespace.patch_status("RayJob", name, status)
 
     def play_cluster(self) -> None:
-        """The Ray cluster is ready, and its dashboard answers to its token."""
+        """Make the Ray cluster ready. Its dashboard answers requests with the cluster's token."""
         head = {"podIP": HEAD_IP, "serviceName": self.service}
         self.play("Running", rayClusterName=f"{self.name}-abcde", rayClusterStatus={"head": head})
         token = base64.b64decode(self.secret["data"][TOKEN_KEY]).decode()
         self.dashboard.tokens[self.host] = token
 
     def play_pod(self, status: Object) -> str:
-        """A worker's pod that has come so far; returns its name."""
+        """Create a worker's pod with this status, and return its name."""
         group = self.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
         name = f"{self.name}-worker-x"
         pod = {**group["template"], "apiVersion": "v1", "kind": "Pod"}
@@ -130,17 +130,17 @@ class PlayedJob:
         self.play("Running", "RUNNING", startTime=stamp())
 
     def play_end(self, job: str, deployment: str = "Complete", **fields: Any) -> None:
-        """The RayJob has ended, so long ago that nobody waits for a report any more."""
+        """End the RayJob, so long ago that the operator no longer waits for a report."""
         self.play(deployment, job, endTime=stamp(LONG_AGO), **fields)
 
     def report(self, state: str, **fields: Any) -> None:
-        """What the driver says from now on."""
+        """Set the report that the driver gives from now on."""
         fields = {"output": OUTPUT, "startedAt": stamp(), "updatedAt": stamp(), **fields}
         text = json.dumps({"name": self.name, "state": state, "version": "0.1.0", **fields})
         self.dashboard.reports[self.host, HEAD_IP] = Report.parse(text)
 
     def play_success(self) -> None:
-        """All of it, from the cluster to the end."""
+        """Simulate a successful run, from the ready cluster to the end."""
         self.play_cluster()
         self.play_driver()
         self.report("succeeded", counts={"read": 10, "written": 10, "failed": 0, "skipped": 0})
@@ -148,7 +148,7 @@ class PlayedJob:
 
     @property
     def service(self) -> str:
-        """The head's Service, of which each attempt has its own, as its reports."""
+        """The name of the head's Service. Each attempt has its own Service and reports."""
         return f"{self.name}-{self.attempt}-head-svc"
 
     @property

@@ -1,4 +1,4 @@
-"""The operator, run call by call: between two of its calls only the test changes anything."""
+"""Runs the operator call by call. Between two calls, only the test changes anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.operator.virtual_time import ManualClock
 
 IDLE = "get a key"
 EXPECTED = (Conflict, Refused)
-"""Errors of the server; any other is a defect of the operator."""
+"""Errors that the server may return. Any other error is a bug in the operator."""
 BEFORE: dict[str, Callable[[], Exception]] = {
     "conflict": lambda: Conflict("the object has been modified"),
     "refused": lambda: Refused("403: exceeded quota"),
@@ -32,12 +32,12 @@ AFTER: dict[str, Callable[[], Exception]] = {
     "no answer": lambda: Unreachable("504: gateway timeout"),
 }
 FAULTS = (*BEFORE, *AFTER)
-"""How a call may fail: before or after the server serves it."""
+"""The faults of calls, before or after the server serves the call."""
 
 
 @dataclass
 class Call:
-    """A call at which the operator waits. The fault to raise is sent into it."""
+    """A call at which the operator waits. The test sends the fault to raise into it."""
 
     name: str
 
@@ -49,7 +49,7 @@ class Call:
 
 
 class SteppedGateway(FakeGateway):
-    """Each call waits until the test lets it continue, with or without a fault."""
+    """A gateway whose calls wait until the test lets them continue, with or without a fault."""
 
     fault: str | None = None
 
@@ -66,7 +66,7 @@ class SteppedGateway(FakeGateway):
 
 @dataclass
 class SteppedDrivers:
-    """Answers of drivers, as old as the last poll, which the test makes."""
+    """The answers of drivers at the last poll. The test calls `poll`."""
 
     kuberay: FakeKubeRay
     answered: Callable[[Key], None] = lambda _: None
@@ -85,7 +85,7 @@ class SteppedDrivers:
         self.kuberay.stop_driver(ray_job)
 
     def poll(self, *, lost: bool = False) -> None:
-        """Poll each driver that was asked for since the last poll; no answer arrives if `lost`."""
+        """Poll each driver that was asked for since the last poll. If `lost`, no answer arrives."""
         wanted, self.wanted = self.wanted, {}
         for driver, (job, ray_job) in wanted.items():
             answer = Answer(reached=False) if lost else self.kuberay.answer(ray_job)
@@ -149,7 +149,7 @@ class SteppedQueue:
         self.failures, self.due = 0, None
 
     def __len__(self) -> int:
-        """How many other jobs wait, as set by the test."""
+        """Return how many other jobs wait, as set by the test."""
         return self.others
 
     others: int = 0
@@ -186,7 +186,7 @@ class SteppedOperator:
         self.call = self.work.send(None)
 
     async def _run(self) -> None:
-        """Learn what exists, with retries, and then work."""
+        """List the existing objects, with retries, and then run the operator's work loop."""
         while True:
             try:
                 await self.controller.learn([])
@@ -207,6 +207,6 @@ class SteppedOperator:
         return self.call.name == IDLE and not self.queue.ready
 
     def step(self, fault: str | None = None) -> None:
-        """Serve the call at which it waits, and run to the next one."""
+        """Serve the call at which the operator waits, and run the operator to the next call."""
         if not self.idle:
             self.call = self.work.send(None if self.call.name == IDLE else fault)

@@ -16,7 +16,7 @@ BEGINNING = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
 
 class _VirtualSelector(selectors.DefaultSelector):
-    """Never waits. An endless wait in which nothing can happen is an error."""
+    """A selector that never waits. An infinite wait without any pending event is an error."""
 
     elapsed = 0.0
 
@@ -31,7 +31,7 @@ class _VirtualSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock starts at 0 and jumps."""
+    """An event loop whose clock starts at 0 and jumps to the next timer."""
 
     def __init__(self) -> None:
         self._selector_ = _VirtualSelector()
@@ -70,22 +70,22 @@ class ManualClock:
 
 
 def seconds_of(moment: datetime) -> float:
-    """Seconds since the clocks started."""
+    """Return the seconds from the start of the clocks to this moment."""
     return (moment - BEGINNING).total_seconds()
 
 
 def clock() -> float:
-    """Seconds since the running loop started."""
+    """Return the seconds since the running loop started."""
     return asyncio.get_running_loop().time()
 
 
 def wall_clock() -> datetime:
-    """The time of day in the running loop."""
+    """Return the date and time in the running loop."""
     return BEGINNING + timedelta(seconds=clock())
 
 
 async def until(holds: Callable[[], object], seconds: float = 600.0) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - no event tells
+        while not holds():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.25)

@@ -25,8 +25,8 @@ _STATE = {"job.json", "spec.json", "input.parquet", "output.json", "report.json"
 
 @dataclass(frozen=True)
 class Seen:
-    """An output on a disk. `state` is the folder of the job's own files. `others` and `files` are
-    rows and files that existed before and stay. `replaced` are rows that the job removes."""
+    """An output on disk. `state` is the folder of the job's own files. `others` and `files` are
+    rows and files that existed before the job and remain. The job removes the rows `replaced`."""
 
     output: Path
     state: str = "_batchinference"
@@ -63,7 +63,7 @@ class Seen:
         return "_SUCCESS" if self.state == "_batchinference" else f"{self.state}/_SUCCESS"
 
     def rows(self) -> list[Row]:
-        """Return the rows as a plain reader sees them."""
+        """Return the rows that a plain reader of the files sees."""
         if not self.output.exists():
             return []
         table = ds.dataset(self.output, SCHEMA, "parquet", partitioning="hive").to_table()
@@ -100,7 +100,7 @@ class Seen:
         }
 
     def done_again(self) -> int:
-        """Count rows that were committed more than once, in the output or not."""
+        """Count rows that were committed more than once, whether or not the output has them."""
         names = (name.split("/")[-1] for name in self.names() if "/attempts/" in name)
         committed = [found[1] for found in map(parse_manifest_name, names) if found]
         done = sum(counts.written + counts.failed + counts.skipped for counts in committed)

@@ -1,4 +1,4 @@
-"""Outputs, attempts and commits, made by the product's own code without a job or without Ray."""
+"""Creates outputs, attempts and commits with the product's code, without a job or without Ray."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from batchinference.spec.write import WriteTable
 from support.documents.minimal import Document, document
 
 OURS, THEIRS = "a" * 64, "b" * 64
-"""The keys of two works."""
+"""The keys of two different jobs."""
 NOW = "2026-01-01T00:00:00Z"
 States = Callable[[np.ndarray], np.ndarray]
-"""Maps the numbers of rows in their files to the states of these rows (see `rows`)."""
+"""Maps row numbers within a file to the states of these rows (see `row_ids`)."""
 
 
 # --- attempts and commits ---------------------------------------------------------------
@@ -69,20 +69,20 @@ def commit_rows(attempt: Attempt, table: pa.Table, task: int = 0) -> None:
 
 
 def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
-    """Close the attempt and return the snapshot of what counts."""
+    """Close the attempt and return the snapshot of the committed rows."""
     before = start or Snapshot(attempt.layout.key, "")
     return without_missing_files(attempt.layout, before.with_commits(attempt.close()))
 
 
 def close_and_clean(attempt: Attempt) -> Snapshot:
-    """Close the attempt and remove the files that do not count."""
+    """Close the attempt and remove its orphan files. Return the snapshot of the committed rows."""
     end = close_attempt(attempt)
     attempt.remove_all_but(end.entries)
     return end
 
 
 def entry(row_ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> ManifestEntry:
-    """Return a entry that holds these rows, in no file."""
+    """Return a manifest entry that covers these rows and has no files."""
     held = list(row_ranges)
     rows = sum(after - first for _, first, after in held)
     return ManifestEntry(RowCounts(rows, rows), held, list(shares), [], [], None)
@@ -103,7 +103,7 @@ def all_good(numbers: np.ndarray) -> np.ndarray:
 
 
 def every_tenth(numbers: np.ndarray) -> np.ndarray:
-    """Of ten rows, fail the fourth and filter the eighth."""
+    """Return states that fail the fourth and filter the eighth of every ten rows."""
     return np.select([numbers % 10 == 3, numbers % 10 == 7], [rows.FAILED, rows.SKIPPED], rows.GOOD)
 
 

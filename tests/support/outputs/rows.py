@@ -1,4 +1,4 @@
-"""Rows of outputs, read with the formats' own libraries, and their comparison."""
+"""Reads the rows of outputs with the formats' own libraries, and compares them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def rows_of(directory: Path) -> list[Row]:
-    """Return the rows of all Parquet and JSON files that lie directly in a folder."""
+    """Return the rows of all Parquet and JSON files directly in a folder."""
     rows: list[Row] = []
     for file in sorted(directory.iterdir()):
         if file.suffix == ".parquet":
@@ -24,8 +24,8 @@ def rows_of(directory: Path) -> list[Row]:
 
 
 def assert_same_rows(left: list[Row], right: list[Row], tolerance: float = 1e-5) -> None:
-    """Compare rows in any order. Of paths only file names count, because the same input lies at two
-    places."""
+    """Assert that both lists contain the same rows, in any order. Only the file names of paths are
+    compared, because the same input is stored in two places."""
     assert len(left) == len(right)
     for one, other in zip(sorted(left, key=_key), sorted(right, key=_key), strict=True):
         assert one.keys() == other.keys()
@@ -36,7 +36,7 @@ def assert_same_rows(left: list[Row], right: list[Row], tolerance: float = 1e-5)
 
 
 def same(one: Any, other: Any, tolerance: float) -> bool:
-    """Compare values at any depth, floats within the tolerance."""
+    """Return whether two nested values are equal, with this tolerance for floats."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, abs_tol=tolerance) or (
             math.isnan(one) and math.isnan(other)

@@ -15,7 +15,7 @@ from batchinference.cli.main import app
 
 @dataclass(frozen=True)
 class Verified:
-    """An exit code and the printed JSON."""
+    """The exit code and the printed JSON of one call."""
 
     exit_code: int
     proof: dict[str, Any]
@@ -37,7 +37,7 @@ class Verified:
         return {finding["kind"]: finding["count"] for finding in self._findings()}
 
     def where(self, kind: str) -> list[dict[str, Any]]:
-        """Return where findings of a kind are, without details."""
+        """Return the locations of the findings of a kind, without details."""
         (spots,) = (finding["where"] for finding in self._findings() if finding["kind"] == kind)
         return [{key: value for key, value in spot.items() if key != "detail"} for spot in spots]
 

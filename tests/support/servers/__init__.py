@@ -1,1 +1,1 @@
-"""Servers on the loopback: Kubernetes API, object stores, HTTP, proxies with faults."""
+"""Servers on loopback: Kubernetes API, object stores, HTTP, proxies with faults."""

@@ -77,7 +77,7 @@ class ApiServer:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Let it hang during the block, with all connections open."""
+        """Suspend it during the block, with all connections open."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -178,7 +178,7 @@ def _message(content: bytes) -> str:
     try:
         return str(json.loads(content)["message"])
     except ValueError:
-        return content.decode()  # a path that is not served is refused in plain text
+        return content.decode()  # the error for an unknown path is plain text
 
 
 _VERSIONS = {
@@ -309,7 +309,7 @@ def _etcd(assets: Path, directory: Path, storage: str) -> list[str]:
 def _kube_apiserver(assets: Path, directory: Path, storage: str, port: int) -> list[str]:
     (directory / "tokens.csv").write_text(f'{ADMIN_TOKEN},admin,admin,"system:masters"\n')
     (directory / "audit.yaml").write_text(yaml.safe_dump(_AUDIT_POLICY))
-    # the server makes a certificate and key for itself; the key signs service accounts as well
+    # the server creates its own certificate and key; the key also signs service account tokens
     certificates = directory / "certificates"
     key = certificates / "apiserver.key"
     return [
@@ -324,7 +324,7 @@ def _kube_apiserver(assets: Path, directory: Path, storage: str, port: int) -> l
         f"--service-account-signing-key-file={key}",
         f"--token-auth-file={directory}/tokens.csv",
         "--authorization-mode=RBAC",
-        # as on OpenShift: who sets an owner needs rights to it
+        # as on OpenShift: setting an owner reference requires rights to the owner
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         f"--audit-policy-file={directory}/audit.yaml",
         f"--audit-log-path={directory}/audit.log",

@@ -1,4 +1,7 @@
-"""Azure Blob Storage as far as files need it: `python -m support.servers.azure_storage`."""
+"""The parts of Azure Blob Storage that file access needs.
+
+Start it with `python -m support.servers.azure_storage`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ DATE = "Sat, 21 Nov 2026 10:00:00 GMT"
 
 
 class AzureHandler(CloudHandler):
-    """Of the account whose name begins the path, as emulators have it."""
+    """Serves Azure Blob Storage. As in emulators, paths begin with the account name."""
 
     def name(self) -> str:
         return self.place.split("/", 2)[2]

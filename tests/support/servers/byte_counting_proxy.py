@@ -13,7 +13,7 @@ CHUNK = 1 << 18
 
 @dataclass
 class Relay:
-    """The address, and the bytes sent to clients, including headers."""
+    """The address of the relay, and the bytes sent to clients, including headers."""
 
     endpoint: str = ""
     bytes: int = 0

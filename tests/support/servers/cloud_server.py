@@ -1,5 +1,5 @@
-"""What the servers that play object stores have in common: what they keep, faults, and orders of
-the test, which come below /_control/."""
+"""The common parts of the servers that simulate object stores: storage, faults, and the commands of
+tests, which are requests below /_control/."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class Files(dict[str, bytes]):
-    """Objects that are files below a directory as well, for whoever looks without the API."""
+    """Objects that are also stored as files of a directory, for access without the API."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self._directory = directory
 
     def __setitem__(self, name: str, content: bytes) -> None:
-        if not name.endswith("/"):  # by which the libraries mark directories
+        if not name.endswith("/"):  # the libraries mark directories with a slash
             (self._directory / name).parent.mkdir(parents=True, exist_ok=True)
             (self._directory / name).write_bytes(content)
         super().__setitem__(name, content)
@@ -35,18 +35,18 @@ class Files(dict[str, bytes]):
 
 @dataclass
 class Kept:
-    """What a server keeps. `objects` has names with the bucket before them."""
+    """The state of a server. The keys of `objects` are BUCKET/NAME."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     under_way: dict[str, bytes] = field(default_factory=dict)
     failures: int = 0
-    """How many of the next requests are answered with 503."""
+    """The number of next requests that are answered with 503."""
     authorized: set[bool] = field(default_factory=set)
-    """Whether requests had credentials."""
+    """Contains True if a request had credentials, and False if one had none."""
     requests: int = 0
 
     def below(self, bucket: str, prefix: str) -> dict[str, bytes]:
-        """The objects of a bucket by their names in it."""
+        """Return a bucket's objects below a prefix, by their names in the bucket."""
         cut, now = len(bucket) + 1, self.objects.copy()  # other threads change them
         names = sorted(name for name in now if name.startswith(f"{bucket}/{prefix}"))
         return {name[cut:]: now[name] for name in names}
@@ -54,7 +54,7 @@ class Kept:
 
 class CloudHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else what follows the headers waits for 40 ms
+    disable_nagle_algorithm = True  # otherwise the body waits for 40 ms
     kept: ClassVar[Kept] = Kept()
 
     def log_message(self, format: str, *args: object) -> None:
@@ -102,7 +102,7 @@ class CloudHandler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def answer_object(self, content: bytes, headers: dict[str, Any]) -> None:
-        """An object, or the range of it that is asked for."""
+        """Send an object, or the requested range of it."""
         asked = self.headers.get("x-ms-range") or self.headers.get("Range")
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", asked or "")
         if match is None or not content:
@@ -114,8 +114,8 @@ class CloudHandler(BaseHTTPRequestHandler):
 
 
 def serve(handler: type[CloudHandler]) -> None:
-    """Serve for ever on a free port of the loopback, which is printed. With a directory as argument
-    objects are files in it as well."""
+    """Serve forever on a free loopback port, and print the port. If the command line has a
+    directory, objects are also stored as files in it."""
     if sys.argv[1:]:
         handler.kept.objects = Files(Path(sys.argv[1]))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,5 +1,5 @@
-"""Small servers on the loopback that play Google Cloud Storage and Azure Blob Storage, with faults
-between."""
+"""Small servers on loopback that simulate Google Cloud Storage and Azure Blob Storage, with
+faults."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TESTS = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Cloud:
-    """A server that is up, in a process of its own: the libraries hold Python's lock while they
-    wait for it."""
+    """A running server. It is a separate process, because the libraries hold Python's GIL while
+    they wait for the server."""
 
     url: str
     kind: str
 
     @property
     def endpoint(self) -> str:
-        """As a job names it."""
+        """The endpoint as a job specifies it."""
         return f"{self.url}/{ACCOUNT}" if self.kind == "azure" else self.url
 
     @property
@@ -38,7 +38,7 @@ class Cloud:
 
     @property
     def authorized(self) -> list[bool]:
-        """Whether requests had credentials: of both kinds where they differ."""
+        """Whether requests had credentials: [False], [True], or both if requests differed."""
         return sorted(self._state()[1])
 
     def put(self, name: str, content: bytes) -> None:
@@ -49,7 +49,7 @@ class Cloud:
         self._control("fail", times=times)
 
     def requests(self) -> int:
-        """How many requests came since this was asked last."""
+        """Return the number of requests since the last call of this method."""
         return int(self._control("requests"))
 
     def _state(self) -> Any:
@@ -63,7 +63,8 @@ class Cloud:
 
 @contextmanager
 def served(kind: str, directory: Path | None = None) -> Iterator[Cloud]:
-    """A server that plays `google` or `azure`; its objects are files of a directory as well."""
+    """Run a server that simulates `google` or `azure`. If given, `directory` also stores the
+    objects as files."""
     process = subprocess.Popen(
         [
             sys.executable,

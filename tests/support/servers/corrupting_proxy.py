@@ -1,4 +1,4 @@
-"""A proxy that corrupts some answers of a server, the same in each run."""
+"""A proxy that corrupts some answers of a server. Each run has the same faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HANG_SECONDS = 30
 
 @dataclass
 class Faults:
-    """The faults of attempts. A fault depends on the request and the number of its attempt, so the
+    """Chooses the faults. A fault depends only on the request and the number of its attempt, so the
     order of requests does not matter."""
 
     share: float
@@ -47,7 +47,7 @@ def _without_model(request: bytes) -> str:
 
 @dataclass
 class Upstream:
-    """A server whose answers are cached, so that only faults are slow."""
+    """A server whose answers are cached, so that repeated requests are fast."""
 
     url: str
     _answers: dict[tuple[str, bytes], tuple[int, bytes]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from support.servers.loopback import handled_by
 
 PORT = 8265
 Place = tuple[str, str]
-"""Host of the service, and IP address of the head that has the file."""
+"""Host of the Service, and IP address of the head that has the file."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Dashboard:
     slow: dict[str, float] = field(default_factory=dict)
     """Seconds that the dashboard of a host takes to answer."""
     answered: Counter[str] = field(default_factory=Counter)
-    """Answers by host."""
+    """The number of answers by host."""
 
     def answer(self, host: str, token: str, query: dict[str, list[str]]) -> tuple[int, str]:
         """Answer a request for a whole log file as Ray 2.60 does."""
@@ -58,7 +58,7 @@ def served() -> Iterator[Dashboard]:
                 if known
                 else (404, "Not Found")
             )
-            with suppress(BrokenPipeError):  # the operator does not wait for slow ones
+            with suppress(BrokenPipeError):  # the operator stops waiting for slow dashboards
                 self.send_response(code)
                 self.end_headers()
                 self.wfile.write(text.encode())

@@ -1,4 +1,7 @@
-"""Google Cloud Storage as far as files need it: `python -m support.servers.google_storage`."""
+"""The parts of Google Cloud Storage that file access needs.
+
+Start it with `python -m support.servers.google_storage`.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class GoogleHandler(CloudHandler):
         self.answer(200, {"Location": f"http://{self.headers['Host']}/session/{quote(session)}"})
 
     def list(self) -> None:
-        """A bucket's objects as S3 would list them, which is another API of the same service."""
+        """List a bucket's objects as S3 does. Google Cloud Storage also offers this XML API."""
         bucket, prefix = self.place.strip("/"), self.query.get("prefix", "")
         found, folders = [], {}
         for name, content in self.kept.below(bucket, prefix).items():

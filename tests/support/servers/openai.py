@@ -1,4 +1,4 @@
-"""`transformers serve`: an OpenAI-compatible server, with a small model of random weights."""
+"""Runs `transformers serve`, an OpenAI-compatible server, with a small random model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def save_language_model(folder: Path) -> None:
 
 @contextmanager
 def openai_server(folder: Path) -> Iterator[str]:
-    """Serve the model of a folder, and yield the base URL. The model's name is the folder."""
+    """Serve the model in a folder, and yield the base URL. The model's name is the folder."""
     port = free_port()
     program = Path(sys.executable).parent / "transformers"
     arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]

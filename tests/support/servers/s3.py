@@ -26,14 +26,14 @@ ACCESS_KEY, SECRET_KEY = "access-key-of-the-tests", "secret-key-of-the-tests-314
 
 @dataclass(frozen=True)
 class S3Server:
-    """A server that is up. `directory` holds a folder for each bucket."""
+    """A running S3 server. `directory` contains a folder for each bucket."""
 
     endpoint: str
     directory: Path
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to use it."""
+        """The environment variables that a program needs to use the server."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -43,7 +43,7 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """boto3's client, which is none of the product's code."""
+        """Return a boto3 client, which is independent of the product's code."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -58,7 +58,7 @@ class S3Server:
             self.client().put_object(Bucket=bucket, Key=key, Body=content)
 
     def objects(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
-        """The objects below a prefix, but for those that only stand for directories."""
+        """Return the objects below a prefix, without directory markers."""
         client = self.client()
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
@@ -71,8 +71,8 @@ class S3Server:
 
 @contextmanager
 def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
-    """A server that keeps its buckets in a directory, and tells of its requests in a file. Skips
-    where the program is missing."""
+    """Run a server that stores its buckets in a directory and logs its requests to a file. Skip if
+    the program is missing."""
     port = _free_port()
     command = [program("versitygw", HOW_TO_GET_IT), "--quiet", "--port", f"127.0.0.1:{port}"]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}

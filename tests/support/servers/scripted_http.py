@@ -66,7 +66,8 @@ async def served(answer: Answer) -> AsyncIterator[Server]:
 
 
 def answering(status: int, body: Any, content_type: str = "application/json") -> Answer:
-    """Always give the same answer. Other bodies than text are sent as JSON."""
+    """Return a script that always gives the same answer. Bodies that are not text are sent as
+    JSON."""
     content = body if isinstance(body, str | bytes) else json.dumps(body)
     raw = content.encode() if isinstance(content, str) else content
 

@@ -1,4 +1,7 @@
-"""A cluster's DNS for an operator outside of it: every service is the dashboard of the test."""
+"""Replaces the cluster's DNS for an operator outside of it.
+
+Every service name resolves to the dashboard of the test.
+"""
 
 from __future__ import annotations
 

@@ -42,11 +42,7 @@ def name_of(path: Path) -> str:
 
 def imports(path: Path) -> Iterator[str]:
     """Yield the top-level package of each import in a file."""
-    for node in ast.walk(TREES[path]):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.split(".")[0]
+    return (name.split(".")[0] for name in modules_imported(path))
 
 
 def modules_imported(path: Path) -> Iterator[str]:

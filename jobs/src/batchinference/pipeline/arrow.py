@@ -25,6 +25,8 @@ from batchinference.pipeline.ray_compat.arrow import concat as _ray_concat
 Batch = dict[str, np.ndarray]
 """Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
 
+MAX_LIST_BYTES = (1 << 31) - 1
+"""Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
 _COUNTED = (ArrowTensorType, ArrowTensorTypeV2)
 """Tensor types with one shape. Ray computes the offsets of their values and does not read them."""
 
@@ -210,10 +212,6 @@ def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) 
     if index < 0:
         return batch.append_column(name, values)
     return batch.set_column(index, name, values)
-
-
-MAX_LIST_BYTES = (1 << 31) - 1
-"""Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:

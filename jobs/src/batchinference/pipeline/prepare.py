@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.append import OutputTarget
-from batchinference.pipeline.commit.append import previous_versions_of as formerly
+from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import completed
@@ -82,7 +81,7 @@ def _prepare(
     given = open_input(spec.read, _before(spec, layout, start) or _known(spec, target))
     _check_apart(given, layout)
     with storage_errors_as_bad_output(spec.write):
-        _check_new(given, formerly(spec, job))
+        _check_new(given, previous_versions_of(spec, job))
     if problems := check_columns(spec, given.columns()):
         raise BadInput("; ".join(map(str, problems)))
     if state is None:
@@ -181,12 +180,12 @@ def _parts(content: bytes) -> list[tuple[object, ...]]:
     return list(zip(*table.to_pydict().values(), strict=True))
 
 
-def _check_new(given: JobInput, formerly: Sequence[Layout]) -> None:
+def _check_new(given: JobInput, previous: Sequence[Layout]) -> None:
     """Raise BadOutput if this job, before its spec changed, added rows of the same files."""
-    if not formerly:
+    if not previous:
         return
     paths = {part[0] for part in _parts(given.serialized())}
-    for other in formerly:
+    for other in previous:
         known = (part[0] for part in _parts(other.input.read()))
         if (path := next((path for path in known if path in paths), None)) is not None:
             raise BadOutput(

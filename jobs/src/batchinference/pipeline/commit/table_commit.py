@@ -18,8 +18,6 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
-
-
 CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Backoff in seconds. Each wait is multiplied by a random factor from 0.5 to 1."""
 

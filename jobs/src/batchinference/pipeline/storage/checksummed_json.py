@@ -10,6 +10,9 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 SEAL = "crc32"
+START_OVER = (
+    "start over: with resume: false, or with write.mode: overwrite if the output is complete"
+)
 
 
 def load_json(content: bytes) -> Any:
@@ -49,8 +52,3 @@ def damaged_state(place: Location) -> BadOutput:
         f"'{place.uri}' is missing, damaged or of another output, so the committed rows are "
         f"unknown. Restore it, or {START_OVER}"
     )
-
-
-START_OVER = (
-    "start over: with resume: false, or with write.mode: overwrite if the output is complete"
-)

@@ -16,7 +16,7 @@ from av.video.stream import VideoStream
 
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, up_to_damage
-from batchinference.pipeline.media import decoding as pixels
+from batchinference.pipeline.media import decoding
 from batchinference.pipeline.media.video_file import open_video
 from batchinference.pipeline.storage.location import Location, raise_trouble
 from batchinference.spec.read import VideoOptions
@@ -87,7 +87,7 @@ class VideoReader:
     def _table(self, rows: list[_Row]) -> pa.Table:
         if not rows:
             return pa.table({})
-        frames = pixels.to_arrow([row.pixels for row in rows], self._size)
+        frames = decoding.to_arrow([row.pixels for row in rows], self._size)
         table = pa.table({"frame": frames, "frame_index": pa.array([row.index for row in rows])})
         if self._timestamps:
             times = pa.array([row.seconds for row in rows], pa.float64())

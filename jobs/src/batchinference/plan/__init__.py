@@ -6,6 +6,7 @@ from batchinference.plan.plan import (
     cpus_needed,
     plan_for_cluster,
     plan_for_machine,
+    ray_cpus,
 )
 from batchinference.plan.stages import Stage
 
@@ -17,4 +18,5 @@ __all__ = [
     "cpus_needed",
     "plan_for_cluster",
     "plan_for_machine",
+    "ray_cpus",
 ]

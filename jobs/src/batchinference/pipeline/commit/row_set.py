@@ -15,6 +15,7 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.errors import Incomplete
+from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 
 SHOWN = 3
@@ -64,7 +65,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[Mani
         for entry in entries:
             for file, row, share in entry.shares:
                 sums[row_ids.pack(file, row)] += share
-        bad = {row for row, share in sums.items() if share != row_ids.FULL_SHARE or held.has(row)}
+        bad = {row for row, share in sums.items() if share != FULL_SHARE or held.has(row)}
         left = [entry for entry in entries if bad.isdisjoint(_parted(entry))]
         if len(left) == len(entries):
             return left
@@ -103,6 +104,13 @@ class RowSet:
     def has(self, row: int) -> bool:
         place = int(np.searchsorted(self.starts, row, side="right")) - 1
         return place >= 0 and row < int(self.stops[place])
+
+    def holds(self, ids: np.ndarray) -> np.ndarray:
+        """Return which of the ids (int64) are in the set, as bool."""
+        places = np.searchsorted(self.starts, ids, side="right") - 1
+        stops = np.append(self.stops, 0)  # the place -1 stands for ids before the first range
+        held: np.ndarray = ids < stops[places]
+        return held
 
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
         """Raise Incomplete if there are rows beyond the end of their file. Takes arguments like

@@ -7,7 +7,7 @@ input row without any bookkeeping column in the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,6 +85,18 @@ class RowBatch:
             filtered=np.concatenate([self.filtered, self.ids[lost]]),
         )
 
+    def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
+        """Return the first rows of a batch as it was read, and the rest with everything else; None
+        if nothing is left."""
+        if len(self.ids) <= rows:
+            return self, None
+        first = self.ids[:rows]
+        alone = len(self.source) == len(self.ids)
+        left = self.source[rows:] if alone else self.source[~np.isin(self.source, first)]
+        table = self.table.slice(rows)
+        rest = replace(self, table=table, ids=self.ids[rows:], source=left)
+        return RowBatch.read(self.table.slice(0, rows), first), rest
+
     def only(self, ids: np.ndarray) -> RowBatch:
         """Return the rows of these input rows (int64)."""
         rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)
@@ -120,16 +132,20 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
     return np.concatenate([NO_IDS, *(getattr(batch, name) for batch in batches)])
 
 
-def coalesced(batches: Iterable[RowBatch], rows: int, size: int) -> Iterator[RowBatch]:
-    """Yield the rows in batches of at least `rows` rows or `size` bytes, except for the last."""
+def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
+    """Yield the rows of batches, as they were read, in batches of `rows()` rows, or of fewer rows
+    with `size` bytes. `rows` is called for each batch."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
-        waiting.append(batch)
-        waiting_rows += len(batch.source)
-        waiting_bytes += batch.nbytes
-        if waiting_rows >= rows or waiting_bytes >= size:
-            yield merged(waiting)
-            waiting, waiting_rows, waiting_bytes = [], 0, 0
+        rest: RowBatch | None = batch
+        while rest is not None:
+            first, rest = rest.cut(max(1, rows() - waiting_rows))
+            waiting.append(first)
+            waiting_rows += len(first.ids)
+            waiting_bytes += first.nbytes
+            if waiting_rows >= rows() or waiting_bytes >= size:
+                yield merged(waiting)
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
     if waiting:
         yield merged(waiting)

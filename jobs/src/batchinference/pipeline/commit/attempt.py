@@ -80,8 +80,9 @@ class Attempt:
 
     def counts(self) -> RowCounts:
         """Return the counts of the rows committed so far, from the names of the manifests. If a
-        task ran twice, each of its commits counts once."""
-        return total({commit: counts for _, commit, counts in self._commits()}.values())
+        task ran twice, the first commit of each number counts, as in `manifests`."""
+        commits = sorted(self._commits(), reverse=True)
+        return total({commit: counts for _, commit, counts in commits}.values())
 
     def manifests(self, task: int | None = None) -> list[Manifest]:
         """Return all commits of the attempt, or those of one task, in the order of their names. A

@@ -15,7 +15,7 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.errors import Incomplete
-from batchinference.pipeline.row_batch import FULL_SHARE
+from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 
 SHOWN = 3
@@ -31,19 +31,31 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the entries without those that hold a row of an earlier entry."""
-    while True:
-        starts, stops, owners = _edges(entries)
-        order = np.argsort(starts, kind="stable")
-        starts, stops, owners = starts[order], stops[order], owners[order]
-        reach = np.maximum.accumulate(stops) if len(stops) else stops
-        clashes = np.flatnonzero(starts[1:] < reach[:-1])
-        if not len(clashes):
-            return entries
-        # the other entry of each overlapping pair is the one whose range reaches farthest
-        farthest = np.maximum.accumulate(np.where(stops == reach, np.arange(len(stops)), 0))
-        losers = set(np.maximum(owners[clashes + 1], owners[farthest[clashes]]).tolist())
-        entries = [entry for number, entry in enumerate(entries) if number not in losers]
+    """Return the entries without those that hold a row of an earlier entry that is returned."""
+    contested = _overlapping(entries)
+    of_contested = [_edges([entries[number]])[:2] for number in contested]
+    points = np.unique(np.concatenate([NO_IDS, *(each for pair in of_contested for each in pair)]))
+    taken = np.zeros(len(points), dtype=bool)
+    """Whether a returned entry holds the rows between a point and the next one."""
+    dropped = set()
+    for number, edges in zip(contested, of_contested, strict=True):
+        places = zip(*(np.searchsorted(points, each).tolist() for each in edges), strict=True)
+        held = np.concatenate([np.arange(first, after) for first, after in places])
+        if taken[held].any() or len(np.unique(held)) < len(held):
+            dropped.add(number)
+        else:
+            taken[held] = True
+    return [entry for number, entry in enumerate(entries) if number not in dropped]
+
+
+def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
+    """Return the indexes of the entries with a row that is held more than once, in order."""
+    starts, stops, owners = _edges(entries)
+    order = np.argsort(starts, kind="stable")
+    starts, stops, owners = starts[order], stops[order], owners[order]
+    reach = np.maximum.accumulate(stops) if len(stops) else stops
+    after, before = starts[1:] < reach[:-1], starts[1:] < stops[:-1]
+    return np.union1d(owners[1:][after], owners[:-1][before]).tolist()
 
 
 def _edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

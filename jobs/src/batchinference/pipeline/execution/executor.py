@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -25,17 +24,13 @@ from batchinference.pipeline.execution.resources import (
     of_write_tasks,
     selector,
 )
-from batchinference.pipeline.execution.row_files import OutputFiles
-from batchinference.pipeline.execution.staged import CommitSink, StagedExecution, TableSink
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, load_steps
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.schema_rewrite import RewriteTask, rewrites
-from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan, Stage
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.write import WriteTable
 
 TASKS_PER_CPU = 2
 """Submitted tasks per CPU, so that no CPU waits for the driver."""
@@ -63,7 +58,8 @@ class Executor:
             self._staged(tasks, len(tasks) if enough else sizing.blocks).run()
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
-        prepared, committer = self._prepared, self._committer()
+        prepared = self._prepared
+        committer = committer_for(self._spec.write, prepared.attempt)
         steps = Steps.of(self._plan.stages, self._errors)
         rows = prepared.sizing.rows_per_file
         fused = [FusedTask(n, task, steps, committer, rows) for n, task in enumerate(tasks)]
@@ -73,24 +69,12 @@ class Executor:
         return FusedExecution(fused, arguments, at_once, self._control)
 
     def _staged(self, tasks: list[ReadRows], blocks: int) -> StagedExecution:
-        repeatable = self._prepared.input.repeatable
+        prepared = self._prepared
+        sink = sink_for(self._spec.write, prepared.attempt, prepared.sizing.rows_per_file)
+        repeatable = prepared.input.repeatable
         return StagedExecution(
-            self._plan, tasks, blocks, repeatable, self._errors, self._sink(), self._control
+            self._plan, tasks, blocks, repeatable, self._errors, sink, self._control
         )
-
-    def _sink(self) -> CommitSink:
-        write, committer = self._spec.write, self._committer()
-        layout = FileLayout.of(write)
-        rows = max(self._prepared.sizing.rows_per_file, layout.rows_per_file or 0)
-        if isinstance(write, WriteTable):
-            return TableSink(committer, rows, table_for(write), layout.columns)
-        return CommitSink(committer, rows)
-
-    def _committer(self) -> Committer:
-        write, attempt = self._spec.write, self._prepared.attempt
-        writer = table_for(write) if isinstance(write, WriteTable) else writer_for(write)
-        files = OutputFiles(writer, FileLayout.of(write), attempt.layout.input)
-        return Committer(attempt, files)
 
     @property
     def _errors(self) -> ErrorHandling:

@@ -27,12 +27,20 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRu
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat.cluster import retries_of_this_task
-from batchinference.pipeline.row_batch import RowBatch, coalesced, merged
+from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.plan import Stage
 
 BATCH_BYTES = 16 << 20
-"""Steps get batches of about this size, or larger ones if a step has a larger batch size."""
+"""The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
 MAX_BATCH_BYTES = 128 << 20
+FIRST_ROWS, MAX_GROWTH = 64, 8
+BATCH_SECONDS = 1.0
+"""Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
+loses little work."""
+ABORT_SECONDS = 5.0
+"""Seconds that the other tasks have to commit their rows after a task has failed."""
+POLL_SECONDS = 0.5
+"""Maximum seconds until a request to stop is noticed."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
 
@@ -51,16 +59,32 @@ class Steps:
         largest = max((size for size in sizes if isinstance(size, int)), default=0)
         return cls(pickle.dumps((stages, errors)), largest)
 
-    def batches(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
-        """Yield the rows in batches for the steps."""
-        if self.batch_rows:
-            return coalesced(read, self.batch_rows, MAX_BATCH_BYTES)
-        return coalesced(read, 1 << 40, BATCH_BYTES)
+    def applied_to(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
+        """Yield the results of the rows in batches."""
+        rows = BatchRows(self.batch_rows)
+        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+        for batch in resized(read, lambda: rows.next, size):
+            began = time.monotonic()
+            result = batch
+            for stage in _stages_of_process(self.pickled):
+                result = stage(result)
+            rows.took(len(batch.ids), time.monotonic() - began)
+            yield result
 
-    def __call__(self, batch: RowBatch) -> RowBatch:
-        for stage in _stages_of_process(self.pickled):
-            batch = stage(batch)
-        return batch
+
+class BatchRows:
+    """Finds the number of rows that take BATCH_SECONDS, as a multiple of a step's batch size."""
+
+    def __init__(self, batch_rows: int) -> None:
+        self._unit = max(1, batch_rows)
+        self.next = max(self._unit, FIRST_ROWS)
+        """The number of rows of the next batch."""
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Record how long a batch took."""
+        most = self.next * MAX_GROWTH
+        wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
+        self.next = max(self._unit, int(wanted) // self._unit * self._unit)
 
 
 @lru_cache(maxsize=16)
@@ -89,8 +113,8 @@ class FusedTask:
         with ThreadPoolExecutor(1) as pool:
             commits = ChunkCommits(self, pool, len(earlier))
             try:
-                for batch in self.steps.batches(_without_committed(self.read(), earlier)):
-                    commits.add(self.steps(batch))
+                for batch in self.steps.applied_to(_without_committed(self.read(), earlier)):
+                    commits.add(batch)
             except KeyboardInterrupt:
                 pass  # the job is stopping: the rows that are complete are committed
             commits.flush()
@@ -161,31 +185,30 @@ class FusedExecution:
     control: ExecutionControl
 
     def run(self) -> None:
-        """Run the tasks until all rows are committed. Raises the first failure of a task."""
-        task: Any = ray.remote(**self.arguments)(_run)
+        """Run the tasks until all rows are committed, or, if the job is draining, until running
+        tasks have committed the rows that are complete. Raises the first failure of a task."""
+        task: Any = ray.remote(**self.arguments)(_run).options(name=self.control.stage)
         waiting = iter(self.tasks)
         running: list[Any] = []
         try:
-            while True:
+            while not self.control.draining:
                 room = self.at_once - len(running)
                 running += [task.remote(one) for one in itertools.islice(waiting, room)]
-                if not running or self.control.draining:
-                    break
+                if not running:
+                    return
                 running = self._advanced(running)
-            for one in running:
-                ray.cancel(one)  # interrupts the task, which then commits its chunk
+            _interrupt(running)
             while running:
                 running = self._advanced(running)
         except BaseException:
-            for one in running:
-                ray.cancel(one, force=True)
+            _abort(running)
             raise
 
     def _advanced(self, running: list[Any]) -> list[Any]:
         """Return the tasks that are still running after a moment."""
         if self.control.given_up:
             raise JobFailure("given up")
-        done, left = ray.wait(running, timeout=0.5)
+        done, left = ray.wait(running, timeout=POLL_SECONDS)
         for one in done:
             try:
                 ray.get(one)
@@ -193,6 +216,22 @@ class FusedExecution:
                 if not self.control.draining:
                     raise
         return left
+
+
+def _abort(running: list[Any]) -> None:
+    """Interrupt running tasks and wait until they have ended, but not long. Processes that do not
+    end are killed together with the driver: Ray aborts the driver if a task ends just as it is
+    cancelled with force."""
+    _interrupt(running)
+    if running:
+        ray.wait(running, num_returns=len(running), timeout=ABORT_SECONDS)
+
+
+def _interrupt(running: list[Any]) -> None:
+    """Interrupt running tasks, which then commit the rows that are complete. Tasks that have not
+    started do not start."""
+    for one in running:
+        ray.cancel(one)
 
 
 def _run(task: FusedTask) -> None:

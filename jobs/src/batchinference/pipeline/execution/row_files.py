@@ -8,13 +8,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest_entry import Content
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.write import Write, WriteTable
+
+
+def committer_for(write: Write, attempt: Attempt) -> Committer:
+    """Return what commits the rows of an attempt in the format of the output."""
+    writer = table_for(write) if isinstance(write, WriteTable) else writer_for(write)
+    return Committer(attempt, OutputFiles(writer, FileLayout.of(write), attempt.layout.input))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
 
 from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
@@ -29,22 +30,25 @@ from batchinference.pipeline.execution.resources import (
     of_write_tasks,
     selector,
 )
+from batchinference.pipeline.execution.row_files import OutputFiles, committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.output.tables import Table
-from batchinference.pipeline.row_batch import RowBatch, coalesced
+from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.row_batch import RowBatch, resized
 from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.plan.writing import writers
+from batchinference.spec.write import Write, WriteTable
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
 and actors and write tasks do not have this one. So read tasks and task stages are fused with each
 other, but never into an actor pool or a write task, which would run them sequentially."""
-READ_BYTES = 16 << 20
-"""Rows are encoded in blocks of about this size, which Ray Data merges into its own blocks."""
+READ_ROWS, READ_BYTES = 1 << 20, 16 << 20
+"""Rows are encoded in blocks of this size, which Ray Data merges into its own blocks."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class BlockReader:
     run_id: str
 
     def __call__(self) -> Iterator[pa.Table]:
-        for batch in coalesced(self.read(), rows=1 << 40, size=READ_BYTES):
+        for batch in resized(self.read(), lambda: READ_ROWS, READ_BYTES):
             yield encode(batch)
         if notes := peak_memory(self.run_id).notes(READ_STEP):
             yield encode(RowBatch(notes=notes))
@@ -148,6 +152,19 @@ class CommitSink(Datasink[None]):
             notes = (*batch.notes, *peak_memory(self.run_id).notes("write"))
             task: int = ctx.task_idx  # type: ignore[attr-defined]
             self._committer.put(replace(batch, notes=notes), task)
+
+
+def sink_for(write: Write, attempt: Attempt, rows_per_file: int) -> CommitSink:
+    """Return the datasink of an output.
+
+    `rows_per_file` is the minimum number of rows of a write task, unless files must have more."""
+    layout = FileLayout.of(write)
+    rows = max(rows_per_file, layout.rows_per_file or 0)
+    if not isinstance(write, WriteTable):
+        return CommitSink(committer_for(write, attempt), rows)
+    table = table_for(write)
+    files = OutputFiles(table, layout, attempt.layout.input)  # write tasks need the begun table
+    return TableSink(Committer(attempt, files), rows, table, layout.columns)
 
 
 class TableSink(CommitSink):

@@ -7,11 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
@@ -20,10 +17,12 @@ from batchinference.pipeline.commit.state import inspect_output
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import Report
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
+from support.outputs.batches import failed, good
 from support.outputs.made import (
     OURS,
     THEIRS,
@@ -63,10 +62,7 @@ def start_in(attempt: Attempt) -> Snapshot:
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
     """Write what a job leaves: data file, error file, manifest and more. Return its part files."""
     attempt = opened(layout, "overwrite")
-    good = row_ids.with_ids(pa.table({"value": [10]}), 0, attempt.number)
-    commit_rows(
-        attempt, concat([good, row_ids.failed_row(row_ids.pack(0, 0), "own", ValueError("no"))])
-    )
+    commit_rows(attempt, merged([good(0, attempt.number, [10]), failed(0, 0)]))
     if complete:
         attempt.complete(
             close_attempt(attempt, start_in(attempt)), succeeded_report(layout.output.uri)
@@ -118,7 +114,7 @@ def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     for number in range(1, 4):
         attempt = opened(layout)
-        commit_rows(attempt, row_ids.with_ids(pa.table({"value": [number]}), 0, number))
+        commit_rows(attempt, good(0, number, [number]))
     attempt = opened(layout)
     start = start_in(attempt)
     assert [entry.row_ranges for entry in start.entries] == [[(0, n, n + 1)] for n in (1, 2, 3)]
@@ -143,7 +139,7 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
     opened(layout)
     with monkeypatch.context() as patch:
         patch.setattr(Attempt, "check_open", lambda self: None)
-        commit_rows(earlier, row_ids.with_ids(pa.table({"value": [10]}), 0, 0))
+        commit_rows(earlier, good(0, 0, [10]))
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).entries == []
     assert parts_of(layout) == []

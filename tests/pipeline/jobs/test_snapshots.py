@@ -171,7 +171,9 @@ def test_other_format_is_refused_with_the_version_needed(place: Location, format
 
 
 def test_ends_cover_all_commits(place: Location) -> None:
-    more = FULL.with_commits([Manifest(0, n, [], [end], []) for n, end in enumerate([(3, 5), (7, 0)])])
+    more = FULL.with_commits(
+        [Manifest(0, n, [], [end], []) for n, end in enumerate([(3, 5), (7, 0)])]
+    )
     assert more.ends == {0: 3, 3: 5, 7: 0}
 
 

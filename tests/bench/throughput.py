@@ -7,9 +7,9 @@
 
 Each run is a separate process that starts and stops Ray. Our runs and the peer's alternate over the
 same files. The peer's Ray gets the CPUs of the machine, or the CPUs that the job's actors need if
-that is more; with actors, ours also gets the CPUs of its write tasks. The whole time from start to end is
-compared. The last lines are the ratios of the medians in rows per second, ours to the peer's.
-`make throughput` runs this; `throughput.py images` runs one case.
+that is more; with actors, ours also gets the CPUs of its write tasks. The whole time from start to
+end is compared. The last lines are the ratios of the medians in rows per second, ours to the
+peer's. `make throughput` runs this; `throughput.py images` runs one case.
 """
 
 from __future__ import annotations

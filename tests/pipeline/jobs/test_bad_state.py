@@ -47,16 +47,17 @@ OTHERS, GONE = "another job's", "gone"
 REFUSED = {
     "job.json": ("job.json' is damaged", "remove this one"),
     "input.parquet": ("input.parquet' is missing, damaged or of another", "resume: false"),
+    "attempts/*/unified.json": ("unified.json' is missing, damaged or of another", "resume: false"),
     "attempts/*/start.json": ("start.json' is missing, damaged or of another", "resume: false"),
 }
 """Files without which the committed rows are unknown. For each: how the message names it, and what
 it advises."""
 DONE_AGAIN = [
-    *("spec.json", "attempts/*/0*.json", "attempts/*/closed", "attempts/*/retyped/*.json"),
+    *("spec.json", "attempts/*/0*.json", "attempts/*/closed"),
     *("errors/part-*", "../part-*"),
 ]
 """Files that are written again, or whose rows are processed again."""
-OF_NO_MATTER = [*DONE_AGAIN[:4], "attempts/*/start.json", "report.json", "output.json",
+OF_NO_MATTER = [*DONE_AGAIN[:3], "attempts/*/start.json", "report.json", "output.json",
                 "input.parquet"]  # fmt: skip
 """Files that a complete output does not need in order to count as complete."""
 

@@ -13,10 +13,18 @@ import pytest
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt, start_of
+from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import inspect_output
+from batchinference.pipeline.commit.state import (
+    AlreadyComplete,
+    Refuse,
+    Request,
+    Resume,
+    decide,
+    load_state,
+)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
@@ -36,17 +44,22 @@ from support.outputs.made import (
 
 def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
     """Begin or resume an output as a job does. Return None if there is nothing to do."""
-    state = inspect_output(write_of("parquet", layout.output.uri, mode=mode), layout, resume=resume)
-    if state is None:
+    request = Request(write_of("parquet", layout.output.uri, mode=mode), resume)
+    state = load_state(layout, request)
+    action, lease = decide(state, request), state.lease
+    if isinstance(action, Refuse):
+        raise BadOutput(action.message)
+    if isinstance(action, AlreadyComplete):
         return None
-    start = state.load_committed()
-    if start is None:
-        state = state.claim_and_clear()
+    if isinstance(action, Resume) and lease is not None:
+        start = Attempt(layout, lease).load_committed()
+    else:
+        lease = Claim(layout, lease, mode == "overwrite").put()
         source = write_lines(Path(layout.output.path).parent / "in", {"a.txt": ["x"]})
         content = snapshot_input([str(source)], []).serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    return state.begin_attempt(start)
+    return Attempt.begin(layout, lease, start)
 
 
 def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt:
@@ -391,21 +404,6 @@ def test_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
     with pytest.raises(BadOutput, match=r"write\.path '.*/out'"):
         open_output(layout_of(tmp_path / "out"), mode)
     assert (tmp_path / "out").read_text() == "a file"
-
-
-@pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
-def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
-    output = tmp_path / ".hidden" / "out"
-    layout = layout_of(output, errors=output / below)
-    with pytest.raises(BadOutput, match=r"errors\.path '.*' is below write\.path"):
-        open_output(layout)
-    assert not output.exists()
-
-
-@pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
-def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> None:
-    layout = layout_of(tmp_path / "out", errors=tmp_path / place)
-    assert opened(layout).number == 1
 
 
 def test_success_mark_is_written_last(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.prepare import AlreadyComplete, prepare
+from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document) -> AttemptRun | AlreadyComplete:
+def prepare_job(job: Document) -> AttemptRun | NothingToDo:
     spec = parse(job).spec
     return prepare(spec, next(plan_outputs(spec)))
 
@@ -59,8 +59,8 @@ def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) ->
     assert isinstance(prepared, AttemptRun)
     prepared.attempt.lease.complete(prepared.attempt.layout)
     found = prepare_job(job)
-    assert isinstance(found, AlreadyComplete)
-    assert (found.done is not None, found.since) == (True, "")
+    assert isinstance(found, NothingToDo)
+    assert (found.complete is not None, found.remark) == (True, "")
 
 
 def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path
     prepared.attempt.lease.complete(prepared.attempt.layout)
     write_lines(source, {"c.txt": ["new"]})
     found = prepare_job(job)
-    assert isinstance(found, AlreadyComplete)
-    assert "the input has changed since (2 parts then, 3 now)" in found.since
+    assert isinstance(found, NothingToDo)
+    assert "the input has changed since (2 parts then, 3 now)" in found.remark
 
 
 def net(**model: Any) -> Document:

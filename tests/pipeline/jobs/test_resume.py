@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.state import inspect_output
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
@@ -52,11 +53,11 @@ class Broken:
     def gaps(self) -> MissingRows:
         """Return the missing rows."""
         spec = parse(self.document).spec
-        state = inspect_output(spec.write, Layout.of(spec))
-        assert state is not None
-        start = state.load_committed()
-        assert start is not None
-        return start.gaps(len(self.keys), 1 if spec.read.format == "images" else None)
+        layout = Layout.of(spec)
+        lease = read_lease(layout)
+        assert lease is not None
+        start = Attempt(layout, lease).load_committed()
+        return start.missing_rows(len(self.keys), 1 if spec.read.format == "images" else None)
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""

@@ -155,9 +155,10 @@ class TestOutputStates:
 
     def a_whole_run(self, job: Document) -> None:
         prepared = self.a_run(job)
-        end = prepared.close_and_snapshot()
-        assert prepared.missing(end) == {}
-        prepared.attempt.remove_all_but(end.entries)
+        left = prepared.close()
+        assert left.missing == {}
+        end = left.snapshot
+        prepared.attempt.remove_orphans(end.entries)
         prepared.attempt.complete(end, succeeded_report(prepared.attempt.layout.output.uri))
 
     def test_commit_is_counted_and_resumed(

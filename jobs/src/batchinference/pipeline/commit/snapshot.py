@@ -69,7 +69,7 @@ class Snapshot:
         """Return the snapshot with what counts of these manifest entries, in place of its own."""
         return replace(self, entries=resolve_overlaps(entries))
 
-    def gaps(self, files: int, rows_each: int | None) -> MissingRows:
+    def missing_rows(self, files: int, rows_each: int | None) -> MissingRows:
         """Return the missing rows of an input of `files` files. `rows_each` is the number of rows
         of every file, if that is known in advance. Raises Incomplete if there are rows beyond the
         end of their file."""

@@ -1,4 +1,7 @@
-"""Opening an output whose path holds anything. It never deletes files of others."""
+"""Opening an output whose path holds anything. It never deletes files of others.
+
+`test_decisions` has all cases of the decision itself.
+"""
 
 from __future__ import annotations
 
@@ -117,11 +120,10 @@ def test_new_path_begins_with_attempt_one(tmp_path: Path, mode: str, exists: boo
     assert (stored["work"], stored["attempt"], stored["begun"]) == (OURS, 1, True)
 
 
-@MODES
-def test_resume_keeps_committed_rows_in_the_next_attempt(tmp_path: Path, mode: str) -> None:
+def test_resume_keeps_committed_rows_in_the_next_attempt(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     parts = a_run(layout, complete=False)
-    attempt = opened(layout, mode)
+    attempt = opened(layout)
     assert (attempt.number, json.loads(layout.job.read())["attempt"]) == (2, 2)
     assert parts_of(layout) == parts
     assert start_in(attempt).counts.read == 2
@@ -180,28 +182,12 @@ def test_attempt_interrupted_at_its_start_changes_nothing(
     assert start_in(attempt).counts.read == 2
 
 
-@MODES
-def test_resume_false_restarts_unfinished_work(tmp_path: Path, mode: str) -> None:
+def test_resume_false_restarts_unfinished_work(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=False)
-    attempt = opened(layout, mode, resume=False)
+    attempt = opened(layout, resume=False)
     assert (attempt.number, start_in(attempt).entries) == (2, [])
     assert parts_of(layout) == []
-
-
-def test_resume_false_keeps_complete_work(tmp_path: Path) -> None:
-    a_run(layout_of(tmp_path / "out"), complete=True)
-    before = files_below(tmp_path)
-    assert open_output(layout_of(tmp_path / "out"), resume=False) is None
-    assert files_below(tmp_path) == before
-
-
-def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
-    """The run died before it took its input snapshot."""
-    layout = layout_of(tmp_path / "out")
-    Lease.new(layout, 0, begun=False).write(layout)
-    attempt = opened(layout)
-    assert (attempt.number, start_in(attempt).entries) == (1, [])
 
 
 DAMAGE = {
@@ -214,11 +200,8 @@ DAMAGE = {
 }
 
 
-@MODES
 @pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
-def test_missing_snapshot_is_refused_without_changes(
-    tmp_path: Path, mode: str, content: bytes | None
-) -> None:
+def test_missing_snapshot_is_refused_without_changes(tmp_path: Path, content: bytes | None) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=False)
     (place,) = layout.attempts.directories()
@@ -227,9 +210,9 @@ def test_missing_snapshot_is_refused_without_changes(
         (place / "start.json").write(content)
     before = files_below(tmp_path)
     with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged.*with resume: false"):
-        open_output(layout, mode)
+        open_output(layout)
     assert files_below(tmp_path) == before
-    assert start_in(opened(layout, mode, resume=False)).entries == []
+    assert start_in(opened(layout, resume=False)).entries == []
 
 
 def test_complete_work_is_not_touched(tmp_path: Path) -> None:
@@ -237,15 +220,6 @@ def test_complete_work_is_not_touched(tmp_path: Path) -> None:
     a_run(layout, complete=True)
     before = files_below(tmp_path)
     assert open_output(layout) is None
-    assert files_below(tmp_path) == before
-
-
-@pytest.mark.parametrize("complete", [False, True], ids=["unfinished", "complete"])
-def test_output_of_other_work_is_refused(tmp_path: Path, complete: bool) -> None:
-    a_run(layout_of(tmp_path / "out", THEIRS), complete=complete)
-    before = files_below(tmp_path)
-    with pytest.raises(BadOutput, match=r"output of another job.*write\.mode to overwrite"):
-        open_output(layout_of(tmp_path / "out"))
     assert files_below(tmp_path) == before
 
 
@@ -329,18 +303,17 @@ def test_files_of_others_beside_an_output_are_never_deleted(
     assert {file: file.read_bytes() for file in foreign} == foreign
 
 
-@MODES
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b'{"work": "a"}', b'{"work": "a", "attempt": 1}', b"\xff\xfe"],
 )
-def test_damaged_job_json_is_rejected(tmp_path: Path, mode: str, content: bytes) -> None:
+def test_damaged_job_json_is_rejected(tmp_path: Path, content: bytes) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=True)
     layout.job.write(content)
     before = files_below(tmp_path)
     with pytest.raises(BadOutput, match=r"job\.json' is damaged"):
-        open_output(layout, mode)
+        open_output(layout)
     assert files_below(tmp_path) == before
 
 
@@ -398,11 +371,10 @@ def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place
     assert not data_files(errors)
 
 
-@MODES
-def test_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
+def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(BadOutput, match=r"write\.path '.*/out'"):
-        open_output(layout_of(tmp_path / "out"), mode)
+        open_output(layout_of(tmp_path / "out"))
     assert (tmp_path / "out").read_text() == "a file"
 
 

@@ -19,10 +19,12 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.preflight import check_errors_path
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
+from support.outputs.made import layout_of
 
 
 @pytest.fixture
@@ -213,3 +215,15 @@ class TestInputThatIsOutput:
         job = job_document("job", data, data / "result", write={"format": "parquet"})
         assert prepare_job(job) is not None
         assert prepare_job(job) is not None
+
+
+@pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
+def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
+    output = tmp_path / ".hidden" / "out"
+    with pytest.raises(BadOutput, match=r"errors\.path '.*' is below write\.path"):
+        check_errors_path(layout_of(output, errors=output / below))
+
+
+@pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
+def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> None:
+    check_errors_path(layout_of(tmp_path / "out", errors=tmp_path / place))

@@ -26,6 +26,13 @@ Node = Mapping[str, Any]
 """A node as returned by `ray.nodes()`."""
 
 
+def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
+    """Raise JobFailure if a step cannot run, or error records would be read as output."""
+    for step in spec.steps:
+        check_step(step)
+    check_errors_path(layout)
+
+
 def check_step(step: Step) -> None:
     """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
     searches does not exist. Nothing is loaded."""

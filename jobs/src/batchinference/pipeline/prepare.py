@@ -44,7 +44,7 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot_with_digest,
 )
 from batchinference.pipeline.output.tables import Table, table_of
-from batchinference.pipeline.preflight import check_errors_path, check_input, check_step
+from batchinference.pipeline.preflight import check_input, check_job
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
@@ -72,9 +72,7 @@ def prepare(
     complete output is removed, and raises if the steps cannot be loaded. Raises JobFailure that
     says what is missing."""
     layout, table = target.layout, table_of(spec.write)
-    for step in spec.steps:
-        check_step(step)
-    check_errors_path(layout)
+    check_job(spec, layout)
     request = Request(spec.write, spec.resume, spec.errors.retry, job)
     state, action = _decide(layout, request, table)
     start = _committed(state, action, request)
@@ -83,13 +81,11 @@ def prepare(
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
     check_input(spec, source, layout)
-    with storage_errors_as_bad_output(spec.write):
-        _check_previous_versions(source, previous_versions_of(spec, job))
+    _check_previous_versions(spec, source, job)
     if isinstance(action, LeaveAlone):
         return NothingToDo(None)
     if isinstance(action, AlreadyComplete):
-        complete = target.complete or [action.layout]
-        return NothingToDo(action.layout, _changed(source, complete))
+        return NothingToDo(action.layout, _changed(source, target.complete or [action.layout]))
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
@@ -204,13 +200,13 @@ def _parts(content: bytes) -> list[tuple[object, ...]]:
     return list(zip(*table.to_pydict().values(), strict=True))
 
 
-def _check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
+def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: str) -> None:
     """Raise BadOutput if this job, before its spec changed, added rows of the same files."""
-    if not previous:
-        return
-    paths = {part[0] for part in _parts(source.serialized())}
-    for other in previous:
-        known = (part[0] for part in _parts(other.input.read()))
+    with storage_errors_as_bad_output(spec.write):
+        previous = [(one, one.input.read()) for one in previous_versions_of(spec, job)]
+    paths = {part[0] for part in _parts(source.serialized())} if previous else set()
+    for other, content in previous:
+        known = (part[0] for part in _parts(content))
         if (path := next((path for path in known if path in paths), None)) is not None:
             raise BadOutput(
                 f"write.path '{other.output.uri}' holds rows of '{path}' by this job as it was "

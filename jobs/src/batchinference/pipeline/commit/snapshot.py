@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -40,8 +40,9 @@ from batchinference.pipeline.storage.checksummed_json import (
 )
 from batchinference.pipeline.storage.location import Location
 
-FORMAT = 2
-"""The version of the format of state files. Another version starts over."""
+FORMAT = 3
+"""The version of the format of state files. Another version starts over. Version 2 is read as well;
+it repeats the schema in each entry."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Snapshot:
         return counts_of(self.entries)
 
     def serialized(self) -> bytes:
+        schemas: dict[tuple[tuple[str, str], ...], int] = {}
+        numbers = [schemas.setdefault(tuple(entry.columns), len(schemas)) for entry in self.entries]
         stored = {
             "format": FORMAT,
             "version": __version__,
@@ -93,7 +96,11 @@ class Snapshot:
             "input": self.input,
             "attempt": self.attempt,
             "ends": list(self.ends.items()),
-            "entries": [entry.as_json() for entry in self.entries],
+            "schemas": list(schemas),
+            "entries": [
+                {**entry.as_json(), "columns": number}
+                for entry, number in zip(self.entries, numbers, strict=True)
+            ],
         }
         return dump_checksummed(stored)
 
@@ -102,13 +109,14 @@ class Snapshot:
         """Return the stored snapshot. Raises BadOutput if it is missing or damaged, belongs to
         other work, or was written in another format."""
         try:
-            raw = load_json(place.read())
-            if raw["format"] != FORMAT:
+            content = place.read()
+            raw = load_json(content)
+            if raw["format"] not in (2, FORMAT):
                 raise _other_format(place, raw["version"])
-            verify_checksum(raw)
+            verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
-            fields = {name: raw[name] for name in ("work", "input", "entries", "attempt")}
-            read = _SNAPSHOT.validate_python({**fields, "ends": ends})
+            fields = {name: raw[name] for name in ("work", "input", "attempt")}
+            read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None
         names = (file.name for entry in read.entries for file in entry.files)
@@ -117,7 +125,22 @@ class Snapshot:
         return read
 
 
+def _entries(raw: dict[str, Any]) -> list[ManifestEntry]:
+    """Return the stored entries. Entries with the same schema share it."""
+    if raw["format"] == 2:
+        return _ENTRIES.validate_python(raw["entries"])
+    schemas = _SCHEMAS.validate_python(raw["schemas"])
+    numbers = [entry["columns"] for entry in raw["entries"]]
+    if not all(type(number) is int and 0 <= number < len(schemas) for number in numbers):
+        raise ValueError("an entry has no schema")
+    entries = _ENTRIES.validate_python([{**entry, "columns": []} for entry in raw["entries"]])
+    found = zip(entries, numbers, strict=True)
+    return [replace(entry, columns=schemas[number]) for entry, number in found]
+
+
 _SNAPSHOT = TypeAdapter(Snapshot)
+_ENTRIES = TypeAdapter(list[ManifestEntry])
+_SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])
 _ENDS = TypeAdapter(list[End])
 
 

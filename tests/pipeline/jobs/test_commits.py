@@ -57,7 +57,7 @@ def committing(attempt: Attempt) -> Commit:
 
 
 def missing(end: Snapshot, files: int = 1) -> MissingRows:
-    return end.gaps(files, None)
+    return end.missing_rows(files, None)
 
 
 def good(file: int, first: int, *values: int) -> pa.Table:
@@ -486,5 +486,5 @@ def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
     assert list(other.iterdir()) == []
     theirs = other / f"{attempt.layout.part_name(1, 0, 'ab')}.parquet"
     theirs.write_text("not ours")
-    attempt.remove_all_but([])
+    attempt.remove_orphans([])
     assert theirs.exists()

@@ -49,6 +49,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
+from batchinference.spec.write import Write
 
 
 @dataclass(frozen=True)
@@ -68,24 +69,22 @@ def prepare(
 ) -> AttemptRun | NothingToDo:
     """Check the job, and begin its first attempt at an output.
 
-    `job` identifies this job among others that write to the output. `load_steps` is called before a
-    complete output is removed, and raises if the steps cannot be loaded. Raises JobFailure that
-    says what is missing."""
+    `job` identifies this job among others. `load_steps` is called before a complete output is
+    removed, and raises if the steps cannot be loaded."""
     layout, table = target.layout, table_of(spec.write)
     check_job(spec, layout)
-    request = Request(spec.write, spec.resume, spec.errors.retry, job)
-    state, action = _decide(layout, request, table)
-    start = _committed(state, action, request)
+    state, action = _decide(layout, Request(spec.write, spec.resume, spec.errors.retry, job), table)
+    start = _committed(spec.write, state, action, job)
     try:
         source = open_input(spec.read, _earlier(spec, target, start))
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
     check_input(spec, source, layout)
     _check_previous_versions(spec, source, job)
-    if isinstance(action, LeaveAlone):
-        return NothingToDo(None)
     if isinstance(action, AlreadyComplete):
         return NothingToDo(action.layout, _changed(source, target.complete or [action.layout]))
+    if isinstance(action, LeaveAlone):
+        return NothingToDo(None)
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
@@ -108,27 +107,26 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     if isinstance(action, FinishTableCommit) and state.lease is not None:
         with storage_errors_as_bad_output(request.write):
             Attempt(layout, state.lease).complete_committed()
-        state = load_state(layout, request, table)
-        action = decide(state, request)
+        return _decide(layout, request, table)
     if isinstance(action, Refuse):
         raise BadOutput(action.message)
     return state, action
 
 
-def _committed(state: OutputState, action: Action, request: Request) -> Snapshot | None:
+def _committed(write: Write, state: OutputState, action: Action, job: str) -> Snapshot | None:
     """Return the snapshot of the rows that count; None if the job starts over or does nothing.
 
     Raises BadOutput if another run is writing to the output, or if the snapshot is damaged."""
     if not isinstance(action, Start | Resume | RetryFailed):
         return None
-    with storage_errors_as_bad_output(request.write):
-        ensure_not_running(state.layout, state.lease, request.job)
-        if isinstance(action, Start) or state.lease is None:
+    layout, lease = state.layout, state.lease
+    with storage_errors_as_bad_output(write):
+        ensure_not_running(layout, lease, job)
+        if isinstance(action, Start) or lease is None:
             return None
-        found = Attempt(state.layout, state.lease).load_committed()
-        return (
-            without_failed(found, state.layout.errors) if isinstance(action, RetryFailed) else found
-        )
+        committed = Attempt(layout, lease).load_committed()
+        retries = isinstance(action, RetryFailed)
+        return without_failed(committed, layout.errors) if retries else committed
 
 
 def _earlier(

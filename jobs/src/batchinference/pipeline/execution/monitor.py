@@ -79,8 +79,7 @@ def run_monitored(
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
-    """Run `work` in a thread and call `observe` every `poll_seconds` until it ends, or less often
-    if that takes long.
+    """Run `work` in a thread and call `observe` at most every `poll_seconds` until it ends.
 
     After a stop request, `work` has DRAIN_SECONDS to commit its running tasks. Raises the failure
     of `work`, any error of `observe`, or Interrupted if the time was not sufficient. In the last

@@ -25,9 +25,11 @@ from batchinference.pipeline.commit.state import (
     Refuse,
     Request,
     Resume,
+    TableState,
     decide,
     load_state,
 )
+from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
@@ -376,6 +378,35 @@ def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOutput, match=r"write\.path '.*/out'"):
         open_output(layout_of(tmp_path / "out"))
     assert (tmp_path / "out").read_text() == "a file"
+
+
+class UnreachableTable:
+    """A table whose catalog does not respond."""
+
+    def holds_rows(self) -> bool:
+        raise ConnectionError("the catalog is away")
+
+    def commits(self, mark: str) -> int:
+        raise ConnectionError("the catalog is away")
+
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("key", [OURS, THEIRS], ids=["complete", "of other work"])
+def test_table_is_not_read_if_its_rows_do_not_matter(tmp_path: Path, key: str) -> None:
+    a_run(layout_of(tmp_path / "out", key), complete=True)
+    layout = layout_of(tmp_path / "out")
+    state = load_state(layout, Request(write_of("delta", tmp_path / "out")), UnreachableTable())
+    assert (state.complete, state.table) == (True, TableState())
+
+
+def test_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    layout, write = layout_of(tmp_path / "out"), write_of("delta", tmp_path / "out")
+    with pytest.raises(BadOutput, match="cannot be used: the catalog is away"):
+        load_state(layout, Request(write), UnreachableTable())
+    append = write_of("delta", tmp_path / "out", mode="append")
+    assert load_state(layout, Request(append), UnreachableTable()).table == TableState()
 
 
 def test_success_mark_is_written_last(tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ class Broken:
         assert not (self.output / "_SUCCESS").exists()
         return run
 
-    def gaps(self) -> MissingRows:
-        """Return the missing rows."""
+    def missing_rows(self) -> MissingRows:
         spec = parse(self.document).spec
         layout = Layout.of(spec)
         lease = read_lease(layout)
@@ -61,12 +60,14 @@ class Broken:
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""
-        each = ((self.keys[file], gap) for file, gaps in self.gaps().items() for gap in gaps)
+        each = (
+            (self.keys[file], gap) for file, gaps in self.missing_rows().items() for gap in gaps
+        )
         return [key for keys, (first, after) in each for key in keys[first:after]]
 
     def remove_finished(self) -> int:
         """Remove the input files that were read to their end. Return the number of files left."""
-        unfinished = self.gaps()
+        unfinished = self.missing_rows()
         for number, file in enumerate(sorted((self.directory / "in").iterdir())):
             if number not in unfinished:
                 file.unlink()

@@ -60,9 +60,8 @@ class Broken:
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""
-        each = (
-            (self.keys[file], gap) for file, gaps in self.missing_rows().items() for gap in gaps
-        )
+        files = self.missing_rows().items()
+        each = ((self.keys[file], gap) for file, gaps in files for gap in gaps)
         return [key for keys, (first, after) in each for key in keys[first:after]]
 
     def remove_finished(self) -> int:

@@ -129,14 +129,6 @@ def test_other_work_is_refused_without_overwrite(source: Path, tmp_path: Path) -
     assert texts(tmp_path / "out") == ["text 17", "text 27", "text 37", "text 7"]
 
 
-def test_output_path_with_files_of_others_is_refused(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("mine")
-    run = run_in_process(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
-    assert run.report.reason == "BadOutput"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
-
-
 @pytest.mark.usefixtures("ray")
 def test_later_of_two_runs_writes_the_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -60,7 +60,7 @@ def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
             os.utime(source / name, ns=(1, 1))
         case ["remove", name]:
             (source / name).unlink()
-    resumed = ResumedInput(frozen, lambda rows_each: before.gaps(len(frozen), rows_each))
+    resumed = ResumedInput(frozen, lambda rows_each: before.missing_rows(len(frozen), rows_each))
     return resumed.check(snapshot_input([str(source)], []), None)
 
 

@@ -55,7 +55,8 @@ def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
     starts, stops, owners = starts[order], stops[order], owners[order]
     reach = np.maximum.accumulate(stops) if len(stops) else stops
     after, before = starts[1:] < reach[:-1], starts[1:] < stops[:-1]
-    return np.union1d(owners[1:][after], owners[:-1][before]).tolist()
+    found: list[int] = np.union1d(owners[1:][after], owners[:-1][before]).tolist()
+    return found
 
 
 def _edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

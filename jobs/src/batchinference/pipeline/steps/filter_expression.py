@@ -4,7 +4,7 @@ Values and operators behave as in Python, except that null behaves as in SQL: an
 returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, and
 `in` if the list contains None. Division by zero also returns null. A column that is null in a whole
 block has no other type there; it is treated like any other null. Types that Arrow cannot compare or
-add without loss are rejected: uint64 with other types, and decimals with anything but constants.
+add without loss are rejected: uint64 with other integers, and decimals with anything but constants.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def footer_rows(file: Location) -> int:
 
 
 def _header_rows(file: Location) -> int:
-    return NumpyReader(NumpyOptions()).rows_in(file, 0)
+    return NumpyReader(NumpyOptions(max_row_bytes=1 << 40)).rows_in(file, 0)
 
 
 def _unpacked(count: Streamed, compression: str, source: BinaryIO) -> int:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.readers import csv as reader
-from batchinference.pipeline.input.readers import lines
+from batchinference.pipeline.input.readers import records
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 
@@ -106,7 +106,7 @@ BAD_LINES = {
 
 def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the line is after the sampled bytes, so it does not change the inferred types
-    monkeypatch.setattr(lines, "SAMPLE_BYTES", 20)
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 20)
     for line, error in BAD_LINES.items():
         content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
         outcome = read(tmp_path, content)
@@ -132,7 +132,7 @@ def test_column_without_sampled_values_is_text(
     (tmp_path / "2.csv").write_text("own,n\n2,3\n")
     outcome = read_files("csv", tmp_path, sampled=1)
     assert outcome.good == [{"n": 1, "own": None}, {"n": 3, "own": "2"}]
-    monkeypatch.setattr(lines, "SAMPLE_BYTES", 20)
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 20)
     monkeypatch.setattr(reader, "BLOCK_BYTES", 20)
     outcome = read(tmp_path, "a,b\n" + "1,\n" * 50 + "2,text\n")
     assert outcome.good[-1] == {"a": 2, "b": "text"}

@@ -14,8 +14,8 @@ from ray.llm._internal.batch.stages.base import wrap_postprocess, wrap_preproces
 from batchinference.pipeline import arrow, row_ids
 from batchinference.pipeline.arrow import concat, to_batch, to_table
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.runtimes.vllm.requests import ADAPTER, result_of
 from batchinference.pipeline.runtimes.vllm.row_codec import (
+    ADAPTER,
     ERROR,
     REQUEST,
     RESULT,
@@ -24,6 +24,7 @@ from batchinference.pipeline.runtimes.vllm.row_codec import (
     decode_rows,
     encode_rows,
     opened,
+    result_of,
 )
 from batchinference.spec.models import VllmModel
 from support.documents.vllm_models import vllm

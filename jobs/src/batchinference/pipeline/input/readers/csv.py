@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pac
 
-from batchinference.pipeline.input.readers.base import MAX_COLUMNS, BadRow, Chunk
+from batchinference.pipeline.input.readers.base import MAX_COLUMNS, BadRow, Chunk, inspected
 from batchinference.pipeline.input.readers.chunks import after, size_of
 from batchinference.pipeline.input.readers.inference import agreed_types
-from batchinference.pipeline.input.readers.inspection import inspected
-from batchinference.pipeline.input.readers.lines import estimated_rows, packed_or_not, sample_of
+from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import CsvOptions
 

@@ -20,10 +20,10 @@ from batchinference.pipeline.input.readers.base import (
     MAX_COLUMNS,
     BadRow,
     Chunk,
+    inspected,
 )
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
-from batchinference.pipeline.input.readers.inspection import inspected
-from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, opened
+from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import NumpyOptions
 

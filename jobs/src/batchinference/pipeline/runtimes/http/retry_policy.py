@@ -1,5 +1,5 @@
-"""Retry policy of requests: their rate, the number of tries, and the final error, which is caused by
-the row or by the endpoint."""
+"""Retry policy of requests: their rate, the number of tries, and the final error of a row or of the
+endpoint."""
 
 from __future__ import annotations
 

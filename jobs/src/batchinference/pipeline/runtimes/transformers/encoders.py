@@ -46,7 +46,7 @@ class EncoderRuntime:
         self._prepare = _input(source, model, self._model)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or classes as in `result_types.labels`."""
+        """Return embeddings (rows x width, float32), or classes as in `pipeline_io.labels`."""
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
         for rows, prepared in self._prepare(inputs):

@@ -32,7 +32,7 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     """Return the entries without those that hold a row of an earlier entry."""
     while True:
-        starts, stops, owners = _edges(entries)
+        starts, stops, owners = edges(entries)
         order = np.argsort(starts, kind="stable")
         starts, stops, owners = starts[order], stops[order], owners[order]
         reach = np.maximum.accumulate(stops) if len(stops) else stops
@@ -45,7 +45,7 @@ def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
         entries = [entry for number, entry in enumerate(entries) if number not in losers]
 
 
-def _edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the row ranges of all entries: first ids, ids after the last, and indexes of the
     entries."""
     counts = [len(entry.row_ranges) for entry in entries]
@@ -85,15 +85,18 @@ class RowSet:
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> RowSet:
         """Return the rows of entries that count (see `resolve_overlaps`)."""
-        starts, stops, _ = _edges(entries)
+        starts, stops, _ = edges(entries)
         parts = np.unique(np.array([id_ for p in entries for id_ in _parted(p)], dtype=np.int64))
-        starts, stops = np.concatenate([starts, parts]), np.concatenate([stops, parts + 1])
+        return cls.merged(np.append(starts, parts), np.append(stops, parts + 1))
+
+    @classmethod
+    def merged(cls, starts: np.ndarray, stops: np.ndarray) -> RowSet:
+        """Return the rows in ranges of ids. The ranges may overlap, in any order."""
         order = np.argsort(starts, kind="stable")
-        starts, stops = starts[order], stops[order]
-        apart = np.flatnonzero(starts[1:] != stops[:-1])
-        first = np.concatenate([[0], apart + 1]) if len(starts) else apart
-        last = np.concatenate([apart, [len(stops) - 1]]) if len(starts) else apart
-        return cls(starts[first], stops[last])
+        starts, reach = starts[order], np.maximum.accumulate(stops[order])
+        first = np.flatnonzero(starts > np.append(-1, reach)[:-1])
+        last = np.append(first[1:], len(starts))[: len(first)] - 1
+        return cls(starts[first], reach[last])
 
     @property
     def rows(self) -> int:

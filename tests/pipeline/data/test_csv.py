@@ -177,33 +177,30 @@ def test_one_huge_line_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert outcome.ends == {0: 5}
 
 
+OPEN, RAGGED = "a quote is opened but not closed", "line has 1 fields instead of 2"
 UNCLOSED = {
-    "last field": ('a,b\n1,x\n2,"y\n3,z\n', 1),
-    "last line": ('a,b\n1,x\n2,"y', 1),
-    "before quotes": ('a,b\n1,x\n2,"y""\n\n3,z\n4,z', 1),
-    "nothing behind it": ('a,b\n1,x\n2,"', 1),
-    "first field": ('a,b\n1,x\n2,y\n"3\n4,z\n', 2),
-    "ragged undecodable line": ('a,b\n1,x\n2,\xe9,"y\n3,z', 0),
-    "only field": ('a\n1\n"2\n3\n', 1),
-    "header": ('a,"b\n1,x\n', 0),
+    "last field": ('a,b\n1,x\n2,"y\n3,z\n', 1, OPEN),
+    "last line": ('a,b\n1,x\n2,"y', 1, OPEN),
+    "before quotes": ('a,b\n1,x\n2,"y""\n\n3,z\n4,z', 1, OPEN),
+    "nothing behind it": ('a,b\n1,x\n2,"', 1, OPEN),
+    "only field": ('a\n1\n"2\n3\n', 1, OPEN),
+    "first field": ('a,b\n1,x\n2,y\n"3\n4,z\n', 2, RAGGED),
+    "ragged undecodable line": ('a,b\n1,x\n2,\xe9,"y\n3,z', 0, "Expected 2 columns, got 3"),
+    "header": ('a,"b\n1,x\n', 0, "Empty CSV file"),
 }
-"""Content and the number of rows before the one with the open quote."""
+"""Content, the number of rows before the one with the open quote, and the error."""
 
 
 @pytest.mark.parametrize("case", UNCLOSED)
 def test_unclosed_quote_fails_the_rest_of_the_file_as_one_row(tmp_path: Path, case: str) -> None:
-    content, good = UNCLOSED[case]
+    content, good, error = UNCLOSED[case]
     (tmp_path / "0.csv").write_text("a,b\n0,text\n")
     (tmp_path / "1.csv").write_bytes(content.encode("latin-1"))
     outcome = read_files("csv", tmp_path, sampled=1)
     places = outcome.places[1:]
     assert (places, set(outcome.bad)) == ([(1, row) for row in range(good)], {(1, good)})
+    assert error in outcome.bad[1, good]
     assert outcome.ends == {0: 1, 1: good + 1}
-
-
-def test_message_names_the_open_quote(tmp_path: Path) -> None:
-    outcome = read(tmp_path, 'a,b\n1,x\n2,"y\n3,z\n')
-    assert "a quote is opened but not closed, so the rest of the file" in outcome.bad[0, 1]
 
 
 CLOSED = {

@@ -184,7 +184,8 @@ class _Content:
         if not self._end:
             content = content.removeprefix(codecs.BOM_UTF8)
             _check_columns(content, self._delimiter)
-        if ended and (last := content or b"".join(self._end)) and last[-1] not in b"\r\n":
+        last = content or (self._end[-1] if self._end else b"\n")
+        if ended and not last.endswith((b"\r", b"\n")):
             content += b"\n"
         if content:
             self._end.append(content)
@@ -195,15 +196,21 @@ class _Content:
 
     def has_open_quote(self, row: pa.Table) -> bool:
         """Return whether the quote of the last value of the last row is not closed. To pyarrow, the
-        end of the file closes a quote, so all text behind the quote becomes one value."""
+        end of the file closes a quote, so all text behind the quote becomes one value.
+
+        In a file with one column, the quote of a value of line ends alone counts as not closed."""
         unclosed = b'"' + row.columns[-1][0].as_py().replace(b'"', b'""')
-        end = b"".join(self._end)
+        end = b""
+        for block in reversed(self._end):
+            end = block[-1 - len(unclosed) + len(end) :] + end
+            if len(end) > len(unclosed):
+                break
+        start = len(end) - len(unclosed)  # 1, or 0 at the beginning of the file
         if not end.endswith(unclosed):
             return False
-        before = end[: len(end) - len(unclosed)]
         if row.num_columns > 1:
-            return before.endswith(self._delimiter)
-        return not before or before.endswith((b"\r", b"\n"))
+            return end[:start] == self._delimiter
+        return end[:start] in (b"", b"\r", b"\n")
 
 
 def _check_columns(beginning: bytes, delimiter: bytes) -> None:

@@ -186,7 +186,7 @@ UNCLOSED = {
     "only field": ('a\n1\n"2\n3\n', 1, OPEN),
     "first field": ('a,b\n1,x\n2,y\n"3\n4,z\n', 2, RAGGED),
     "ragged undecodable line": ('a,b\n1,x\n2,\xe9,"y\n3,z', 0, "Expected 2 columns, got 3"),
-    "header": ('a,"b\n1,x\n', 0, "Empty CSV file"),
+    "header": ('a,"b\n1,x\n', 0, "there is no first line"),
 }
 """Content, the number of rows before the one with the open quote, and the error."""
 

@@ -107,9 +107,12 @@ class CsvReader:
             try:
                 parser = pac.open_csv(content, reading, self._parsing(rejected), _AS_BYTES)
             except pa.ArrowInvalid as error:
-                if "Empty CSV file" in str(error) and _is_blank(file):
+                if "Empty CSV file" not in str(error):
+                    raise
+                if _is_blank(file):
                     return
-                raise
+                message = "there is no first line, but an open quote or a block of blank lines"
+                raise pa.ArrowInvalid(message) from error
             rows = _with_rejected(map(pa.table, parser), rejected)
             yield from self._named(_checked_end(rows, content))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +244,18 @@ def test_ragged_undecodable_line_fails_the_rest_of_the_file(
     assert "so the rest of the file cannot be read" in outcome.bad[bad[-1]]
     assert outcome.ends == {0: bad[-1][1] + 1}
     assert (again.good, again.bad) == (outcome.good, outcome.bad)
+
+
+def test_ragged_line_before_a_damage_belongs_to_the_rest_of_the_file() -> None:
+    # the parser may report it before or after it returns the table
+    def tables() -> Iterator[pa.Table]:
+        yield pa.table({"f0": [b"n", b"1"]})
+        raise pa.ArrowInvalid("damaged")
+
+    rows = reader._with_rejected(tables(), deque([pac.InvalidRow(1, 2, 3, "2,x")]))
+    assert next(rows).num_rows == 2
+    with pytest.raises(pa.ArrowInvalid, match="damaged"):
+        next(rows)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -238,11 +238,12 @@ def _is_blank(file: Location) -> bool:
 def _with_rejected(tables: Iterator[pa.Table], rejected: deque[pac.InvalidRow]) -> Iterator[Chunk]:
     """Yield the rows with the rejected ones, which have the wrong number of fields, in between.
 
-    The parser reports the rejected rows of a block before it returns the rows that surround them.
-    It counts rows from 1 and includes the header."""
+    The parser counts rows from 1 and includes the header. It reports rejected rows earlier than the
+    rows that surround them, and how much earlier varies. So the rejected rows behind a table are
+    not used before the next table: if the file is damaged there, they belong to the rest of it."""
     number = 1
     for table in tables:
-        while rejected and rejected[0].number <= number + table.num_rows:
+        while rejected and rejected[0].number < number + table.num_rows:
             bad = rejected.popleft()
             yield table.slice(0, bad.number - number)
             yield _bad_row(bad)

@@ -36,7 +36,7 @@ from deltalake import DeltaTable
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify.verification_report import Result
+from batchinference.pipeline.verify.findings import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
 from batchinference.spec.report import JobState

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.commit_groups import counts_of_group
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
@@ -368,6 +369,7 @@ def test_each_row_is_committed_once_however_it_is_cut(
         for row_id in row_ids.consecutive(file, first, after - first).tolist()
     )
     assert found == sorted(merged(given_).source.tolist())
+    assert committer.attempt.counts() == counts_of_group(merged(given_))
     assert dict(end for manifest in manifests for end in manifest.ends) == dict(merged(given_).ends)
     assert [manifest.number for manifest in manifests] == list(range(len(manifests)))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
@@ -19,6 +18,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
+from support.outputs.batches import good
 from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
 
 
@@ -33,7 +33,7 @@ def attempt(tmp_path: Path) -> Attempt:
     attempt = begin_attempt(layout_of(tmp_path / "out"), source)
     for row, value in enumerate([None, 1.5]):
         table = pa.table({"half": pa.array([value])})
-        commit_rows(attempt, row_ids.with_ids(table, 0, row), task=row)
+        commit_rows(attempt, good(0, row, table), task=row)
     return attempt
 
 

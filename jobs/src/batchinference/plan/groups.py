@@ -57,7 +57,9 @@ def is_cpu_stage(stage: Stage) -> bool:
 
 
 def groups_of(stages: list[Stage], workers: Workers, *, fused: bool = False) -> list[WorkerGroup]:
-    """Return the worker groups for these stages, `cpu` first. Fused stages need no CPUs for writing.
+    """Return the worker groups for these stages, `cpu` first.
+
+    Fused stages need no CPUs for writing.
 
     Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
     Its actors would take all CPUs, and the tasks that feed them would wait forever.

@@ -10,7 +10,7 @@ import soundfile
 from ray.data.extensions import ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.media.resampling import resampled
+from batchinference.pipeline.media.recordings import resampled
 from batchinference.spec.read import AudioOptions
 
 MAX_RATE = 1_000_000

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import CHUNK_ROWS, BadRow, Chunk
+from batchinference.pipeline.input.readers.base import CHUNK_ROWS, BadRow, Chunk, blamed
 from batchinference.pipeline.input.readers.chunks import after as after_rows
 from batchinference.pipeline.input.readers.chunks import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
-from batchinference.pipeline.input.readers.inspection import blamed
 from batchinference.pipeline.storage.arrow_files import checked, parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions

@@ -15,9 +15,9 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, up_to_damage
+from batchinference.pipeline.input.readers.records import BUFFER_BYTES, up_to_damage
 from batchinference.pipeline.media import decoding
-from batchinference.pipeline.media.video_file import open_video
+from batchinference.pipeline.media.recordings import open_video
 from batchinference.pipeline.storage.location import Location, raise_trouble
 from batchinference.spec.read import VideoOptions
 

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.ray_compat.llm import StatefulStageUDF
-from batchinference.pipeline.runtimes.vllm.model_files import (
+from batchinference.pipeline.runtimes.model_files import (
     Adapters,
     NoAdapter,
     files_beside,
     files_of,
 )
-from batchinference.pipeline.runtimes.vllm.requests import ADAPTER
-from batchinference.pipeline.runtimes.vllm.row_codec import ERROR
+from batchinference.pipeline.runtimes.vllm.row_codec import ADAPTER, ERROR
 from batchinference.spec.models import VllmModel
 
 Row = dict[str, Any]

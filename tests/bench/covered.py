@@ -34,7 +34,7 @@ def spec_in(directory: Path) -> BatchInferenceSpec:
 
 def write(directory: Path) -> None:
     layout = Layout.of(spec_in(directory))
-    attempt = Attempt.open(layout, 1, Snapshot(layout.key, "input"))
+    attempt = Attempt.open(layout, 1, Snapshot(layout.key, "0" * 64))
     place = Path(attempt.place.path)
     for task in range(MANIFESTS - 1):
         manifest = _manifest(layout, task)
@@ -49,7 +49,7 @@ def _manifest(layout: Layout, task: int) -> Manifest:
     data = [DataFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
     columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
     entry = ManifestEntry(RowCounts(EACH, EACH), row_ranges, [], data, columns, None)
-    return Manifest(task, [entry], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
+    return Manifest(task, 0, [entry], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])
 
 
 def read(directory: Path) -> None:

@@ -64,7 +64,7 @@ def commit(attempt: Attempt) -> Committer:
 
 
 def missing(done: Snapshot, files: int = 1) -> MissingRows:
-    return done.gaps(files, None)
+    return done.missing_rows(files, None)
 
 
 MIXED = merged([good(0, 0, [10, 11]), failed(0, 2), filtered(0, 3, 4), end(0, 5), good(1, 7, [17])])

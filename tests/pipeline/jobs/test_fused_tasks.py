@@ -43,7 +43,7 @@ TASK, ROWS = 7, 20
 PATIENCE = 60.0
 """Seconds after which a test that waits for another thread fails."""
 NO_STEPS = pickle.dumps(((), None))
-Files = Iterator[tuple[str, bytes | memoryview]]
+Files = Iterator[tuple[str, memoryview]]
 
 
 class AsRead(Steps):
@@ -206,11 +206,11 @@ class TestChunks:
                     raise OSError("no space left")
                 return super().files(table)
 
-        taken = []
+        taken: list[int] = []
 
         def read() -> Iterator[RowBatch]:
             for batch in fours():
-                taken.extend(batch.ids)
+                taken.extend(batch.ids.tolist())
                 yield batch
 
         with pytest.raises(OSError, match="no space left"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.plan import Plan, cpus_needed, plan_for_machine
+from batchinference.plan import Plan, cpus_needed, plan_for_machine, ray_cpus
 from batchinference.spec import SpecError
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import filter_step, spec_of
@@ -122,6 +122,29 @@ def test_machine_pools_start_with_one_replica(gpus: int) -> None:
 def test_missing_column_is_refused_on_a_machine() -> None:
     with pytest.raises(SpecError, match="reads column 'txt'"):
         plan(filter_step(expression="len(txt) > 0"))
+
+
+PARTS = {"format": "json", "path": "out"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "write", "fused"),
+    [
+        ([], PARTS, True),
+        ([filter_step(), python_step("f", "m:function")], PARTS, True),
+        ([filter_step(), model_step()], PARTS, False),
+        ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, False),
+        ([filter_step()], {**PARTS, "rowsPerFile": 10}, False),
+        ([filter_step()], {"format": "lance", "path": "out"}, False),
+    ],
+    ids=["no steps", "narrow tasks", "a pool", "a wide task", "files of many tasks", "a table"],
+)
+def test_narrow_jobs_are_fused_and_need_no_cpus_for_writers(
+    steps: list[Document], write: Document, fused: bool
+) -> None:
+    made = plan_for_machine(spec_of(steps=steps, write=write))
+    assert made.fused == fused
+    assert ray_cpus(made, 8) == (8 if fused else 9)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ class BatchRows:
 
     def took(self, rows: int, seconds: float) -> None:
         """Record how long a batch took."""
+        if not rows:
+            return
         most = self.next * MAX_GROWTH
         wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
         self.next = max(self._unit, int(wanted) // self._unit * self._unit)

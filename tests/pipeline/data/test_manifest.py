@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input.planning import count_rows
 from batchinference.pipeline.storage import allowed_addresses, http, http_retry
 from support.inputs.formats import pictures, png
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
@@ -291,6 +290,6 @@ class TestParts:
 
     def test_rows_are_counted(self, directory: Path) -> None:
         opened = open_input("manifest", directory)
-        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        count = opened.given.count()
         assert count is not None
         assert (count.rows, count.estimated) == (130, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
@@ -30,6 +30,18 @@ class BadRow:
 
 
 Chunk: TypeAlias = pa.Table | BadRow
+
+
+@dataclass(frozen=True)
+class FileStats:
+    """The statistics of a file.
+
+    `starts` are the rows at which reading can start without reading earlier rows; None for any row.
+    `schema` is known for the files that were inspected for their column types."""
+
+    rows: int
+    starts: list[int] | None = None
+    schema: pa.Schema | None = None
 
 
 class Reader(Protocol):
@@ -63,13 +75,21 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class StatsReader(Reader, Protocol):
+    """A reader of files that store their number of rows and their column types."""
+
+    def stats(self, file: Location, size: int) -> FileStats:
+        """Return the statistics of a file of `size` bytes, from its footer or header.
+
+        Raises an error if the file is damaged."""
+
+    def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Do the same as `prepare`, with the schemas of the samples by URI."""
+
+
+@runtime_checkable
 class DivisibleReader(Reader, Protocol):
     """A reader of files that several read tasks can share. `rows_in` is exact."""
-
-    def starts(self, file: Location) -> list[int] | None:
-        """Return the rows at which reading can start without reading earlier rows.
-
-        None if reading can start at any row."""
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         """Yield rows `start` up to, not including, `stop`. None stands for the end of the file."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
@@ -21,6 +21,7 @@ from batchinference.pipeline.input.readers.base import (
     MAX_COLUMNS,
     BadRow,
     Chunk,
+    FileStats,
 )
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.input.readers.inspection import inspected
@@ -57,9 +58,13 @@ class NumpyReader:
         self._most = options.row_bytes
 
     def prepare(self, samples: list[Location]) -> None:
-        headers = {sample.uri: found for sample, found in inspected(samples, self._headers)}
-        self._columns = list(dict.fromkeys(name for found in headers.values() for name in found))
-        self._types = shared_types({uri: _elements(found) for uri, found in headers.items()})
+        found = inspected(samples, lambda file: self.stats(file, 0))
+        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
+
+    def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
+        names = (name for schema in schemas.values() for name in schema.names)
+        self._columns = list(dict.fromkeys(names))
+        self._types = shared_types(schemas)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
@@ -70,9 +75,14 @@ class NumpyReader:
         except _DAMAGE as error:
             yield BadRow(error)  # the rest of the file counts as one failed row
 
+    def stats(self, file: Location, size: int) -> FileStats:
+        headers = self._headers(file)
+        rows = next((array.rows for array in headers.values()), 1)
+        return FileStats(rows, schema=_elements(headers))
+
     def rows_in(self, file: Location, size: int) -> int:
         try:
-            return next((array.rows for array in self._headers(file).values()), 1)
+            return self.stats(file, size).rows
         except _DAMAGE:
             return 1  # a damaged file is one failed row
 

@@ -226,3 +226,10 @@ def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch
     stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
     assert stats == {0: FileStats(100, [0, 60])}
     assert files.parts_of(frozen.files()[:1], stats, 5)[1].start == 60
+
+
+def test_only_the_types_of_wanted_columns_are_stored(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "a.parquet")
+    options = ParquetOptions(columns=["a"])
+    given = open_files(ReadParquet(format="parquet", paths=[str(tmp_path)], options=options))
+    assert given.frozen.stats[0].schema == pa.schema({"a": pa.int64(), "b": pa.null()})

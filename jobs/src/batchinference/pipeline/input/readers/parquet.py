@@ -97,7 +97,10 @@ class ParquetReader:
         footer = parquet_footer(file, size)
         _check_rows(footer, size)
         schema = footer.schema.to_arrow_schema()
-        checked(self._chosen(schema))
+        wanted = checked(self._chosen(schema)).names
+        # the types of other columns are not needed, and may be unsafe
+        types = (field.type if field.name in wanted else pa.null() for field in schema)
+        schema = pa.schema(list(zip(schema.names, types, strict=True)))
         return FileStats(footer.num_rows, _edges(footer)[:-1] or [0], schema)
 
     def rows_in(self, file: Location, size: int) -> int | None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
-from batchinference.pipeline.storage.location import base_name, raise_trouble
+from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.storage.location import base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.error_rows import wrong_errors
 from batchinference.pipeline.verify.file_check import Checked, StoredFiles
@@ -79,7 +80,7 @@ class Commits:
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:
-            raise_trouble(error)
+            raise_storage_error(error)
             return [(Kind.DAMAGED, Spot(file.uri, detail="it is not a list of failed rows"), 1)]
         return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
 

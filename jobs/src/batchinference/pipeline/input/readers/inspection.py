@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.error_attribution import is_about_the_file, is_storage_error
+from batchinference.pipeline.storage.location import Location
 
 Found = TypeVar("Found")
 
@@ -28,7 +28,6 @@ def inspected(
 
 def blamed(error: Exception) -> Exception:
     """Return the error if the file caused it. Raises any other error, such as a storage error."""
-    raise_trouble(error)
-    if not is_about_the_file(error):
+    if is_storage_error(error) or not is_about_the_file(error):
         raise error
     return error

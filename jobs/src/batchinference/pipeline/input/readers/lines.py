@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.base import BadRow
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.storage.location import Location
 
 CHUNK_BYTES = 4 << 20
 SAMPLE_BYTES = 1 << 20
@@ -108,7 +109,7 @@ def _sample(file: Location) -> tuple[bytes, int]:
             head = unpacked.read(SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
             read = source.tell()
     except OSError as error:
-        raise_trouble(error)
+        raise_storage_error(error)
         return b"", 0  # the file becomes a failed row when it is read
     if len(head) < SAMPLE_BYTES:
         return head, read

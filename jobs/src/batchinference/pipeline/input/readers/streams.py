@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.storage.location import Location
 
 BUFFER_BYTES = 4 << 20
 """Bytes per fetch. Each fetch from an object store is one request."""
@@ -52,7 +53,7 @@ def up_to_damage(
     except damage as error:
         yield error
     except OSError as error:  # a decoder raised it, unless it is a storage error
-        raise_trouble(error)
+        raise_storage_error(error)
         yield error
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http.api import ApiAdapter
 from batchinference.pipeline.runtimes.http.credentials import Credentials
@@ -21,12 +22,8 @@ from batchinference.pipeline.runtimes.http.errors import (
 )
 from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
 from batchinference.pipeline.runtimes.http.retry_policy import Retries
-from batchinference.pipeline.storage.http_retry import (
-    FIRST_WAIT,
-    LONGEST_PAUSE,
-    asked_wait,
-    is_transient_status,
-)
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import LONGEST_PAUSE, asked_wait
 from batchinference.spec.models import HttpModel
 
 SHOWN = 300
@@ -125,7 +122,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytearray:
 
 def _bearable(wait: float | None) -> float:
     if wait is None:
-        return FIRST_WAIT
+        return retry.HTTP.first_wait
     if wait > LONGEST_PAUSE:
         raise JobFailure(
             f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the job again "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.storage.http_retry import TryAgain
+from batchinference.pipeline.storage.retry import TryAgain
 
 
 class RequestFailed(Exception):

@@ -8,7 +8,7 @@ from batchinference.pipeline.runtimes.http.errors import (
     RateLimited,
     RequestFailed,
 )
-from batchinference.pipeline.storage.http_retry import TryAgain
+from batchinference.pipeline.storage.retry import TryAgain
 
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import tenacity
@@ -11,7 +12,8 @@ import tenacity
 from batchinference.pipeline.runtimes.http.errors import RateLimited, RequestFailed
 from batchinference.pipeline.runtimes.http.failure_classifier import FailureClassifier
 from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
-from batchinference.pipeline.storage.http_retry import TryAgain, policy
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import TryAgain
 
 Answer = TypeVar("Answer")
 
@@ -21,7 +23,7 @@ class Retries:
     endpoint."""
 
     def __init__(self, retries: int, pace: RateLimiter) -> None:
-        self._tries = retries + 1
+        self._policy = replace(retry.HTTP, attempts=retries + 1)
         self._pace = pace
         self._health = FailureClassifier()
 
@@ -32,7 +34,7 @@ class Retries:
         is down.
         """
         began = _now()
-        retrying = tenacity.AsyncRetrying(**policy(self._tries))
+        retrying = tenacity.AsyncRetrying(**self._policy.arguments())
         try:
             return await retrying(self._try, request)
         except TryAgain as error:

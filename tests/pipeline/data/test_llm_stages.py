@@ -24,8 +24,8 @@ from ray.llm._internal.batch.stages.tokenize_stage import TokenizeUDF
 from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes.vllm import model_files
-from batchinference.pipeline.runtimes.vllm.model_files import ADAPTER_FILE, files_beside, files_of
+from batchinference.pipeline.runtimes import model_files
+from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE, files_beside, files_of
 from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages, Inlined
 from batchinference.pipeline.runtimes.vllm.requests import ADAPTER
 from batchinference.pipeline.runtimes.vllm.row_codec import ERROR

@@ -14,7 +14,7 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.vllm.model_files import files_beside, files_of
+from batchinference.pipeline.runtimes.model_files import files_beside, files_of
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step

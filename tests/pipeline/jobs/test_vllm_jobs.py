@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray.util.placement_group import PlacementGroup, PlacementGroupID
 
-from batchinference.pipeline.runtimes.vllm.model_files import ADAPTER_FILE
+from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step

@@ -1,4 +1,6 @@
-"""Locates model files: a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
+"""Locates model files, and downloads those of an object store to the machine that needs them.
+
+A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -7,18 +9,33 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
-from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub import constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.models import VllmModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import is_local, local_path
+
+DOWNLOAD_THREADS = 8
+"""Files of a model that are downloaded concurrently."""
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
+"""Name patterns of weight files. The stages that prepare prompts do not need these files."""
+ADAPTER_FILE = "adapter_config.json"
+_STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
+"""Load formats with which vLLM reads the weights directly from the object store."""
 
 
 def cache_directory() -> Path:
@@ -131,20 +148,103 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
     """Download to a temporary folder first, so that a partial download is never used as a model."""
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    for path in paths:
-        relative = path[len(source.path) :].lstrip("/") or Path(path).name
-        if not is_inside(relative):
-            raise ModelLoad(
-                f"model '{source.uri}': the object key '{path}' leads out of the model's folder. "
-                "Rename the object"
-            )
-        file = partial / relative
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with_retries(functools.partial(_copy, source, path, file))
+    files = [partial / _relative(source, path) for path in paths]
+    with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
+        # the first error cancels the files that are not downloaded yet
+        for _ in pool.map(functools.partial(_copy, source), paths, files):
+            pass
     partial.rename(target)
 
 
+def _relative(source: Location, path: str) -> str:
+    """Return the path of a file in the folder of its model. Raises ModelLoad if it is outside."""
+    relative = path[len(source.path) :].lstrip("/") or Path(path).name
+    if not is_inside(relative):
+        raise ModelLoad(
+            f"model '{source.uri}': the object key '{path}' leads out of the model's folder. "
+            "Rename the object"
+        )
+    return relative
+
+
 def _copy(source: Location, path: str, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with_retries(lambda: _copy_once(source, path, file))
+
+
+def _copy_once(source: Location, path: str, file: Path) -> None:
     opened = source.filesystem.open_input_stream(path, compression=None)
     with opened as stream, file.open("wb") as out:
         shutil.copyfileobj(stream, out, 8 << 20)
+
+
+def files_beside(model: VllmModel) -> str:
+    """Return a local folder with all files but the weights, or a model id of the Hub unchanged."""
+    if not is_local(model.source):
+        return resolve_place(model.source, model.storage, without=WEIGHTS)
+    if model.revision is None or is_path(model.source):
+        return resolve(model.source, model.revision)
+    # except for the engine, none of Ray's stages accepts a revision
+    return str(
+        snapshot_download(model.source, revision=model.revision, ignore_patterns=list(WEIGHTS))
+    )
+
+
+def files_of(model: VllmModel) -> str:
+    """Return the source that the engine loads: a local folder, or a model id of the Hub unchanged.
+
+    For load formats that stream the weights, return the source unchanged.
+    """
+    if model.engine.get("load_format") in _STREAMED:
+        return model.source
+    return resolve(model.source, model.revision, model.storage)
+
+
+class NoAdapter(Exception):
+    """The adapter that a row names does not exist."""
+
+
+class Adapters:
+    """The LoRA adapters that rows name. Each adapter is downloaded once."""
+
+    def __init__(self, model: VllmModel) -> None:
+        self._model = model
+        self._found: dict[str, str | NoAdapter] = {}
+
+    def folder(self, name: Any) -> str:
+        """Return the local folder of an adapter. Raises NoAdapter if it does not exist, and the
+        underlying error if the download fails."""
+        if not isinstance(name, str):
+            raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
+        if name not in self._found:
+            try:
+                self._found[name] = self._fetch(name)
+            except NoAdapter as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, NoAdapter):
+            raise found
+        return found
+
+    def _fetch(self, name: str) -> str:
+        below, listed = self._model.lora_path, self._model.lora_adapters
+        if name not in listed and (listed or below is None):
+            raise NoAdapter(f"the adapter '{name}' is not in 'loraAdapters'")
+        if below is None:
+            return _of_hub(name)
+        if not is_inside(name):
+            raise NoAdapter(f"'{name}' is no name of an adapter below 'loraPath'")
+        place = f"{below.rstrip('/')}/{name}"
+        if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
+            raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
+        return resolve_place(place, self._model.storage)
+
+
+def _of_hub(name: str) -> str:
+    try:
+        folder = Path(snapshot_download(name))
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise NoAdapter(f"the Hub has no adapter '{name}'") from error
+    if not (folder / ADAPTER_FILE).exists():
+        raise NoAdapter(f"'{name}' of the Hub is no adapter: it has no {ADAPTER_FILE}")
+    return str(folder)

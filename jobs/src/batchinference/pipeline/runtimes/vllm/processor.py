@@ -11,7 +11,7 @@ import ray
 from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from batchinference.pipeline.runtimes.vllm.model_files import files_beside
+from batchinference.pipeline.runtimes.model_files import files_beside
 from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
 from batchinference.pipeline.runtimes.vllm.requests import parameters_of, result_of
 from batchinference.pipeline.runtimes.vllm.row_codec import RESULT, ROW, opened

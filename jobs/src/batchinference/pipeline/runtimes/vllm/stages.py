@@ -14,7 +14,7 @@ from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.ray_compat.llm import StatefulStageUDF
 from batchinference.pipeline.row_ids import describe
-from batchinference.pipeline.runtimes.vllm.model_files import (
+from batchinference.pipeline.runtimes.model_files import (
     Adapters,
     NoAdapter,
     files_beside,

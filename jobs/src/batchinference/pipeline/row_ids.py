@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import shown
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.spec.reserved import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"
 STATE = OWN_PREFIX + "state"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout, part_prefix
@@ -26,8 +27,10 @@ from batchinference.pipeline.storage.location import (
     delete_all,
     remnant_of,
 )
-from batchinference.spec.report import Report
-from batchinference.spec.write import WriteTable
+
+if TYPE_CHECKING:
+    from batchinference.spec.report import Report
+    from batchinference.spec.write import WriteTable
 
 FETCH_THREADS = 16
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import RetryPolicy
-from batchinference.spec.write import WriteTable
+
+if TYPE_CHECKING:
+    from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
 ATTEMPTS, FIRST_WAIT = 6, 0.1

@@ -14,7 +14,6 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from fsspec.implementations.arrow import ArrowFSWrapper
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.base import FileStats
@@ -22,8 +21,8 @@ from batchinference.pipeline.row_ids import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table, schema_of
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.addresses import scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import scheme_of
 
 _GLOB = frozenset("*?[")
 _HIDDEN = frozenset("._")
@@ -238,6 +237,8 @@ def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.
 
 
 def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    from fsspec.implementations.arrow import ArrowFSWrapper  # workers expand no globs
+
     found = with_retries(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
     matches = [path for path in found if not _is_hidden(path, address.path)]
     infos = address.filesystem.get_file_info(matches) if matches else []

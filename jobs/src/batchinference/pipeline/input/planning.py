@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.readers.base import Reader
@@ -14,7 +14,9 @@ from batchinference.pipeline.input.readers.inspection import blamed
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.spec.read import PictureOptions, Read, ReadImages, ReadManifest, ReadVideo
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import PictureOptions, Read
 
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
@@ -91,11 +93,11 @@ def _tasks(files: int, size: int, rows: int, read: Read) -> int:
 
 def row_bytes(size: int, rows: int, read: Read) -> int:
     """Return the approximate number of bytes of a row in memory."""
-    if isinstance(read, ReadImages):
+    if read.format == "images":
         return _picture_bytes(read.options)
-    if isinstance(read, ReadManifest):
+    if read.format == "manifest":
         return _picture_bytes(read.options) if read.options.decode == "image" else USUAL_OBJECT
-    if isinstance(read, ReadVideo):
+    if read.format == "video":
         return math.prod(read.options.size or USUAL_FRAME) * 3
     return max(64, INFLATION.get(read.format, 4) * size // max(1, rows))
 

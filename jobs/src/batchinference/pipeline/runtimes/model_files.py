@@ -25,9 +25,9 @@ from huggingface_hub.errors import (
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.models import VllmModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import is_local, local_path
 
 DOWNLOAD_THREADS = 8
 """Files of a model that are downloaded concurrently."""

@@ -14,7 +14,7 @@ from batchinference.pipeline.arrow import concat, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps.base import TransformResult
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.spec.reserved import OWN_PREFIX
 
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""

@@ -41,7 +41,7 @@ from batchinference.pipeline.storage.retry import (
     TryAgain,
     asked_wait,
 )
-from batchinference.spec.uris import SCHEMES, scheme_of
+from batchinference.spec.addresses import SCHEMES, scheme_of
 
 THREADS = 16
 TIMEOUTS = (10.0, 60.0)

@@ -27,8 +27,8 @@ from batchinference.pipeline.error_attribution import (
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.addresses import is_local, local_path, scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import is_local, local_path, scheme_of
 
 DELETE_THREADS = 16
 _REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")

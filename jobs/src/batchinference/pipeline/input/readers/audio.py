@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,9 @@ from ray.data.extensions import ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.media.resampling import resampled
-from batchinference.spec.read import AudioOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import AudioOptions
 
 MAX_RATE = 1_000_000
 """Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in

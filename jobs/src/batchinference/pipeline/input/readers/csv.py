@@ -11,6 +11,7 @@ import io
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +31,9 @@ from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.inspection import inspected
 from batchinference.pipeline.input.readers.lines import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import CsvOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import CsvOptions
 
 BLOCK_BYTES = 1 << 20
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,9 @@ from batchinference.pipeline.input.readers.inference import shared_types, with_t
 from batchinference.pipeline.input.readers.inspection import inspected
 from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, opened
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import NumpyOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import NumpyOptions
 
 COLUMN = "data"
 """The column name for a file that holds one unnamed array."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,9 @@ from batchinference.pipeline.storage.arrow_files import (
     parquet_metadata,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import ParquetOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
 """Bytes that are read from the end of a file first. Most footers fit into them."""

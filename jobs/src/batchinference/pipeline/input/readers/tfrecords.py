@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import google_crc32c
 import pyarrow as pa
@@ -35,7 +35,9 @@ from batchinference.pipeline.input.readers.tf_example import (
     features_of,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import TfrecordsOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import TfrecordsOptions
 
 SAMPLE_RECORDS = 100
 CHUNK_RECORDS, CHUNK_BYTES = 1024, 8 << 20

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import av
 import numpy as np
@@ -20,7 +20,9 @@ from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, up_to_da
 from batchinference.pipeline.media import decoding
 from batchinference.pipeline.media.video_file import open_video
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import VideoOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
 SLACK, SMALL_PIXELS = 2, 1 << 16

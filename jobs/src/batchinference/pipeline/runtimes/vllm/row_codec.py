@@ -19,8 +19,8 @@ from batchinference.pipeline.arrow import concat, require_columns, to_batch, wit
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.requests import Request, column_of, request_of
 from batchinference.pipeline.storage.arrow_files import read_stream
-from batchinference.plan.columns import OWN_PREFIX
 from batchinference.spec.models import VllmModel
+from batchinference.spec.reserved import OWN_PREFIX
 
 ROW = OWN_PREFIX + "row"
 REQUEST = OWN_PREFIX + "request"

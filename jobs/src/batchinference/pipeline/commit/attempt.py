@@ -13,7 +13,6 @@ from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts, total
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.stored_report import finished_report
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -165,6 +164,8 @@ class Attempt:
         were written before the commit.
 
         Raises BadOutput if the snapshot is missing or damaged."""
+        from batchinference.pipeline.commit.stored_report import finished_report  # only drivers
+
         end = Snapshot.read(self.layout.end, self.layout.key)
         self.complete(end, finished_report(self.layout, end))
 

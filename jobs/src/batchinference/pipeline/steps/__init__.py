@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, cast
 
-from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps.base import Transform, TransformResult
 
 if TYPE_CHECKING:
+    from batchinference.pipeline.runtimes.device import Device
     from batchinference.spec.steps import Step
 
 _LOADERS = {

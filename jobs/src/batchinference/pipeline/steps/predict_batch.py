@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,9 @@ from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.spec.python_step import PredictBatch
+
+if TYPE_CHECKING:
+    from batchinference.spec.python_step import PredictBatch
 
 
 class PredictBatchTransform:

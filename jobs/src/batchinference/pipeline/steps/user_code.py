@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import load_callable
@@ -12,7 +12,9 @@ from batchinference.pipeline.steps.base import Transform
 from batchinference.pipeline.steps.map_batches import MapBatches
 from batchinference.pipeline.steps.map_rows import FlatMap, MapRows
 from batchinference.pipeline.steps.predict_batch import PredictBatchTransform
-from batchinference.spec.python_step import PythonStep
+
+if TYPE_CHECKING:
+    from batchinference.spec.python_step import PythonStep
 
 
 def python_transform(name: str, step: PythonStep) -> Transform:

@@ -165,7 +165,8 @@ class Faulty:
         ]
         job = document(
             self.output,
-            read={"format": "parquet", "paths": [SOURCE]},
+            # with this option, the job has write tasks, into which the faults are injected
+            read={"format": "parquet", "paths": [SOURCE], "options": {"overrideNumBlocks": FILES}},
             steps=steps if self.scenario.explodes else [],
             write={"format": "parquet", "path": f"s3://output/{self.output}"},
         )

@@ -21,7 +21,7 @@ from batchinference.cli.main import app
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.execution import executor
-from batchinference.pipeline.execution.sink import CommitSink, sink_for
+from batchinference.pipeline.execution.staged import CommitSink, sink_for
 from batchinference.pipeline.storage.location import Location, base_name
 
 
@@ -43,7 +43,7 @@ def go_on(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
 
 def faulty_sink(*arguments: Any) -> CommitSink:
     sink = sink_for(*arguments)
-    return FaultySink(sink._commit, sink._rows_per_file)
+    return FaultySink(sink._committer, sink._rows_per_file)
 
 
 def write(self: Location, content: bytes | memoryview) -> None:
@@ -53,9 +53,10 @@ def write(self: Location, content: bytes | memoryview) -> None:
     if (commit := parse_manifest_name(name)) is None:
         _write(self, content)
         return
-    at("put", commit[0])
+    (task, _), _ = commit
+    at("put", task)
     _write(self, content)
-    at("committed", commit[0])
+    at("committed", task)
 
 
 def unpadded(self: Layout, attempt: int, task: int, unique: str) -> str:

@@ -11,15 +11,15 @@ import sys
 import tempfile
 import time
 
-import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.execution.sink import error_rows
+from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 
 EACH, FAILED = 100_000, 1_000
@@ -28,10 +28,9 @@ EACH, FAILED = 100_000, 1_000
 
 def piece_of(file: int, paths: pa.ChunkedArray, errors: Location) -> ManifestEntry:
     every = EACH // FAILED
-    failed = row_ids.unreadable_rows(file, 0, EACH, "own", ValueError("no")).take(
-        np.arange(0, EACH, every)
-    )
-    ((ending, content),) = ParquetWriter("snappy").files(error_rows(failed, paths))
+    failed = RowBatch.unreadable(row_ids.consecutive(file, 0, EACH)[::every], ValueError("no"))
+    records = error_records(failed.errors, paths)
+    ((ending, content),) = ParquetWriter("snappy").files(records)
     name = f"part-{file}{ending}"
     (errors / name).write(content)
     counts = RowCounts(EACH, EACH - FAILED, FAILED)

@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
+from support.outputs.batches import good, outcomes
 
 
 class OutOfMemoryError(RuntimeError):
@@ -47,26 +48,24 @@ def runner(transform: Any, batch_size: Any) -> StepRunner:
     return StepRunner(step, transform, ErrorHandling(True, Location("/none")))
 
 
-def table(*values: int) -> pa.Table:
-    return row_ids.with_ids(pa.table({"n": pa.array(values, pa.int64())}), 0, 0)
+def batch(*values: int) -> RowBatch:
+    return good(0, 0, values)
 
 
-def good_of(result: pa.Table) -> list[int]:
-    return sorted(row_ids.split(result)[0].column("n").to_pylist())
+def good_of(result: RowBatch) -> list[int]:
+    return list(result.table.column("n").to_pylist())
 
 
-def notes_of(result: pa.Table) -> list[dict[str, Any]]:
-    if row_ids.ERROR not in result.column_names:
-        return []
-    notes = result.filter(pa.compute.equal(result.column(row_ids.STATE), row_ids.NOTE))
-    return [json.loads(text) for text in notes.column(row_ids.ERROR).to_pylist()]
+def notes_of(result: RowBatch) -> list[dict[str, Any]]:
+    assert {step for step, _ in result.notes} <= {"step"}
+    return [json.loads(note) for _, note in result.notes]
 
 
 def test_batches_are_halved_until_memory_suffices() -> None:
     for size in ("auto", 64, 13):
         for most in (12, 5, 1):
             device = Limited(most)
-            result = runner(device, size)(table(*range(100)))
+            result = runner(device, size)(batch(*range(100)))
             assert good_of(result) == list(range(100)), (size, most)
             assert device.sizes[-1] <= most
             assert notes_of(result)[-1]["batch_size"] <= most
@@ -75,9 +74,9 @@ def test_batches_are_halved_until_memory_suffices() -> None:
 def test_halved_size_is_kept() -> None:
     device = Limited(12)
     step = runner(device, 16)
-    step(table(*range(32)))
+    step(batch(*range(32)))
     device.sizes.clear()
-    assert notes_of(step(table(*range(32)))) == []
+    assert notes_of(step(batch(*range(32)))) == []
     assert device.sizes == [8, 8, 8, 8]
 
 
@@ -115,7 +114,7 @@ def test_device_cache_is_emptied_before_the_smaller_batch(
 
     backend = SimpleNamespace(empty_cache=empty_cache)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**{kind: backend}))
-    assert good_of(runner(transform, 4)(table(1, 2, 3, 4))) == [1, 2, 3, 4]
+    assert good_of(runner(transform, 4)(batch(1, 2, 3, 4))) == [1, 2, 3, 4]
     assert freed == [True]
 
 
@@ -123,29 +122,26 @@ def test_device_cache_is_kept_while_memory_suffices(monkeypatch: pytest.MonkeyPa
     emptied: list[bool] = []
     backend = SimpleNamespace(empty_cache=lambda: emptied.append(True))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=backend))
-    runner(Limited(12), 12)(table(*range(24)))
+    runner(Limited(12), 12)(batch(*range(24)))
     assert emptied == []
 
 
 def test_out_of_memory_does_not_import_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert good_of(runner(Limited(2), 4)(table(1, 2, 3))) == [1, 2, 3]
+    assert good_of(runner(Limited(2), 4)(batch(1, 2, 3))) == [1, 2, 3]
     assert "torch" not in sys.modules
 
 
 def test_bad_row_is_isolated_after_halving() -> None:
     values = [-1 if n == 41 else n for n in range(50)]
-    result = runner(Limited(12), 32)(table(*values))
+    result = runner(Limited(12), 32)(batch(*values))
     assert good_of(result) == [n for n in range(50) if n != 41]
-    _, rest = row_ids.split(result)
-    assert rest is not None
-    failed = rest.filter(pa.compute.equal(rest.column(row_ids.STATE), row_ids.FAILED))
-    assert row_ids.ids_of(failed).tolist() == [row_ids.pack(0, 41)]
+    assert outcomes(result) == {n: "failed" if n == 41 else "good" for n in range(50)}
 
 
 def test_out_of_memory_with_one_row_fails_the_job() -> None:
     with pytest.raises(JobFailure, match="memory runs out with one row a batch"):
-        runner(Limited(0), "auto")(table(1, 2, 3))
+        runner(Limited(0), "auto")(batch(1, 2, 3))
 
 
 def test_out_of_memory_errors_are_recognized() -> None:
@@ -197,9 +193,9 @@ def test_incomplete_batch_is_not_measured() -> None:
 
 def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
     device = Limited(1000)
-    runner(device, 10)(table(*range(35)))
+    runner(device, 10)(batch(*range(35)))
     assert device.sizes == [10, 10, 10, 5]
     step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
     device = Limited(1 << 30)
-    StepRunner(step, device, ErrorHandling(True, Location("/none")))(table(*range(70)))
+    StepRunner(step, device, ErrorHandling(True, Location("/none")))(batch(*range(70)))
     assert device.sizes == [70]

@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.data.datasource import Partitioning
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import RowCount, sizing_of
 from batchinference.pipeline.storage import retry
 from support.documents.parsed import job
-from support.inputs.read_files import Input, Outcome, data_of, open_input
+from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
 
 SIZES = [3, 0, 5, 1, 4]
@@ -50,7 +49,7 @@ FORMATS = {"parquet": "parquet", "jsonl": "json", "txt": "text"}
 
 
 def read_all(given: FileInput, tasks: int = 3) -> Outcome:
-    return Outcome([table for task in given.read_tasks(tasks) for table in task()])
+    return Outcome([batch for task in given.read_tasks(tasks) for batch in task()])
 
 
 def texts(outcome: Outcome) -> list[str]:
@@ -139,7 +138,7 @@ def test_shuffle_seed_decides_the_order_of_files(tmp_path: Path) -> None:
 
 def test_override_num_blocks_sets_the_tasks(tmp_path: Path) -> None:
     write(tmp_path / "in", "txt", [9] * 5)
-    for blocks, tasks in [(1, 1), (2, 2), (5, 5), (40, 5)]:
+    for blocks, tasks in [(1, 1), (2, 2), (5, 5), (40, 25)]:  # parts of up to two rows
         given_ = open_input("text", tmp_path / "in", override_num_blocks=blocks).given
         options = {"override_num_blocks": blocks}
         read = job(read={"format": "text", "paths": ["in"], "options": options}).spec.read
@@ -245,9 +244,9 @@ def test_reading_resumes_at_the_row_where_storage_failed(
     opened = open_input("text", write(tmp_path / "in", "txt", [5]))
     reader = UnreliableReader(opened, row, times=3)
     object.__setattr__(opened.file_rows, "reader", reader)
-    tables = list(opened.file_rows.read(opened.frozen.files()))
-    assert [entry["text"] for entry in data_of(tables)] == [f"0:{n}" for n in range(5)]
-    assert tables[-1].column(row_ids.STATE).to_pylist() == [row_ids.END]
+    outcome = opened.read()
+    assert [row["text"] for row in outcome.good] == [f"0:{n}" for n in range(5)]
+    assert outcome.batches[-1].ends == ((0, 5),)
     reader.times = 99
     with pytest.raises(Exception, match=r"000\.txt cannot be read: AWS Error NETWORK"):
-        list(opened.file_rows.read(opened.frozen.files()))
+        opened.read()

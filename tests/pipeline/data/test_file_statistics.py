@@ -67,8 +67,8 @@ def resumed(read: ReadFiles, given: FileInput) -> FileInput:
 
 
 def rows_of(given: FileInput, tasks: int, gaps: MissingRows | None = None) -> list[int]:
-    tables = [table for task in given.read_tasks(tasks, gaps) for table in task()]
-    return sorted(row["n"] for row in Outcome(tables).good)
+    batches = [batch for task in given.read_tasks(tasks, gaps) for batch in task()]
+    return sorted(row["n"] for row in Outcome(batches).good)
 
 
 def test_each_footer_is_read_once(source: Path, inspected: list[str]) -> None:

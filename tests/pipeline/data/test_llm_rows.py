@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,24 +13,35 @@ import pyarrow as pa
 import pytest
 from ray.llm._internal.batch.stages.base import wrap_postprocess, wrap_preprocess
 
-from batchinference.pipeline import arrow, row_ids
-from batchinference.pipeline.arrow import concat, to_batch, to_table
+from batchinference.pipeline import arrow
+from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.vllm_stage import _into, _out
+from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.runtimes.vllm.requests import ADAPTER, result_of
-from batchinference.pipeline.runtimes.vllm.row_codec import (
-    ERROR,
-    REQUEST,
-    RESULT,
-    ROW,
-    EngineError,
-    decode_rows,
-    encode_rows,
-    opened,
-)
+from batchinference.pipeline.runtimes.vllm.row_codec import ERROR, REQUEST, RESULT, ROW, opened
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
+from batchinference.spec.steps import Step
 from support.documents.vllm_models import vllm
+from support.outputs.batches import (
+    end,
+    errors_of,
+    failed,
+    filtered,
+    good,
+    outcomes,
+    plain,
+    rows_of,
+    shares_of,
+)
 
 PARAMETERS = {"sampling_params": {"max_tokens": 3}}
+TOLERANT = ErrorHandling(tolerant=True, input=Location("/none"))
 Row = dict[str, Any]
 
 
@@ -36,13 +49,13 @@ def model(**fields: Any) -> VllmModel:
     return VllmModel.model_validate(vllm(**fields))
 
 
-def good(**columns: Any) -> pa.Table:
-    return row_ids.with_ids(to_table(columns), 0, 0)
+def rows(**columns: Any) -> RowBatch:
+    return good(0, 0, to_table(columns))
 
 
 def requests(spec: VllmModel, **columns: Any) -> list[Any]:
     """Return the request of each row, or its error."""
-    sealed = encode_rows("ask", spec, good(**columns))
+    sealed = _into("ask", spec, encode(rows(**columns)))
     pairs = zip(sealed[REQUEST].to_pylist(), sealed[ERROR].to_pylist(), strict=True)
     return [error or json.loads(request) for request, error in pairs]
 
@@ -70,8 +83,17 @@ def through_ray(
     return arrow.to_table({name: [row.get(name) for row in results] for name in names})
 
 
-def set_aside(row_id: int, share: int, error: Exception) -> pa.Table:
-    return row_ids.failed_row(row_id, "ask", error, share=share)
+def asked(
+    batch: RowBatch,
+    answer: Callable[[Row], Row] = well,
+    spec: VllmModel | None = None,
+    errors: ErrorHandling = TOLERANT,
+) -> RowBatch:
+    """Return the batch after a step with a model that gives these answers."""
+    spec = spec or model()
+    step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
+    sealed = through_ray(_into("ask", spec, encode(batch)), answer, spec.task)
+    return decode(_out(Stage("ask", (step,)), spec, errors)(sealed))
 
 
 def test_requests_have_messages_or_a_prompt() -> None:
@@ -91,25 +113,21 @@ def test_request_names_the_adapter() -> None:
 
 
 def test_row_with_null_input_fails_alone() -> None:
-    table = good(text=pa.array(["a", None]))
-    done = decode_rows(through_ray(encode_rows("ask", model(), table)), model(), set_aside)
-    bad = done.filter(pa.compute.equal(done[row_ids.STATE], row_ids.FAILED)).to_pylist()
-    assert [(row[row_ids.ID], row[row_ids.ERROR]) for row in bad] == [
-        (1, "EngineError: ValueError: input 'question' is null")
-    ]
-    assert done["answer"].to_pylist() == ["well", None]
+    done = asked(rows(text=pa.array(["a", None])))
+    assert errors_of(done) == {1: "EngineError: ValueError: input 'question' is null"}
+    assert rows_of(done) == [(0, {"text": "a", "answer": "well"})]
 
 
 def test_rows_keep_their_columns_and_types() -> None:
-    table = good(
+    batch = rows(
         text=["a", "b"],
         small=np.array([1, 2], dtype=np.int8),
         pixels=np.zeros((2, 2, 2, 3), dtype=np.uint8),
         ragged=np.array([np.zeros((1, 2)), np.zeros((3, 1))], dtype=object),
         moment=np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[s]"),
     )
-    done = decode_rows(through_ray(encode_rows("ask", model(), table)), model(), set_aside)
-    assert done.drop_columns("answer").equals(table)
+    done = asked(batch).table
+    assert done.drop_columns("answer").equals(batch.table)
     assert done["answer"].to_pylist() == ["well", "well"]
 
 
@@ -118,61 +136,42 @@ def test_embeddings_are_float32_vectors() -> None:
         return {"embeddings": np.array([len(row["prompt"]), 0.5], dtype=np.float16)}
 
     spec = model(task="embed", sampling={})
-    plain = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
+    vectors = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
     for texts in (["a", "bcd"], ["a", None, "bcd"]):
-        sealed = encode_rows("ask", spec, good(text=pa.array(texts)))
-        done = decode_rows(through_ray(sealed, embedded, "embed"), spec, set_aside)
-        answers, _ = row_ids.split(done)
-        assert np.stack(to_batch(answers)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
-        assert done.schema.field("answer").type == plain.schema.field("answer").type
+        done = asked(rows(text=pa.array(texts)), embedded, spec).table
+        assert np.stack(to_batch(done)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
+        assert done.schema.field("answer").type == vectors.schema.field("answer").type
 
 
-def test_rows_of_other_states_pass_through() -> None:
-    others = [
-        row_ids.skipped_rows(np.array([7, 8]), np.array([5, 6])),
-        row_ids.failed_row(9, "before", ValueError("no")),
-        row_ids.end_of_file(0, 10),
-        row_ids.note_row("before", "note"),
-    ]
-    sealed = encode_rows("ask", model(), concat([good(text=["a"]), *others]))
-    assert sealed[ERROR].to_pylist().count("") == 1
-    done = decode_rows(through_ray(sealed), model(), set_aside)
-    _, rest = row_ids.split(done)
-    assert rest is not None
-    states = rest[row_ids.STATE].to_pylist()
-    assert sorted(states) == sorted(
-        [row_ids.SKIPPED] * 2 + [row_ids.FAILED, row_ids.END, row_ids.NOTE]
-    )
-    assert sorted(filter(None, rest[row_ids.SHARE].to_pylist())) == [5, 6]
+def test_provenance_passes_through() -> None:
+    notes = RowBatch(notes=(("before", "note"),))
+    others = merged([filtered(0, 7, 8), failed(0, 9), end(0, 10), notes])
+    done = asked(merged([rows(text=["a"]), others]))
+    assert rows_of(done) == [(0, {"text": "a", "answer": "well"})]
+    expected = {0: "good", 7: "filtered", 8: "filtered", 9: "failed"}
+    assert outcomes(done) == expected
+    assert (done.ends, done.notes) == (others.ends, others.notes)
+    assert plain(asked(others)) == plain(others)
 
 
-def test_batch_without_requests_is_unchanged() -> None:
-    end = row_ids.end_of_file(0, 10)
-    assert decode_rows(through_ray(encode_rows("ask", model(), end)), model(), set_aside).equals(
-        end
-    )
-
-
-def test_row_refused_by_the_engine_keeps_its_share() -> None:
-    shares = np.array([row_ids.FULL_SHARE // 2, row_ids.FULL_SHARE // 2])
-    table = row_ids.with_own_columns(to_table({"text": ["a", "b"]}), pa.array([4, 4]), shares)
+def test_rows_without_an_answer_keep_their_shares() -> None:
+    table = to_table({"text": ["a", "b"]})
+    batch = replace(good(0, 4, table), ids=np.array([4, 4]), source=np.array([4]))
 
     def refusing(row: Row) -> Row:
         content = row["messages"][0]["content"]
         return {ERROR: "ValueError: too long"} if content == "b" else well(row)
 
-    done = decode_rows(
-        through_ray(encode_rows("ask", model(), table), refusing), model(), set_aside
-    )
-    assert done[row_ids.STATE].to_pylist() == [row_ids.GOOD, row_ids.FAILED]
-    assert done[row_ids.SHARE].to_pylist() == shares.tolist()
+    for shares in (None, np.array([5])):
+        done = asked(replace(batch, shares=shares), refusing)
+        assert outcomes(done) == {4: "good, failed"}
+        assert shares_of(done) == (None if shares is None else {4: 5})
 
 
-def test_failed_row_ends_a_job_without_tolerance() -> None:
-    def refuse(row_id: int, share: int, error: Exception) -> pa.Table:
-        assert isinstance(error, EngineError)
-        raise JobFailure(f"row {row_id}: {error}")
-
-    sealed = encode_rows("ask", model(), good(text=pa.array(["a", None])))
-    with pytest.raises(JobFailure, match="row 1: ValueError: input 'question' is null"):
-        decode_rows(through_ray(sealed), model(), refuse)
+def test_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    snapshot = Location(str(tmp_path / "input.parquet"))
+    snapshot.write(snapshot_input([str(tmp_path / "a.txt")], []).serialized())
+    message = "step 'ask' failed on row 1 of .*a.txt: .*input 'question' is null"
+    with pytest.raises(JobFailure, match=message):
+        asked(rows(text=pa.array(["a", None])), errors=ErrorHandling(False, snapshot))

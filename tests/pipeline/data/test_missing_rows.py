@@ -78,7 +78,7 @@ def test_chunk_without_gaps_is_read_whole() -> None:
 
 
 def read(given_: JobInput, gaps: MissingRows | None, tasks: int = 3) -> Outcome:
-    return Outcome([table for task in given_.read_tasks(tasks, gaps) for table in task()])
+    return Outcome([batch for task in given_.read_tasks(tasks, gaps) for batch in task()])
 
 
 def by_place(outcome: Outcome) -> dict[Place, Any]:

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat, to_batch
+from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.inputs.read_files import data_of, own_columns, read_files
+from support.inputs.read_files import read_files
+from support.outputs.batches import errors_of, good, outcomes
 
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
@@ -40,53 +41,45 @@ def runner(*steps: dict[str, Any]) -> StageRunner:
     return StageRunner(stage, TOLERANT)
 
 
-def table(**columns: Any) -> pa.Table:
-    return row_ids.with_ids(pa.table(columns), 0, 0)
-
-
-def states(result: pa.Table) -> dict[int, int]:
-    return {row[row_ids.ID]: row[row_ids.STATE] for row in own_columns(result)}
-
-
-def error_of(result: pa.Table, row: int) -> str:
-    (error,) = [own[row_ids.ERROR] for own in own_columns(result) if own[row_ids.ID] == row]
-    return str(error)
+def batch(**columns: Any) -> RowBatch:
+    return good(0, 0, pa.table(columns))
 
 
 def test_output_is_added_or_replaces_its_input(bert: str) -> None:
-    result = runner(step(source=bert))(table(text=["a", "b", "c"], n=[1, 2, 3]))
-    assert row_ids.data_columns(result) == ["text", "n", "embedding"]
-    assert to_batch(result)["embedding"].shape == (3, 32)
-    assert states(result) == dict.fromkeys(range(3), row_ids.GOOD)
-    replaced = runner(step(source=bert, output="text"))(table(text=["a", "b"], n=[1, 2]))
-    assert row_ids.data_columns(replaced) == ["text", "n"]
-    assert to_batch(replaced)["text"].shape == (2, 32)
+    result = runner(step(source=bert))(batch(text=["a", "b", "c"], n=[1, 2, 3]))
+    assert result.table.column_names == ["text", "n", "embedding"]
+    assert to_batch(result.table)["embedding"].shape == (3, 32)
+    assert outcomes(result) == dict.fromkeys(range(3), "good")
+    replaced = runner(step(source=bert, output="text"))(batch(text=["a", "b"], n=[1, 2]))
+    assert replaced.table.column_names == ["text", "n"]
+    assert to_batch(replaced.table)["text"].shape == (2, 32)
     drop = {"name": "slim", "dropColumns": ["text"]}
-    dropped = runner(step(source=bert), drop)(table(text=["a"], n=[1]))
-    assert row_ids.data_columns(dropped) == ["n", "embedding"]
+    dropped = runner(step(source=bert), drop)(batch(text=["a"], n=[1]))
+    assert dropped.table.column_names == ["n", "embedding"]
 
 
 def test_classification_has_label_and_score(bert: str) -> None:
     model = step(source=bert, task="text-classification", output="class")
-    (row,) = data_of([runner(model)(table(text=["a"]))])
+    (row,) = runner(model)(batch(text=["a"])).table.to_pylist()
     assert set(row["class"]) == {"label", "score"}
     assert row["class"]["label"] in {"left", "middle", "right"}
 
 
 def test_null_text_fails_its_row_only(bert: str) -> None:
-    result = runner(step(source=bert))(table(text=["a", None, "c", "d"]))
-    assert states(result) == {0: row_ids.GOOD, 1: row_ids.FAILED, 2: row_ids.GOOD, 3: row_ids.GOOD}
-    assert error_of(result, 1) == "TypeError: expected text, got NoneType"
-    assert [row["text"] for row in data_of([result])] == ["a", "c", "d"]
+    result = runner(step(source=bert))(batch(text=["a", None, "c", "d"]))
+    assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "good"}
+    assert errors_of(result) == {1: "TypeError: expected text, got NoneType"}
+    assert result.table.column("text").to_pylist() == ["a", "c", "d"]
 
 
 def test_results_keep_their_rows_when_others_fail(bert: str) -> None:
     texts = ["one", None, "two", "three", None, "four"]
     run = runner(step(source=bert))
-    some = run(table(text=texts))
-    alone = {text: to_batch(run(table(text=[text])))["embedding"][0] for text in texts if text}
-    good, _ = row_ids.split(some)
-    found = zip(good["text"].to_pylist(), to_batch(good)["embedding"], strict=True)
+    some = run(batch(text=texts)).table
+    alone = {
+        text: to_batch(run(batch(text=[text])).table)["embedding"][0] for text in texts if text
+    }
+    found = zip(some["text"].to_pylist(), to_batch(some)["embedding"], strict=True)
     for text, embedding in found:
         assert np.abs(embedding - alone[text]).max() < 1e-5
 
@@ -95,13 +88,11 @@ def test_images_reach_the_model(vit: str, tmp_path: Path) -> None:
     for number, side in enumerate((20, 40, 30)):
         Image.new("RGB", (side, 32), (number * 80, 0, 0)).save(tmp_path / f"{number}.png")
     (tmp_path / "1a.png").write_text("no image")
-    read = concat(read_files("images", tmp_path).tables)
+    read = merged(read_files("images", tmp_path).batches)
     model = step(source=vit, task="image-classification", inputs={"image": "image"}, output="class")
     result = runner(model, {"name": "slim", "dropColumns": ["image"]})(read)
-    assert len(data_of([result])) == 3
-    assert sorted(row[row_ids.STATE] for row in own_columns(result)) == [
-        *([row_ids.GOOD] * 3), row_ids.FAILED
-    ]  # fmt: skip
+    assert list(outcomes(result).values()) == ["good", "failed", "good", "good"]
+    assert result.table.column_names == ["class"]
 
 
 def test_columns_become_module_arguments() -> None:
@@ -111,7 +102,7 @@ def test_columns_become_module_arguments() -> None:
         ({"left": "a", "right": "a"}, a, a),
     ):
         model = torch_step(factory="user_code:Two", inputs=inputs, output="product")
-        product = to_batch(runner(model)(table(a=a, b=b)))["product"]
+        product = to_batch(runner(model)(batch(a=a, b=b)).table)["product"]
         assert product.tolist() == (np.array(left) @ np.array(right).T).tolist(), inputs
 
 
@@ -119,21 +110,21 @@ def test_list_of_another_length_fails_its_row_only() -> None:
     model = torch_step(factory="user_code:Affine", factoryArgs={"features": 2}, inputs={"x": "a"},
                        output="y")  # fmt: skip
     lists = pa.array([[1.0, 2.0], [1.0], [3.0, 4.0]], pa.list_(pa.float32()))
-    result = runner(model)(table(a=lists))
-    assert states(result) == {0: row_ids.GOOD, 1: row_ids.FAILED, 2: row_ids.GOOD}
+    result = runner(model)(batch(a=lists))
+    assert outcomes(result) == {0: "good", 1: "failed", 2: "good"}
 
 
 def test_wrong_number_of_results_ends_the_job() -> None:
     model = torch_step(factory="user_code:Shorter", inputs={"x": "a"}, output="y")
     with pytest.raises(JobFailure) as failure:
-        runner(model)(table(a=[1.0, 2.0, 3.0]))
+        runner(model)(batch(a=[1.0, 2.0, 3.0]))
     assert failure.value.message == ("step 'score': the model returned 2 results for a batch of 3")
 
 
 def test_missing_input_column_ends_the_job(bert: str) -> None:
     run = runner(step(source=bert, inputs={"text": "body"}))
     with pytest.raises(JobFailure, match="step 'embed' reads column 'body', but the columns here"):
-        run(table(text=["a"]))
+        run(batch(text=["a"]))
 
 
 def test_load_error_is_raised_when_the_stage_is_made() -> None:

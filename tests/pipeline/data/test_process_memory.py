@@ -6,13 +6,18 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.execution import memory
-from batchinference.pipeline.execution.memory import MemoryWatch, ReadWatch, peak_bytes
-from support.inputs.read_files import own_columns
+from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.memory import peak_bytes
+from batchinference.pipeline.execution.staged import BlockReader, BlockStage
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
+from batchinference.spec.steps import Step
+from support.outputs.batches import end, good, outcomes, plain
 
 Peak = Callable[[int], None]
 
@@ -23,23 +28,14 @@ def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
     return lambda size: monkeypatch.setattr(memory, "peak_bytes", lambda: size)
 
 
-def table() -> pa.Table:
-    return row_ids.with_ids(pa.table({"n": [1, 2]}), 0, 0)
+def reading() -> Iterator[RowBatch]:
+    yield good(0, 0, [1, 2])
+    yield end(0, 2)
 
 
-def reading() -> Iterator[pa.Table]:
-    yield table()
-    yield row_ids.end_of_file(0, 2)
-
-
-def reported(tables: list[pa.Table]) -> list[tuple[str, int]]:
+def reported(notes: tuple[tuple[str, str], ...]) -> list[tuple[str, int]]:
     """Return the step and the peak bytes of each note."""
-    return [
-        (row[row_ids.STEP], json.loads(row[row_ids.ERROR])["peak_bytes"])
-        for one in tables
-        for row in own_columns(one)
-        if row[row_ids.STATE] == row_ids.NOTE
-    ]
+    return [(step, json.loads(note)["peak_bytes"]) for step, note in notes]
 
 
 def test_peak_is_plausible() -> None:
@@ -47,25 +43,27 @@ def test_peak_is_plausible() -> None:
 
 
 def test_stage_reports_once_and_after_growth(peak: Peak) -> None:
-    watch = MemoryWatch("embed", lambda given: given)
+    slim = Step.model_validate({"name": "slim", "dropColumns": ["n"]})
+    stage = BlockStage(Stage("slim", (slim,)), ErrorHandling(False, Location("/none")))
     notes = []
     for size in (100, 100, 109, 111, 90, 130):
         peak(size)
-        notes.append(reported([watch(table())]))
-    assert notes == [[("embed", 100)], [], [], [("embed", 111)], [], [("embed", 130)]]
+        notes.append(reported(decode(stage(encode(good(0, 0, [1, 2])))).notes))
+    assert notes == [[("slim", 100)], [], [], [("slim", 111)], [], [("slim", 130)]]
 
 
 def test_read_task_reports_after_its_rows(peak: Peak) -> None:
     peak(100)
-    first, end, note = ReadWatch("one", "read", reading)()
-    assert (first, end) == (table(), row_ids.end_of_file(0, 2))
-    assert reported([note]) == [("read", 100)]
+    rows, note = map(decode, BlockReader(reading, "one")())
+    assert plain(rows) == plain(merged(reading()))
+    assert reported(note.notes) == [("read", 100)]
+    assert outcomes(note) == {}
 
 
-def test_read_tasks_report_growth_and_other_inputs(peak: Peak) -> None:
+def test_read_tasks_report_growth_and_other_runs(peak: Peak) -> None:
     notes = []
-    for size, name in ((100, "two"), (105, "two"), (150, "two"), (150, "three")):
+    for size, run in ((100, "two"), (105, "two"), (150, "two"), (150, "three")):
         peak(size)
-        task = pickle.loads(pickle.dumps(ReadWatch(name, "read", reading)))
-        notes.append(reported(list(task())))
+        task = pickle.loads(pickle.dumps(BlockReader(reading, run)))
+        notes.append(reported(merged(map(decode, task())).notes))
     assert notes == [[("read", 100)], [], [("read", 150)], [("read", 150)]]

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.execution.source import RowSource
+from batchinference.pipeline.execution.block_codec import decode
+from batchinference.pipeline.execution.staged import RowSource
 from batchinference.pipeline.input.files import tasks_of
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.readers.binary import BinaryReader
 from batchinference.pipeline.row_ids import READ_STEP
-from support.inputs.read_files import Input, Outcome, data_of, open_input, own_columns
+from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
 
 
@@ -72,16 +73,10 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return open_input(request.param, directory, **options)
 
 
-def by_id(outcome: Outcome) -> dict[tuple[int, int], str]:
-    """Return each row's data or error type, by id and state."""
-    data = iter(data_of(outcome.tables))
-    own = (row for table in outcome.tables for row in own_columns(table))
-    found = {}
-    for row in own:
-        good = row[row_ids.STATE] == row_ids.GOOD
-        what = str(next(data)) if good else str(row.get(row_ids.ERROR)).partition(":")[0]
-        found[row[row_ids.ID], row[row_ids.STATE]] = what
-    return found
+def everything_in(outcome: Outcome) -> dict[tuple[int, int], str]:
+    """Return each row's data or error type, by file and row."""
+    good = zip(outcome.places, map(str, outcome.good), strict=True)
+    return {**dict(good), **{place: e.partition(":")[0] for place, e in outcome.bad.items()}}
 
 
 def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
@@ -93,27 +88,22 @@ def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
     assert sorted(ends) == list(range(5))
 
 
-def test_end_closes_each_file_of_several_rows(opened: Input) -> None:
-    outcome = opened.read()
-    if opened.given.rows_each is not None:
-        assert outcome.ends == {}
-        return
-    own = [row for table in outcome.tables for row in own_columns(table)]
-    open_file: int | None = None
-    for row in own:
-        file = row[row_ids.ID] >> row_ids.ROW_BITS
-        assert open_file in (None, file), "rows of a file follow each other"
-        open_file = None if row[row_ids.STATE] == row_ids.END else file
-    assert own[-1][row_ids.STATE] == row_ids.END
+def test_end_follows_the_rows_of_a_file_of_several_rows(opened: Input) -> None:
+    ended: list[int] = []
+    for batch in opened.read().batches:
+        files = set((batch.source >> row_ids.ROW_BITS).tolist())
+        assert files.isdisjoint(ended)
+        ended += [file for file, _ in batch.ends]
+    assert ended == ([] if opened.given.rows_each else list(range(5)))
 
 
 def test_row_ids_do_not_depend_on_the_first_file(opened: Input) -> None:
-    everything = by_id(opened.read())
+    everything = everything_in(opened.read())
     for first in range(5):
         for after in range(first + 1, 6):
-            part = by_id(opened.read(first, after))
-            assert part.items() <= everything.items()
-            files = {row_id >> row_ids.ROW_BITS for row_id, _ in part}
+            part = opened.read(first, after)
+            assert everything_in(part).items() <= everything.items()
+            files = {file for file, _ in everything_in(part)} | part.ends.keys()
             assert files == set(range(first, min(after, 5)))
 
 
@@ -121,25 +111,26 @@ def test_reading_again_gives_the_same(opened: Input) -> None:
     travelled = Input(pickle.loads(pickle.dumps(opened.given)))
     first = opened.read()
     for again in (opened.read(), travelled.read()):
-        assert by_id(again) == by_id(first)
-        assert again.places == first.places
+        assert everything_in(again) == everything_in(first)
+        assert (again.places, again.ends) == (first.places, first.ends)
 
 
 def test_failed_row_has_step_and_error(opened: Input) -> None:
-    own = [row for table in opened.read().tables for row in own_columns(table)]
-    bad = [row for row in own if row[row_ids.STATE] == row_ids.FAILED]
-    assert len(bad) > 0 or isinstance(opened.file_rows.reader, BinaryReader)
-    assert all(row[row_ids.STEP] == READ_STEP for row in bad)
-    assert all(": " in row[row_ids.ERROR] for row in bad)
+    outcome = opened.read()
+    assert outcome.bad or isinstance(opened.file_rows.reader, BinaryReader)
+    assert all(": " in error for error in outcome.bad.values())
+    steps = [batch.errors.column("step").to_pylist() for batch in outcome.batches]
+    assert {step for found in steps for step in found} <= {READ_STEP}
 
 
-def test_read_tasks_of_ray_read_everything(opened: Input) -> None:
-    source = RowSource(opened.given.read_tasks(3))
-    tasks = source.get_read_tasks(parallelism=3)
-    read = [table for task in tasks for table in task()]
-    tables = [table for table in read if own_columns(table)[0][row_ids.STATE] != row_ids.NOTE]
-    assert len(tasks) == 3
-    assert by_id(Outcome(tables)) == by_id(opened.read())
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_read_tasks_of_ray_read_everything(opened: Input, count: int) -> None:
+    source = RowSource(opened.given.read_tasks(count), "run")
+    tasks = source.get_read_tasks(parallelism=count)
+    read = Outcome([decode(block) for task in tasks for block in task()])
+    assert min(count, 5) <= len(tasks) <= count
+    assert everything_in(read) == everything_in(opened.read())
+    assert read.ends == opened.read().ends
     assert source.get_name() == "Rows"
     assert source.estimate_inmemory_data_size() is None
 
@@ -172,3 +163,38 @@ def test_task_opens_only_its_files(tmp_path: Path) -> None:
     opened = open_input("text", tmp_path)
     (tmp_path / "0.txt").unlink()
     assert np.unique([file for file, _ in opened.read(1).places]).tolist() == [1, 3, 4]
+
+
+MAX_ROWS = 1 << row_ids.ROW_BITS
+PLACES = st.tuples(st.integers(0, row_ids.MAX_FILES - 1), st.integers(0, MAX_ROWS - 1))
+FEW = settings(max_examples=examples(100))
+
+
+@FEW
+@given(places=st.lists(PLACES, min_size=1))
+def test_id_holds_file_and_row(places: list[tuple[int, int]]) -> None:
+    ids = np.array([row_ids.pack(file, row) for file, row in places], dtype=np.int64)
+    files, numbers = row_ids.unpack(ids)
+    assert list(zip(files.tolist(), numbers.tolist(), strict=True)) == places
+
+
+@FEW
+@given(one=PLACES, other=PLACES)
+def test_ids_follow_the_input_order(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (row_ids.pack(*one) < row_ids.pack(*other)) == (one < other)
+    assert (row_ids.pack(*one) == row_ids.pack(*other)) == (one == other)
+
+
+@FEW
+@given(place=PLACES, count=st.integers(0, 20))
+def test_rows_are_numbered_from_the_first(place: tuple[int, int], count: int) -> None:
+    file, first = place
+    first = min(first, MAX_ROWS - count)
+    expected = [row_ids.pack(file, first + number) for number in range(count)]
+    assert row_ids.consecutive(file, first, count).tolist() == expected
+
+
+def test_largest_id_fits_into_64_bits() -> None:
+    assert row_ids.pack(row_ids.MAX_FILES - 1, MAX_ROWS - 1) == 2**63 - 1
+    assert row_ids.MAX_FILES > 8_000_000
+    assert MAX_ROWS > 10**12

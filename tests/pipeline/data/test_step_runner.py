@@ -1,4 +1,4 @@
-"""A stage: steps run in order over tables in which each row has a state."""
+"""A stage: steps run in order over batches, and each row succeeds, fails or is filtered."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
@@ -22,10 +20,11 @@ from batchinference.pipeline.execution.step_runner import (
     StageRunner,
 )
 from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
-from support.inputs.read_files import data_of, own_columns
+from support.outputs.batches import end, errors_of, failed, filtered, good, outcomes, rows_of
 from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
@@ -37,15 +36,12 @@ def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> StageRun
     return StageRunner(stage, errors)
 
 
-def table(*texts: str, first: int = 0) -> pa.Table:
-    return row_ids.with_ids(pa.table({"text": list(texts)}), 3, first)
+def batch(*texts: str, first: int = 0) -> RowBatch:
+    return good(0, first, pa.table({"text": list(texts)}))
 
 
-def states_of(result: pa.Table) -> dict[int, int]:
-    """Return states by row number. All ids must be of file 3."""
-    own = own_columns(result)
-    assert {row[row_ids.ID] >> row_ids.ROW_BITS for row in own} <= {3}
-    return {row[row_ids.ID] - row_ids.pack(3, 0): row[row_ids.STATE] for row in own}
+def texts_of(result: RowBatch) -> list[str]:
+    return list(result.table.column("text").to_pylist()) if len(result.ids) else []
 
 
 def test_steps_run_in_order() -> None:
@@ -54,21 +50,20 @@ def test_steps_run_in_order() -> None:
         {"name": "lengths", "python": {"callable": "user_code:lengths"}},
         {"name": "slim", "dropColumns": ["text"]},
     )
-    result = run(table("aa", "b", "ccc"))
-    assert data_of([result]) == [{"length": 2}, {"length": 3}]
-    assert states_of(result) == {0: row_ids.GOOD, 1: row_ids.SKIPPED, 2: row_ids.GOOD}
+    result = run(batch("aa", "b", "ccc"))
+    assert result.table.to_pylist() == [{"length": 2}, {"length": 3}]
+    assert outcomes(result) == {0: "good", 1: "filtered", 2: "good"}
 
 
 def test_exception_fails_its_row_with_a_traceback() -> None:
-    result = runner(PICKY)(table("a", "bad one", "c"))
-    assert data_of([result]) == [{"text": "a", "upper": "A"}, {"text": "c", "upper": "C"}]
-    assert states_of(result) == {0: row_ids.GOOD, 1: row_ids.FAILED, 2: row_ids.GOOD}
-    (failed,) = [row for row in own_columns(result) if row[row_ids.STATE] == row_ids.FAILED]
-    assert failed[row_ids.STEP] == "picky"
-    assert failed[row_ids.ERROR] == "ValueError: cannot take bad one"
-    assert failed[row_ids.TRACEBACK].startswith("Traceback (most recent call last)")
-    assert failed[row_ids.TRACEBACK].endswith("ValueError: cannot take bad one\n")
-    assert "user_code.py" in failed[row_ids.TRACEBACK]
+    result = runner(PICKY)(batch("a", "bad one", "c"))
+    assert result.table.to_pylist() == [{"text": "a", "upper": "A"}, {"text": "c", "upper": "C"}]
+    assert outcomes(result) == {0: "good", 1: "failed", 2: "good"}
+    (row,) = result.errors.to_pylist()
+    assert (row["step"], row["error"]) == ("picky", "ValueError: cannot take bad one")
+    assert row["traceback"].startswith("Traceback (most recent call last)")
+    assert row["traceback"].endswith("ValueError: cannot take bad one\n")
+    assert "user_code.py" in row["traceback"]
 
 
 def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +76,9 @@ def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(user_code, "deep", lambda batch: deep(50), raising=False)
     step = {"name": "deep", "python": {"callable": "user_code:deep"}}
-    (failed,) = own_columns(runner(step)(table("a")))
-    assert failed[row_ids.TRACEBACK].endswith("ValueError: at the bottom\n")
-    assert failed[row_ids.TRACEBACK].count("\n") < 4 * TRACEBACK_LINES
+    (text,) = runner(step)(batch("a")).errors.column("traceback").to_pylist()
+    assert text.endswith("ValueError: at the bottom\n")
+    assert text.count("\n") < 4 * TRACEBACK_LINES
 
 
 def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
@@ -92,10 +87,10 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     kept = Location(str(tmp_path / "input.parquet"))
     run = runner(PICKY, errors=ErrorHandling(tolerant=False, input=kept))
     # the input snapshot is read only after a failure
-    assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}
+    assert outcomes(run(batch("a", "b"))) == {0: "good", 1: "good"}
     kept.write(snapshot_input([f"{tmp_path}/*.txt"], []).serialized())
     with pytest.raises(JobFailure) as failure:
-        run(table("good", "bad one", "bad two", first=10))
+        run(good(3, 10, pa.table({"text": ["good", "bad one", "bad two"]})))
     place = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"
     assert failure.value.message == f"{place}: ValueError: cannot take bad one"
     assert isinstance(failure.value.__cause__, ValueError)
@@ -127,83 +122,49 @@ def test_connection_errors_are_retried(
     run = runner({"name": "flaky", "python": {"callable": "user_code:flaky"}})
     if times > len(WAITS):
         with pytest.raises(JobFailure, match="step 'flaky' cannot continue: "):
-            run(table("a", "b"))
+            run(batch("a", "b"))
     else:
-        assert states_of(run(table("a", "b"))) == {0: row_ids.GOOD, 1: row_ids.GOOD}
+        assert outcomes(run(batch("a", "b"))) == {0: "good", 1: "good"}
     assert slept == list(WAITS)[:times]
 
 
 def test_job_failure_and_load_error_are_raised() -> None:
     with pytest.raises(JobFailure, match="step 'slim' reads column 'none'"):
-        runner({"name": "slim", "dropColumns": ["none"]})(table("a", "b"))
+        runner({"name": "slim", "dropColumns": ["none"]})(batch("a", "b"))
     with pytest.raises(ModelLoad, match="cannot load 'user_code:none'"):
         runner({"name": "s", "python": {"callable": "user_code:none"}})
 
 
-def test_rows_of_other_states_pass_through() -> None:
-    before = [
-        row_ids.failed_row(row_ids.pack(3, 7), "read", ValueError("broken"), "trace"),
-        row_ids.skipped_rows(pa.chunked_array([pa.array([row_ids.pack(3, 8)])])),
-        row_ids.end_of_file(3, 9),
-    ]
-    result = runner(PICKY)(concat([table("a", "bad"), *before]))
-    assert states_of(result) == {
-        **{
-            0: row_ids.GOOD,
-            1: row_ids.FAILED,
-            7: row_ids.FAILED,
-            8: row_ids.SKIPPED,
-            9: row_ids.END,
-        }
-    }
-    errors = {row[row_ids.ID] & 255: row.get(row_ids.ERROR) for row in own_columns(result)}
-    assert errors[7] == "ValueError: broken"
-    assert errors[1] == "ValueError: cannot take bad"
-
-
-def test_table_without_good_rows_is_unchanged() -> None:
-    only_end = row_ids.end_of_file(3, 0)
-    assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(only_end).equals(only_end)
-
-
-def test_dropped_column_is_absent_from_other_rows() -> None:
-    """A batch may hold only end-of-file rows that were sliced from a block with data columns."""
-    only_end = concat([table("a"), row_ids.end_of_file(3, 1)]).slice(1)
-    assert "text" in only_end.column_names
-    result = runner({"name": "slim", "dropColumns": ["text"]})(only_end)
-    assert row_ids.data_columns(result) == []
+def test_provenance_passes_through() -> None:
+    before = merged([failed(0, 7), filtered(0, 8), end(0, 9), RowBatch(notes=(("own", "{}"),))])
+    result = runner(PICKY)(merged([batch("a", "bad"), before]))
+    assert outcomes(result) == {0: "good", 1: "failed", 7: "failed", 8: "filtered"}
+    assert errors_of(result) == {7: "ValueError: no", 1: "ValueError: cannot take bad"}
+    assert (result.ends, result.notes) == (before.ends, before.notes)
+    assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(before) is before
 
 
 def test_filtered_rows_keep_their_ids() -> None:
-    expected = {"text != 'b'": "ac", "text == 'none'": "", "text is not None": "abc"}
-    for expression, kept in expected.items():
-        result = runner({"name": "f", "filter": expression})(table("a", "b", "c"))
-        assert states_of(result) == {
-            number: row_ids.GOOD if text in kept else row_ids.SKIPPED
-            for number, text in enumerate("abc")
-        }
-        assert [row["text"] for row in data_of([result])] == list(kept)
+    cases = {"text != 'b'": "ac", "text == 'none'": "", "text is not None": "abc"}
+    for expression, kept in cases.items():
+        result = runner({"name": "f", "filter": expression})(batch("a", "b", "c"))
+        expected = ["good" if text in kept else "filtered" for text in "abc"]
+        assert outcomes(result) == dict(enumerate(expected))
+        assert texts_of(result) == list(kept)
 
 
 def test_filter_overflow_fails_its_row() -> None:
-    numbers = row_ids.with_ids(pa.table({"n": [1, 2**63 - 1, 3, -5]}), 3, 0)
-    result = runner({"name": "f", "filter": "n + 1 > 0"})(numbers)
-    assert states_of(result) == {
-        0: row_ids.GOOD,
-        1: row_ids.FAILED,
-        2: row_ids.GOOD,
-        3: row_ids.SKIPPED,
-    }
-    (failed,) = [row for row in own_columns(result) if row[row_ids.STATE] == row_ids.FAILED]
-    assert (failed[row_ids.STEP], failed[row_ids.ERROR]) == ("f", "ArrowInvalid: overflow")
+    result = runner({"name": "f", "filter": "n + 1 > 0"})(good(0, 0, [1, 2**63 - 1, 3, -5]))
+    assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "filtered"}
+    assert errors_of(result) == {1: "ArrowInvalid: overflow"}
 
 
 def test_path_too_short_for_its_label_fails_its_row() -> None:
-    paths = row_ids.with_ids(pa.table({"path": ["/a/b/c", "c"]}), 3, 0)
+    paths = good(0, 0, pa.table({"path": ["/a/b/c", "c"]}))
     label = {"name": "label", "labelFromPath": {"column": "folder", "index": -2}}
     result = runner(label)(paths)
-    assert data_of([result]) == [{"path": "/a/b/c", "folder": "b"}]
-    assert states_of(result)[1] == row_ids.FAILED
+    assert rows_of(result) == [(0, {"path": "/a/b/c", "folder": "b"})]
+    assert outcomes(result)[1] == "failed"
 
 
 def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,18 +180,15 @@ def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     step = {"name": "watch", "python": {"callable": "user_code:watch"}}
     for size, calls in ((None, [5]), (2, [2, 2, 1]), (5, [5]), (100, [5])):
         seen.clear()
-        result = runner(step | ({"batchSize": size} if size else {}))(table(*"abcde"))
+        result = runner(step | ({"batchSize": size} if size else {}))(batch(*"abcde"))
         assert seen == calls, size
-        assert [row["text"] for row in data_of([result])] == list("abcde")
+        assert texts_of(result) == list("abcde")
 
 
 def test_stage_can_be_pickled() -> None:
     stage = Stage("stage", (Step.model_validate(PICKY),))
     travelled = pickle.loads(pickle.dumps((stage, TOLERANT)))
-    assert states_of(StageRunner(*travelled)(table("a", "bad"))) == {
-        0: row_ids.GOOD,
-        1: row_ids.FAILED,
-    }
+    assert outcomes(StageRunner(*travelled)(batch("a", "bad"))) == {0: "good", 1: "failed"}
 
 
 WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])
@@ -242,19 +200,16 @@ WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])
     size=st.none() | st.integers(1, 10),
     cuts=st.integers(1, 10),
 )
-def test_each_row_has_one_state_for_any_batches(
+def test_each_row_has_one_outcome_for_any_batches(
     texts: list[str], size: int | None, cuts: int
 ) -> None:
     run = runner(
         PICKY | ({"batchSize": size} if size else {}), {"name": "short", "filter": "len(upper) < 2"}
     )
-    whole = table(*texts)
-    results = [run(whole.slice(start, cuts)) for start in range(0, len(texts), cuts)]
-    expected = {"a": row_ids.GOOD, "c": row_ids.GOOD, "bb": row_ids.SKIPPED}
-    assert states_of(concat(results)) == {
-        number: expected.get(text, row_ids.FAILED) for number, text in enumerate(texts)
-    }
-    assert sum(result.num_rows for result in results) == len(texts)
-    assert [row["upper"] for row in data_of(results)] == [
-        text.upper() for text in texts if expected.get(text) == row_ids.GOOD
+    starts = range(0, len(texts), cuts)
+    result = merged(run(batch(*texts[at : at + cuts], first=at)) for at in starts)
+    expected = {"a": "good", "c": "good", "bb": "filtered"}
+    assert outcomes(result) == {n: expected.get(text, "failed") for n, text in enumerate(texts)}
+    assert [(n, row["upper"]) for n, row in rows_of(result)] == [
+        (n, text.upper()) for n, text in enumerate(texts) if expected.get(text) == "good"
     ]

@@ -49,7 +49,7 @@ def opened(format_: str, **fields: Any) -> JobInput:
 def read(given: JobInput) -> Outcome:
     """Read all rows with read tasks that have been pickled and unpickled."""
     travelled = ray.cloudpickle.loads(ray.cloudpickle.dumps(given.read_tasks(1)))
-    return Outcome([table for task in travelled for table in task()])
+    return Outcome([batch for task in travelled for batch in task()])
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ def test_rows_on_clouds_are_read_back_and_appended_once(
     if format_ == "lance":
         source = ReadLance.model_validate({"format": "lance", "path": path, "storage": storage})
         tasks = open_table(source).read_tasks(1)
-        assert in_order(Outcome([table for task in tasks for table in task()]).good) == ROWS
+        assert in_order(Outcome([batch for task in tasks for batch in task()]).good) == ROWS
 
 
 def test_iceberg_reaches_its_warehouse_on_google(

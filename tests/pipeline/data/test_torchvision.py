@@ -13,17 +13,17 @@ from PIL import Image
 from safetensors.torch import save_file
 from torchvision import models
 
-from batchinference.pipeline import row_ids as rows
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes import Runtime, check_runtime
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.inputs.read_files import data_of, own_columns, read_files
+from support.inputs.read_files import read_files
 from support.models.replicas import loaded, model_of
 from support.models.run_transformers import objects
+from support.outputs.batches import outcomes
 
 SMALL = "mobilenet_v3_small"
 LABELS = ["cat", "dog", "owl"]
@@ -217,7 +217,7 @@ def test_corrupt_image_fails_its_row_only(
     step = {"name": "look", "model": {**model, "inputs": {"image": "image"}, "output": "seen"}}
     (stage,) = stages_of([Step.model_validate(step)])
     run = StageRunner(stage, ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")))
-    result = run(concat(read_files("images", tmp_path).tables))
-    assert len(data_of([result])) == 3
-    (failed,) = [row for row in own_columns(result) if row[rows.STATE] == rows.FAILED]
-    assert failed[rows.STEP] == "read"
+    result = run(merged(read_files("images", tmp_path).batches))
+    assert list(outcomes(result).values()) == ["good", "failed", "good", "good"]
+    assert result.table.num_rows == 3
+    assert result.errors.column("step").to_pylist() == ["read"]

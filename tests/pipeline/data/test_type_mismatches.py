@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
@@ -19,8 +18,8 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.steps import Step
-from support.inputs.read_files import data_of
 from support.models.run_transformers import objects
+from support.outputs.batches import good, outcomes
 
 Returns = Callable[[Any], Transform]
 KINDS = ["map", "flatMap", "mapBatches", "mapBatches of arrays", "predictBatch"]
@@ -71,8 +70,8 @@ def outcome(changed: pa.Table | TransformResult) -> tuple[list[Any], dict[int, s
 
 
 def test_value_without_an_arrow_type_fails_its_row(returns: Returns) -> None:
-    good, failed = outcome(returns(["a", "x\ud800", "b"])(numbers(0, 3)))
-    assert good == ["a", "b"]
+    kept, failed = outcome(returns(["a", "x\ud800", "b"])(numbers(0, 3)))
+    assert kept == ["a", "b"]
     assert list(failed) == [1]
     assert "column 'v': a value of type str that Arrow cannot hold" in failed[1]
     assert "surrogates not allowed" in failed[1]
@@ -93,9 +92,9 @@ TYPES: list[tuple[list[Any], list[Any], dict[int, str]]] = [
 
 
 def test_majority_type_of_a_batch_wins(returns: Returns) -> None:
-    for values, good, failed in TYPES:
+    for values, kept, failed in TYPES:
         errors = {row: f"column 'v' is {error}" for row, error in failed.items()}
-        assert outcome(returns(values)(numbers(0, len(values)))) == (good, errors)
+        assert outcome(returns(values)(numbers(0, len(values)))) == (kept, errors)
 
 
 def test_types_of_the_first_batch_hold_for_later_ones(returns: Returns) -> None:
@@ -118,8 +117,8 @@ def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
 
 
 def test_batch_without_a_fitting_row_fails_all(returns: Returns) -> None:
-    good, failed = outcome(returns([object(), object()])(numbers(0, 2)))
-    assert (good, list(failed)) == ([], [0, 1])
+    kept, failed = outcome(returns([object(), object()])(numbers(0, 2)))
+    assert (kept, list(failed)) == ([], [0, 1])
 
 
 def test_untouched_columns_keep_their_rows(returns: Returns) -> None:
@@ -149,11 +148,10 @@ def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch)
     values[11] = "text"
     step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
     run = StageRunner(Stage("own", (step,)), ErrorHandling(True, Location("/none")))
-    result = run(row_ids.with_ids(numbers(0, 20), 0, 0))
-    assert [row["n"] for row in data_of([result])] == [
-        n for n in range(20) if n % 5 != 3 and n != 11
-    ]
-    assert sorted(row_ids.ids_of(result).tolist()) == list(range(20))
+    result = run(good(0, 0, numbers(0, 20)))
+    expected = ["failed" if n % 5 == 3 or n == 11 else "good" for n in range(20)]
+    assert outcomes(result) == dict(enumerate(expected))
+    assert result.table.column("n").to_pylist() == result.ids.tolist()
 
 
 def test_type_conflict_names_column_and_types() -> None:

@@ -16,24 +16,22 @@ import pytest
 
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
-from batchinference.plan.writing import with_writers
 
 SCRIPT = """
 import os, signal, sys
 import ray
 from batchinference.pipeline.execution.cluster import embedded, ray_files
-from batchinference.plan.writing import with_writers
 
 def mine(number, frame):
     pass
 
 signal.signal(signal.SIGTERM, mine)
-with ray_files() as files, embedded(1.5, sys.argv[1], files, quiet=True):
+with ray_files() as files, embedded(3, sys.argv[1], files, quiet=True):
     print("hidden while Ray is up")
     facts = {
         "private": oct(os.stat(files.path).st_mode & 0o777) == "0o700",
         "session": os.path.isdir(files.logs),
-        "cpus": ray.cluster_resources()["CPU"] == with_writers(len(os.sched_getaffinity(0))),
+        "cpus": ray.cluster_resources()["CPU"] == 3,
         "handler": signal.getsignal(signal.SIGTERM) is mine,
         "module": ray.get(ray.remote(lambda: __import__("beside_the_file").VALUE).remote()),
     }
@@ -48,7 +46,7 @@ print("left", os.path.exists(files.path))
 """
 
 
-def test_embedded_ray_has_cpus_for_write_tasks(
+def test_embedded_ray_has_the_requested_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It restores the signal handler that Ray replaces, and Ray never starts again implicitly."""
@@ -67,13 +65,12 @@ def test_embedded_ray_has_cpus_for_write_tasks(
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "shared by all runs")
     files = cluster.RayFiles(str(tmp_path / "ray"))
-    with cluster.embedded(1.5, str(tmp_path), files, quiet=True) as found:
+    with cluster.embedded(3, str(tmp_path), files, quiet=True) as found:
         assert found == {"CPU": 2.0}
         assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
         assert signal.getsignal(signal.SIGTERM) is handler
         assert len(started) == 1
-    cpus = with_writers(len(os.sched_getaffinity(0)))
-    settings = {"num_cpus": cpus, "include_dashboard": False, "log_to_driver": False}
+    settings = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False}
     assert started == [{**settings, "_temp_dir": f"{files.path}/r"}, {}]
     assert os.environ["RAY_AUTH_TOKEN"] == "shared by all runs"
     assert cluster.auto_init_hook.enable_auto_connect is False

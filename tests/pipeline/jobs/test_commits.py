@@ -18,17 +18,28 @@ import pytest
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution.sink import ERRORS_SCHEMA, Commit, CommitSink
+from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.staged import CommitSink
+from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, RowBatch, merged
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.checksummed_json import SEAL
 from support.jobs.on_ray import data_files, write_lines
-from support.outputs.made import begin_attempt, close_and_clean, close_attempt, layout_of
+from support.outputs.batches import end, failed, filtered, good
+from support.outputs.made import (
+    begin_attempt,
+    close_and_clean,
+    close_attempt,
+    committing,
+    layout_of,
+)
 from support.outputs.rows import rows_of
 
 
@@ -48,37 +59,15 @@ def attempt(layout: Layout, source: Path) -> Attempt:
 
 
 @pytest.fixture
-def commit(attempt: Attempt) -> Commit:
+def commit(attempt: Attempt) -> Committer:
     return committing(attempt)
 
 
-def committing(attempt: Attempt) -> Commit:
-    return Commit(attempt, ParquetWriter("snappy"), FileLayout())
+def missing(done: Snapshot, files: int = 1) -> MissingRows:
+    return done.gaps(files, None)
 
 
-def missing(end: Snapshot, files: int = 1) -> MissingRows:
-    return end.gaps(files, None)
-
-
-def good(file: int, first: int, *values: int) -> pa.Table:
-    return row_ids.with_ids(pa.table({"value": list(values)}), file, first)
-
-
-def failed(file: int, row: int, step: str = "embed") -> pa.Table:
-    return row_ids.failed_row(row_ids.pack(file, row), step, ValueError("no"), "Traceback ...")
-
-
-def skipped(file: int, *row_numbers: int) -> pa.Table:
-    return row_ids.skipped_rows(np.array([row_ids.pack(file, row) for row in row_numbers]))
-
-
-MIXED = concat([
-    good(0, 0, 10, 11),
-    failed(0, 2),
-    skipped(0, 3, 4),
-    row_ids.end_of_file(0, 5),
-    good(1, 7, 17),
-])  # fmt: skip
+MIXED = merged([good(0, 0, [10, 11]), failed(0, 2), filtered(0, 3, 4), end(0, 5), good(1, 7, [17])])
 
 
 def errors_of(layout: Layout) -> list[dict[str, object]]:
@@ -103,14 +92,18 @@ def manifest_of(attempt: Attempt) -> dict[str, Any]:
     return content
 
 
-def test_data_file_has_the_users_columns_only(commit: Commit) -> None:
+def test_data_file_has_the_users_columns_only(commit: Committer) -> None:
     commit.put(MIXED, task=3)
     (file,) = data_files(Path(commit.attempt.layout.output.path))
-    assert pq.read_table(file).to_pydict() == {"value": [10, 11, 17]}
+    assert pq.read_table(file).to_pydict() == {"n": [10, 11, 17]}
 
 
-def test_failed_row_becomes_an_error_record(commit: Commit, layout: Layout, tmp_path: Path) -> None:
-    commit.put(MIXED, task=3)
+def test_failed_row_becomes_an_error_record(
+    commit: Committer, layout: Layout, tmp_path: Path
+) -> None:
+    (row_id,) = row_ids.consecutive(0, 2, 1).tolist()
+    columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."]]
+    commit.put(RowBatch(source=np.array([row_id]), errors=pa.table(columns, schema=ERRORS)), task=3)
     assert errors_of(layout) == [
         {
             "id": "0:2",
@@ -123,15 +116,15 @@ def test_failed_row_becomes_an_error_record(commit: Commit, layout: Layout, tmp_
     ]
 
 
-def test_error_files_have_one_schema(commit: Commit, layout: Layout) -> None:
-    commit.put(row_ids.failed_row(row_ids.pack(1, 0), "read", ValueError("x")), task=0)
+def test_error_files_have_one_schema(commit: Committer, layout: Layout) -> None:
+    commit.put(failed(1, 0), task=0)
     (file,) = data_files(Path(layout.errors.path))
     assert pq.read_schema(file).equals(ERRORS_SCHEMA)
 
 
-def test_manifest_has_rows_ends_counts_and_files(commit: Commit, layout: Layout) -> None:
-    commit.put(MIXED, task=3)
-    assert manifest_names(commit.attempt) == ["00000003.6.3.1.2"]
+def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layout) -> None:
+    commit.put(replace(MIXED, notes=(("own", '{"batch_size": 8}'),)), task=3, number=2)
+    assert manifest_names(commit.attempt) == ["00000003-0002.6.3.1.2"]
     manifest = manifest_of(commit.attempt)
     (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
     entry = {
@@ -139,14 +132,12 @@ def test_manifest_has_rows_ends_counts_and_files(commit: Commit, layout: Layout)
         "row_ranges": [[0, 0, 5], [1, 7, 8]],
         "shares": [],
         "data": [described(data)],
-        "columns": [["value", "int64"]],
+        "columns": [["n", "int64"]],
         "errors": described(errors),
     }
-    notes = manifest["notes"]
-    assert manifest == {"task": 3, "entries": [entry], "ends": [[0, 5]], "notes": notes}
-    ((step, note),) = manifest["notes"]
-    assert step == "write"
-    assert json.loads(note)["peak_bytes"] > 1 << 20
+    notes = [["own", '{"batch_size": 8}']]
+    ends = [[0, 5]]
+    assert manifest == {"task": 3, "number": 2, "entries": [entry], "ends": ends, "notes": notes}
 
 
 def described(file: Path) -> dict[str, object]:
@@ -154,7 +145,7 @@ def described(file: Path) -> dict[str, object]:
     return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
-def test_data_is_written_first_and_the_manifest_last(commit: Commit, layout: Layout) -> None:
+def test_data_is_written_first_and_the_manifest_last(commit: Committer, layout: Layout) -> None:
     commit.put(MIXED, task=3)
     (data,) = data_files(Path(layout.output.path))
     (errors,) = data_files(Path(layout.errors.path))
@@ -170,9 +161,9 @@ class FullDisk:
         raise OSError("no space left")
 
 
-def test_manifest_has_the_types_of_the_files(commit: Commit, layout: Layout) -> None:
+def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) -> None:
     halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
-    commit.put(row_ids.with_ids(halves, 0, 0), task=0)
+    commit.put(good(0, 0, halves), task=0)
     ((entry,),) = (manifest.entries for manifest in commit.attempt.manifests())
     (file,) = entry.data
     schema = pq.read_schema(f"{layout.output.path}/{file.name}")
@@ -182,12 +173,12 @@ def test_manifest_has_the_types_of_the_files(commit: Commit, layout: Layout) -> 
 
 def test_failed_write_of_data_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
-        Commit(attempt, FullDisk(), FileLayout()).put(MIXED, task=0)
+        committing(attempt, FullDisk()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(attempt) == []
 
 
-def test_failed_write_of_errors_leaves_no_manifest(commit: Commit, layout: Layout) -> None:
+def test_failed_write_of_errors_leaves_no_manifest(commit: Committer, layout: Layout) -> None:
     Path(layout.errors.path).write_text("where a directory should be")
     with pytest.raises(OSError, match="errors"):
         commit.put(MIXED, task=0)
@@ -196,78 +187,77 @@ def test_failed_write_of_errors_leaves_no_manifest(commit: Commit, layout: Layou
 
 
 @pytest.mark.parametrize(
-    ("table", "name"),
+    ("batch", "name"),
     [
-        (failed(0, 0), "00000000.1.0.1.0"),
-        (skipped(0, 0, 1), "00000000.2.0.0.2"),
-        (row_ids.end_of_file(0, 0), "00000000.0.0.0.0"),
+        (failed(0, 0), "00000000-0000.1.0.1.0"),
+        (filtered(0, 0, 1), "00000000-0000.2.0.0.2"),
+        (end(0, 0), "00000000-0000.0.0.0.0"),
     ],
     ids=["all failed", "all left out", "an empty file"],
 )
 def test_task_without_good_rows_commits_no_data_file(
-    commit: Commit, layout: Layout, table: pa.Table, name: str
+    commit: Committer, layout: Layout, batch: RowBatch, name: str
 ) -> None:
-    commit.put(table, task=0)
+    commit.put(batch, task=0)
     assert data_files(Path(layout.output.path)) == []
     assert manifest_names(commit.attempt) == [name]
     assert [entry["data"] for entry in manifest_of(commit.attempt)["entries"]] in ([], [[]])
 
 
-def test_task_without_failed_rows_commits_no_error_file(commit: Commit, layout: Layout) -> None:
-    commit.put(good(0, 0, 1, 2), task=0)
+def test_task_without_failed_rows_commits_no_error_file(commit: Committer, layout: Layout) -> None:
+    commit.put(good(0, 0, [1, 2]), task=0)
     assert errors_of(layout) == []
     (entry,) = manifest_of(commit.attempt)["entries"]
     assert entry["errors"] is None
 
 
-def test_rows_may_come_in_any_order(commit: Commit) -> None:
-    table = concat([good(0, 0, *range(9)), good(1, 0, *range(9))])
-    shuffled = table.take(np.random.default_rng(7).permutation(table.num_rows))
-    commit.put(shuffled, task=0)
+def test_rows_may_come_in_any_order(commit: Committer) -> None:
+    batch = merged([good(0, 0, range(9)), good(1, 0, range(9))])
+    order = np.random.default_rng(7).permutation(len(batch.ids))
+    commit.put(RowBatch.read(batch.table.take(order), batch.ids[order]), task=0)
     (entry,) = manifest_of(commit.attempt)["entries"]
     assert entry["row_ranges"] == [[0, 0, 9], [1, 0, 9]]
 
 
-def test_commits_of_several_tasks_add_up(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10, 11), row_ids.end_of_file(1, 2)]), task=0)
-    commit.put(concat([failed(0, 2), skipped(1, 1), row_ids.end_of_file(0, 3)]), task=1)
-    commit.put(good(1, 0, 20), task=2)
+def test_commits_of_several_tasks_add_up(commit: Committer, layout: Layout) -> None:
+    commit.put(merged([good(0, 0, [10, 11]), end(1, 2)]), task=0)
+    commit.put(merged([failed(0, 2), filtered(1, 1), end(0, 3)]), task=1)
+    commit.put(good(1, 0, [20]), task=2)
     attempt = commit.attempt
     assert attempt.counts() == RowCounts(read=5, written=3, failed=1, skipped=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
     assert missing(close_and_clean(attempt), files=2) == {}
-    assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
+    assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
 
 
 def test_retried_task_counts_once_and_its_first_file_is_removed(
-    commit: Commit, layout: Layout
+    commit: Committer, layout: Layout
 ) -> None:
-    table = concat([good(0, 0, 10, 11), failed(0, 2), row_ids.end_of_file(0, 3)])
-    commit.put(table, task=0)
-    commit.put(table, task=0)
+    batch = merged([good(0, 0, [10, 11]), failed(0, 2), end(0, 3)])
+    commit.put(batch, task=0)
+    commit.put(batch, task=0)
     output = Path(layout.output.path)
     assert len(data_files(output)) == 2
 
-    end = close_and_clean(commit.attempt)
-    assert missing(end) == {}
-    assert [row["value"] for row in rows_of(output)] == [10, 11]
+    done = close_and_clean(commit.attempt)
+    assert missing(done) == {}
+    assert [row["n"] for row in rows_of(output)] == [10, 11]
     assert len(errors_of(layout)) == 1
-    assert commit.attempt.counts().read == end.counts.read == 3
+    assert commit.attempt.counts().read == done.counts.read == 3
 
 
-def test_uncommitted_file_is_removed(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
+def test_uncommitted_file_is_removed(commit: Committer, layout: Layout) -> None:
+    commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
     for place in (layout.output, layout.errors):
         (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
     close_and_clean(commit.attempt)
-    assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+    assert rows_of(Path(layout.output.path)) == [{"n": 10}]
     assert errors_of(layout) == []
 
 
-def test_retried_task_with_other_counts_counts_once(commit: Commit, layout: Layout) -> None:
-    end = row_ids.end_of_file(0, 2)
-    commit.put(concat([good(0, 0, 10, 11), end]), task=0)
-    commit.put(concat([good(0, 0, 10), failed(0, 1), end]), task=0)
+def test_retried_task_with_other_counts_counts_once(commit: Committer, layout: Layout) -> None:
+    commit.put(merged([good(0, 0, [10, 11]), end(0, 2)]), task=0)
+    commit.put(merged([good(0, 0, [10]), failed(0, 1), end(0, 2)]), task=0)
     counts = close_and_clean(commit.attempt).counts
     assert counts == commit.attempt.counts()
     assert counts.read == 2
@@ -278,44 +268,44 @@ def test_retried_task_with_other_counts_counts_once(commit: Commit, layout: Layo
 @pytest.mark.parametrize("place", ["output", "errors"])
 @pytest.mark.parametrize("damage", [Path.unlink, Path.write_bytes], ids=["gone", "cut"])
 def test_rows_of_a_damaged_file_are_missing(
-    commit: Commit, layout: Layout, place: str, damage: Callable[..., object]
+    commit: Committer, layout: Layout, place: str, damage: Callable[..., object]
 ) -> None:
-    commit.put(concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)]), task=0)
-    commit.put(concat([good(1, 0, 20), row_ids.end_of_file(1, 1)]), task=1)
+    commit.put(merged([good(0, 0, [10]), failed(0, 1), end(0, 2)]), task=0)
+    commit.put(merged([good(1, 0, [20]), end(1, 1)]), task=1)
     file = min(data_files(Path(getattr(layout, place).path)))
     damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
-    end = close_and_clean(commit.attempt)
-    assert missing(end, files=2) == {0: [(0, 2)]}
-    assert rows_of(Path(layout.output.path)) == [{"value": 20}]
+    done = close_and_clean(commit.attempt)
+    assert missing(done, files=2) == {0: [(0, 2)]}
+    assert rows_of(Path(layout.output.path)) == [{"n": 20}]
     assert errors_of(layout) == [], "what is left of a entry goes with it"
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\0\0"], ids=["emptied", "cut", "rubbish"])
 def test_rows_of_a_damaged_manifest_are_missing(
-    commit: Commit, layout: Layout, damage: bytes
+    commit: Committer, layout: Layout, damage: bytes
 ) -> None:
-    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
-    commit.put(concat([good(1, 0, 20), row_ids.end_of_file(1, 1)]), task=1)
+    commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
+    commit.put(merged([good(1, 0, [20]), end(1, 1)]), task=1)
     manifest_files(commit.attempt)[0].write_bytes(damage)
     assert missing(close_and_clean(commit.attempt), files=2) == {0: [(0, None)]}
-    assert rows_of(Path(layout.output.path)) == [{"value": 20}]
+    assert rows_of(Path(layout.output.path)) == [{"n": 20}]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_output_of_another_run_is_not_touched(
-    commit: Commit, layout: Layout, source: Path, number: int
+    commit: Committer, layout: Layout, source: Path, number: int
 ) -> None:
-    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
+    commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
     other = begin_attempt(layout, source, number)
-    committing(other).put(good(0, 0, 77), task=0)
+    committing(other).put(good(0, 0, [77]), task=0)
     with pytest.raises(BadOutput, match="another run has taken over"):
         close_attempt(commit.attempt)
-    assert rows_of(Path(layout.output.path)) == [{"value": 77}]
+    assert rows_of(Path(layout.output.path)) == [{"n": 77}]
     assert not commit.attempt.closed.exists()
 
 
 def test_commit_is_refused_after_another_run_took_over(
-    commit: Commit, layout: Layout, source: Path
+    commit: Committer, layout: Layout, source: Path
 ) -> None:
     begin_attempt(layout, source, 2)
     with pytest.raises(BadOutput, match="another run has taken over"):
@@ -337,34 +327,34 @@ class Slow:
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun before the end", "begun after it"])
 def test_late_task_adds_nothing_to_a_finished_output(
-    commit: Commit, layout: Layout, begun: bool
+    commit: Committer, layout: Layout, begun: bool
 ) -> None:
-    table = concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)])
-    commit.put(table, task=0)
-    late = replace(commit, writer=Slow(commit.attempt)) if begun else commit
+    batch = merged([good(0, 0, [10]), failed(0, 1), end(0, 2)])
+    commit.put(batch, task=0)
+    late = committing(commit.attempt, Slow(commit.attempt)) if begun else commit
     if not begun:
         close_and_clean(commit.attempt)
     before = [manifest_files(commit.attempt), data_files(Path(layout.errors.path))]
     with pytest.raises(BadOutput, match="is finished"):
-        late.put(table, task=0)
-    assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+        late.put(batch, task=0)
+    assert rows_of(Path(layout.output.path)) == [{"n": 10}]
     assert [manifest_files(commit.attempt), data_files(Path(layout.errors.path))] == before
 
 
 def test_missing_rows_of_a_closed_attempt_are_done_by_the_next(
-    commit: Commit, layout: Layout
+    commit: Committer, layout: Layout
 ) -> None:
-    commit.put(good(0, 0, 10), task=0)
-    end = close_attempt(commit.attempt)
-    assert missing(end) == {0: [(1, None)]}
-    again = Attempt.open(layout, 2, end)
-    committing(again).put(concat([good(0, 1, 11), row_ids.end_of_file(0, 2)]), task=0)
-    assert missing(close_attempt(again, end)) == {}
-    assert sorted(row["value"] for row in rows_of(Path(layout.output.path))) == [10, 11]
+    commit.put(good(0, 0, [10]), task=0)
+    done = close_attempt(commit.attempt)
+    assert missing(done) == {0: [(1, None)]}
+    again = Attempt.open(layout, 2, done)
+    committing(again).put(merged([good(0, 1, [11]), end(0, 2)]), task=0)
+    assert missing(close_attempt(again, done)) == {}
+    assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11]
 
 
-def test_new_attempt_removes_uncommitted_files(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10), failed(0, 1)]), task=0)
+def test_new_attempt_removes_uncommitted_files(commit: Committer, layout: Layout) -> None:
+    commit.put(merged([good(0, 0, [10]), failed(0, 1)]), task=0)
     orphans = [
         place / (layout.part_name(1, 9, "deadbeef") + ".parquet")
         for place in (layout.output, layout.errors)
@@ -373,12 +363,12 @@ def test_new_attempt_removes_uncommitted_files(commit: Commit, layout: Layout) -
         orphan.write(b"a task that was killed before its commit")
     Attempt.open(layout, 2, close_attempt(commit.attempt))
     assert not any(orphan.exists() for orphan in orphans)
-    assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+    assert rows_of(Path(layout.output.path)) == [{"n": 10}]
     assert len(errors_of(layout)) == 1
 
 
-def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
-    commit.put(concat([good(0, 0, 10), row_ids.end_of_file(0, 1)]), task=0)
+def test_files_of_others_are_kept(commit: Committer, layout: Layout) -> None:
+    commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
     others = [
         layout.output / "notes.txt",
         layout.output / "part-of-something.jsonl",
@@ -393,30 +383,36 @@ def test_files_of_others_are_kept(commit: Commit, layout: Layout) -> None:
 def test_data_and_errors_may_share_a_directory(tmp_path: Path, source: Path) -> None:
     """Jobs with this layout are refused at the start. Even without that check, no row is lost."""
     commit = committing(begin_attempt(layout_of(tmp_path / "out", errors=tmp_path / "out"), source))
-    commit.put(concat([good(0, 0, 10), failed(0, 1), row_ids.end_of_file(0, 2)]), task=0)
+    commit.put(merged([good(0, 0, [10]), failed(0, 1), end(0, 2)]), task=0)
     assert missing(close_and_clean(commit.attempt)) == {}
     assert len(data_files(tmp_path / "out")) == 2
+
+
+def in_blocks(batches: list[RowBatch]) -> RowBatch:
+    """Return the batch that a task gets if Ray passes these batches to it."""
+    return decode(concat([encode(batch) for batch in batches]))
 
 
 class TestRowsThatAreDividedUp:
     """The parts of a row may be in several tasks, and some of the parts may have failed."""
 
-    HALF = row_ids.FULL_SHARE // 2
+    HALF = FULL_SHARE // 2
 
-    def half(self, row: int, value: int) -> pa.Table:
-        ids, shares = pa.array([row_ids.pack(0, row)]), np.array([self.HALF])
-        return row_ids.with_own_columns(pa.table({"value": [value]}), ids, shares)
-
-    def half_failed(self, row: int) -> pa.Table:
-        return row_ids.failed_row(row_ids.pack(0, row), "own", ValueError("no"), share=self.HALF)
+    def half(self, batch: RowBatch) -> RowBatch:
+        return replace(batch, shares=np.array([self.HALF]))
 
     def split(self, attempt: Attempt) -> list[tuple[object, object, int]]:
         """Return the row ranges, the shares and the number of files of each manifest entry."""
         (manifest,) = attempt.manifests()
         return [(entry.row_ranges, entry.shares, len(entry.files)) for entry in manifest.entries]
 
-    def test_partial_row_has_files_of_its_own(self, commit: Commit) -> None:
-        commit.put(concat([good(0, 0, 10, 11), self.half(2, 12), self.half(3, 13)]), task=0)
+    def test_partial_row_has_files_of_its_own(self, commit: Committer) -> None:
+        commit.put(
+            in_blocks(
+                [good(0, 0, [10, 11]), self.half(good(0, 2, [12])), self.half(good(0, 3, [13]))]
+            ),
+            task=0,
+        )
         expected = [
             ([(0, 0, 2)], [], 1),
             ([], [(0, 2, self.HALF)], 1),
@@ -424,22 +420,25 @@ class TestRowsThatAreDividedUp:
         ]
         assert self.split(commit.attempt) == expected
 
-    def test_partly_failed_row_has_files_of_its_own(self, commit: Commit) -> None:
-        commit.put(concat([good(0, 0, 10), self.half(1, 11), self.half_failed(1)]), task=0)
+    def test_partly_failed_row_has_files_of_its_own(self, commit: Committer) -> None:
+        commit.put(
+            in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), self.half(failed(0, 1))]),
+            task=0,
+        )
         assert self.split(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
 
     def test_half_a_row_does_not_count_and_is_done_again(
-        self, commit: Commit, layout: Layout
+        self, commit: Committer, layout: Layout
     ) -> None:
-        commit.put(concat([good(0, 0, 10), self.half(1, 11), row_ids.end_of_file(0, 2)]), task=0)
+        commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
         assert missing(close_and_clean(commit.attempt)) == {0: [(1, 2)]}
-        assert rows_of(Path(layout.output.path)) == [{"value": 10}]
+        assert rows_of(Path(layout.output.path)) == [{"n": 10}]
 
-    def test_halves_of_two_tasks_are_a_row(self, commit: Commit, layout: Layout) -> None:
-        commit.put(concat([good(0, 0, 10), self.half(1, 11), row_ids.end_of_file(0, 2)]), task=0)
-        commit.put(self.half(1, 111), task=1)
-        end = close_and_clean(commit.attempt)
-        assert (missing(end), end.counts) == ({}, RowCounts(2, 3))
+    def test_halves_of_two_tasks_are_a_row(self, commit: Committer, layout: Layout) -> None:
+        commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
+        commit.put(self.half(good(0, 1, [111])), task=1)
+        done = close_and_clean(commit.attempt)
+        assert (missing(done), done.counts) == ({}, RowCounts(2, 3))
         assert len(rows_of(Path(layout.output.path))) == 3
 
 
@@ -448,27 +447,31 @@ class TestSink:
 
     context = SimpleNamespace(task_idx=5)
 
-    def test_blocks_of_a_task_become_one_file(self, commit: Commit, layout: Layout) -> None:
-        blocks = [good(0, 0, 1), failed(0, 1), row_ids.end_of_file(0, 2)]
+    def test_blocks_of_a_task_become_one_file(self, commit: Committer, layout: Layout) -> None:
+        blocks = [encode(batch) for batch in (good(0, 0, [1]), failed(0, 1), end(0, 2))]
         CommitSink(commit, 10).write(blocks, self.context)
-        assert manifest_names(commit.attempt) == ["00000005.2.1.1.0"]
-        assert rows_of(Path(layout.output.path)) == [{"value": 1}]
+        assert manifest_names(commit.attempt) == ["00000005-0000.2.1.1.0"]
+        ((step, note),) = manifest_of(commit.attempt)["notes"]
+        assert (step, json.loads(note).keys()) == ("write", {"peak_bytes"})
+        assert rows_of(Path(layout.output.path)) == [{"n": 1}]
 
     @pytest.mark.parametrize(
-        "blocks", [[], [pa.table({})], [good(0, 0)]], ids=["none", "no columns", "no rows"]
+        "blocks",
+        [[], [pa.table({})], [encode(good(0, 0, [1])).slice(1)]],
+        ids=["none", "no columns", "no rows"],
     )
     def test_task_without_rows_commits_nothing(
-        self, commit: Commit, layout: Layout, blocks: list[pa.Table]
+        self, commit: Committer, layout: Layout, blocks: list[pa.Table]
     ) -> None:
         CommitSink(commit, 10).write(blocks, self.context)
         assert manifest_names(commit.attempt) == []
 
-    def test_types_of_blocks_are_widened(self, commit: Commit, layout: Layout) -> None:
-        real = row_ids.with_ids(pa.table({"value": [0.5]}), 0, 1)
-        CommitSink(commit, 10).write([good(0, 0, 1), real], self.context)
-        assert [row["value"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
+    def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:
+        blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]
+        CommitSink(commit, 10).write(blocks, self.context)
+        assert [row["n"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
-    def test_sink_passes_rows_per_file_to_ray(self, commit: Commit) -> None:
+    def test_sink_passes_rows_per_file_to_ray(self, commit: Committer) -> None:
         assert CommitSink(commit, 42).min_rows_per_write == 42
 
 
@@ -477,11 +480,11 @@ def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    planted = tmp_path / "out" / "value=1"
+    planted = tmp_path / "out" / "n=1"
     planted.symlink_to(other)
-    commit = Commit(attempt, ParquetWriter("snappy"), FileLayout(partition_by=("value",)))
-    rows_to_put = row_ids.with_ids(pa.table({"text": ["a"], "value": [1]}), 0, 0)
-    with pytest.raises(BadOutput, match="value=1' leads out of the output by a symbolic link"):
+    commit = committing(attempt, layout=FileLayout(partition_by=("n",)))
+    rows_to_put = good(0, 0, pa.table({"text": ["a"], "n": [1]}))
+    with pytest.raises(BadOutput, match="n=1' leads out of the output by a symbolic link"):
         commit.put(rows_to_put, 0)
     assert list(other.iterdir()) == []
     theirs = other / f"{attempt.layout.part_name(1, 0, 'ab')}.parquet"

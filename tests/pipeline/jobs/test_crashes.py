@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.execution import executor
+from batchinference.pipeline.execution import resources, staged
 from batchinference.spec.report import JobState
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
@@ -43,8 +43,9 @@ def test_dead_process_is_replaced_and_each_row_counts_once(tmp_path: Path, name:
 def test_code_that_always_kills_its_process_fails_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:
-    monkeypatch.setattr(executor, "TASK_RETRIES", 1)
-    monkeypatch.setattr(executor, "ACTOR_RESTARTS", 2)
+    monkeypatch.setattr(resources, "TASK_RETRIES", 1)
+    monkeypatch.setattr(staged, "TASK_RETRIES", 1)
+    monkeypatch.setattr(staged, "ACTOR_RESTARTS", 2)
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
     steps = [{"name": "own", "python": {"callable": f"own_code:{name}"}}]
     job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxPercent": 100.0})

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import row_ids as rows
 from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.error_budget import check_errors
 from batchinference.pipeline.errors import TooManyErrors
@@ -18,6 +17,7 @@ from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.error_policy import ErrorPolicy
 from support.jobs.on_ray import write_lines
+from support.outputs.batches import failed
 from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
 
 Example = Callable[[], str]
@@ -28,7 +28,7 @@ def example(tmp_path: Path) -> Example:
     """Return a function that describes the one failed row that is committed."""
     layout = layout_of(tmp_path / "out")
     attempt = begin_attempt(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
-    commit_rows(attempt, rows.failed_row(rows.pack(0, 41), "embed", ValueError("too long")))
+    commit_rows(attempt, failed(0, 41, "embed", ValueError("too long")))
     return partial(bad_row, layout, close_attempt(attempt).entries)
 
 

@@ -1,4 +1,4 @@
-"""The operators of Ray Data for a plan: CPU work is not fused with actor pools or with writing."""
+"""How a plan runs: as fused tasks, or as operators of Ray Data if it has pools or collects rows."""
 
 from __future__ import annotations
 
@@ -41,39 +41,61 @@ def operators(dataset: Dataset) -> list[str]:
     return [re.sub(r"->SplitBlocks\(\d+\)", "", name) for name in names]
 
 
-CASES = {
-    "no steps": (1, [], ["ReadRows", "Write"]),
-    "a function": (1, [FUNCTION], ["ReadRows", "MapBatches(function)", "Write"]),
+COLLECTED = {"rowsPerFile": 50}
+CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
+    "no steps": (1, [], COLLECTED, ["ReadRows", "Write"]),
+    "a function": (1, [FUNCTION], COLLECTED, ["ReadRows", "MapBatches(function)", "Write"]),
     "a function where files suffice as blocks": (
         20,
         [FILTER, FUNCTION],
+        COLLECTED,
         ["ReadRows->MapBatches(filter)", "Write"],
     ),
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
+        {},
         ["ReadRows->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
     ),
     "two pools": (
         1,
         [POOL, {**POOL, "name": "second"}],
+        {},
         ["ReadRows", "MapBatches(pool)", "MapBatches(second)", "Write"],
     ),
 }
 
 
-@pytest.mark.parametrize(("files", "steps", "expected"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("files", "steps", "write", "expected"), CASES.values(), ids=CASES)
 def test_tasks_are_fused_but_pools_and_writing_are_not(
-    tmp_path: Path, written: list[Dataset], files: int, steps: list[Document], expected: list[str]
+    tmp_path: Path,
+    written: list[Dataset],
+    files: int,
+    steps: list[Document],
+    write: Document,
+    expected: list[str],
 ) -> None:
-    lines = {f"{n}.txt": [f"text {m}" for m in range(60 // files)] for n in range(files)}
-    source = write_lines(tmp_path / "in", lines)
-    run = run_job(job_document("job", source, tmp_path / "out", steps=steps))
+    run = run_job(_job(tmp_path, files, steps, write))
     assert run.counts == (60, 60, 0, 0)
     assert operators(written[0]) == expected
 
 
-def test_tasks_use_all_cpus_not_needed_for_writing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [1, 20])
+def test_job_without_pools_needs_no_operators(
+    tmp_path: Path, written: list[Dataset], files: int
+) -> None:
+    run = run_job(_job(tmp_path, files, [FILTER, FUNCTION], {}))
+    assert run.counts == (60, 60, 0, 0)
+    assert written == []
+
+
+def _job(directory: Path, files: int, steps: list[Document], write: Document) -> Document:
+    lines = {f"{n}.txt": [f"text {m}" for m in range(60 // files)] for n in range(files)}
+    source = write_lines(directory / "in", lines)
+    return job_document("job", source, directory / "out", steps=steps, write=write)
+
+
+def test_tasks_use_all_cpus(tmp_path: Path) -> None:
     lines = {f"{n}.txt": [f"text {m}" for m in range(3)] for n in range(20)}
     source = write_lines(tmp_path / "in", lines)
     (tmp_path / "here").mkdir()

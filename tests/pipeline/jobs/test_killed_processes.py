@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
-import pyarrow as pa
 import pytest
 
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import parse_manifest_name
-from batchinference.pipeline.execution import sink
-from batchinference.pipeline.execution.sink import Commit
+from batchinference.pipeline.execution import row_files
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
 from support.jobs.command import wait_until
@@ -31,11 +31,11 @@ def finished(output: Path) -> list[str]:
     return sorted(row["text"] for row in rows_of(output))
 
 
-def dying(at: str, once: Path) -> type[Commit]:
+def dying(at: str, once: Path) -> type[Committer]:
     """Return a commit class that kills its process once, before it writes a path with `at`."""
 
-    class Dying(Commit):
-        def put(self, table: pa.Table, task: int) -> None:
+    class Dying(Committer):
+        def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
             write = Location.write
 
             def die(address: Location, content: bytes) -> None:
@@ -45,7 +45,7 @@ def dying(at: str, once: Path) -> type[Commit]:
                 write(address, content)
 
             with patch.object(Location, "write", die):
-                super().put(table, task)
+                super().put(batch, task, number)
 
     return Dying
 
@@ -55,7 +55,7 @@ def test_write_task_killed_before_it_writes_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": TEXTS[:25], "b.txt": TEXTS[25:]})
-    monkeypatch.setattr(sink, "Commit", dying(at, tmp_path / "died"))
+    monkeypatch.setattr(row_files, "Committer", dying(at, tmp_path / "died"))
     run = run_job(job_document("job", source, tmp_path / "out"))
     assert (tmp_path / "died").exists()
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 1)
@@ -87,5 +87,5 @@ def test_resume_after_a_killed_driver_reads_missing_rows_only(
         names = (name.split("/")[-1] for name in Seen(held.output).names())
         read = sum(found[1].read for found in map(parse_manifest_name, names) if found)
         assert read in (40, 41)
-        wait_until(lambda: not held.command.processes(b"ray::ReadRows"), "the held task to end")
+        wait_until(lambda: not held.command.processes(b"ray::read"), "the held task to end")
         assert finished(held.output) == sorted([*TEXTS, HOLD])

@@ -10,18 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest import (
-    Manifest,
-    ends_of,
-    parse_manifest_name,
-    ranges_of,
-)
+from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name, ranges_of
 from batchinference.pipeline.commit.manifest_entry import (
     DataFile,
     ManifestEntry,
     RowCounts,
     counts_of,
 )
+from batchinference.pipeline.row_batch import FULL_SHARE
 from support.outputs.made import entry
 
 FILES = st.integers(0, 3) | st.integers(0, row_ids.MAX_FILES - 1)
@@ -38,7 +34,7 @@ ENTRIES = st.builds(
     ManifestEntry,
     counts=COUNTS,
     row_ranges=st.lists(RANGES, max_size=5),
-    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, row_ids.FULL_SHARE - 1)), max_size=5),
+    shares=st.lists(st.tuples(FILES, ROWS, st.integers(0, FULL_SHARE - 1)), max_size=5),
     data=st.lists(FILE, max_size=3),
     columns=PAIRS_OF_TEXT,
     errors=st.none() | FILE,
@@ -46,7 +42,8 @@ ENTRIES = st.builds(
 NOTES = st.dictionaries(st.text(), st.integers(0, 99) | st.floats(0, 1)).map(json.dumps)
 MANIFESTS = st.builds(
     Manifest,
-    task=st.integers(0, 99_999_999),
+    task=st.integers(0, 999_999_999),
+    number=st.integers(0, 99_999),
     entries=st.lists(ENTRIES, max_size=3),
     ends=st.lists(st.tuples(FILES, ROWS), max_size=5),
     notes=st.lists(st.tuples(st.text(), NOTES), max_size=3),
@@ -77,11 +74,6 @@ def test_ranges_do_not_cross_files() -> None:
     assert row_ranges == [(0, last - 1, last), (1, 0, 1)]
 
 
-@given(st.dictionaries(FILES, ROWS, max_size=20))
-def test_ends_are_files_with_their_number_of_rows(ends: dict[int, int]) -> None:
-    assert ends_of(ids_of(list(ends.items()))) == list(ends.items())
-
-
 @given(MANIFESTS)
 @settings(max_examples=200)
 def test_manifest_is_read_back(manifest: Manifest) -> None:
@@ -106,14 +98,20 @@ def test_invalid_manifest_is_ignored(content: bytes) -> None:
 
 
 @given(MANIFESTS)
-def test_name_has_the_task_and_its_counts(manifest: Manifest) -> None:
-    counts = counts_of(manifest.entries)
-    assert parse_manifest_name(manifest.new_name()) == (manifest.task, counts)
+def test_name_has_the_task_the_number_and_the_counts(manifest: Manifest) -> None:
+    commit = (manifest.task, manifest.number)
+    assert parse_manifest_name(manifest.new_name()) == (commit, counts_of(manifest.entries))
+
+
+def test_names_of_the_commits_of_a_task_are_in_their_order() -> None:
+    """If a task ran twice, the earlier commits count, and the names decide which they are."""
+    names = [Manifest(3, number, [], [], []).new_name() for number in (0, 1, 9, 10, 9999)]
+    assert names == sorted(names)
 
 
 def test_manifest_names_are_unique() -> None:
     """A retried task does not reuse its name either, so no manifest is ever overwritten."""
-    manifest = Manifest(3, [entry([(0, 0, 5)])], [], [])
+    manifest = Manifest(3, 0, [entry([(0, 0, 5)])], [], [])
     assert manifest.new_name() != manifest.new_name()
 
 
@@ -124,15 +122,18 @@ def test_manifest_names_are_unique() -> None:
         "report.json",
         "start.json",
         "closed",
-        "00000001.1.2.3.4.json",
-        "00000001.1.2.3.deadbeef.json",
-        "00000001.1.2.3.4.deadbeef",
-        "1.1.2.3.4.deadbeef.json",
-        ".00000001.1.2.3.4.deadbeef.json.tmp",
-        "00000001.1.2.3.4.deadbeef.json.tmp",
-        "0000000a.1.2.3.4.deadbeef.json",
-        "00000001.-1.2.3.4.deadbeef.json",
-        "00000001.1.2.3.4.deadbee.json",
+        "00000001.1.2.3.4.deadbeef.json",
+        "00000001-0000.1.2.3.4.json",
+        "00000001-0000.1.2.3.deadbeef.json",
+        "00000001-0000.1.2.3.4.deadbeef",
+        "1-0000.1.2.3.4.deadbeef.json",
+        "00000001-0.1.2.3.4.deadbeef.json",
+        ".00000001-0000.1.2.3.4.deadbeef.json.tmp",
+        "00000001-0000.1.2.3.4.deadbeef.json.tmp",
+        "0000000a-0000.1.2.3.4.deadbeef.json",
+        "00000001-000a.1.2.3.4.deadbeef.json",
+        "00000001-0000.-1.2.3.4.deadbeef.json",
+        "00000001-0000.1.2.3.4.deadbee.json",
     ],
 )
 def test_other_names_are_ignored(name: str) -> None:
@@ -149,14 +150,14 @@ def test_counts_add_up(one: RowCounts, other: RowCounts) -> None:
 
 
 def test_parts_of_rows_add_up_to_rows() -> None:
-    half = row_ids.FULL_SHARE // 2
+    half = FULL_SHARE // 2
     parts = [entry(shares=[(0, 1, half)]), entry(shares=[(0, 1, half), (0, 2, half)])]
     assert counts_of([entry([(0, 3, 5)]), *parts]).read == 3
 
 
 def test_manifest_is_plain_json() -> None:
     """Users can look up in it what became of a row."""
-    stored = json.loads(Manifest(3, [entry([(0, 0, 5)])], [(0, 5)], []).serialized())
+    stored = json.loads(Manifest(3, 0, [entry([(0, 0, 5)])], [(0, 5)], []).serialized())
     assert (stored["task"], stored["ends"]) == (3, [[0, 5]])
     assert stored["entries"][0]["row_ranges"] == [[0, 0, 5]]
 

@@ -30,12 +30,13 @@ from batchinference.pipeline.commit.row_set import (
 )
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
+from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.row_ids import MissingRows
 from support.outputs.made import OURS, entry
 
 Row = tuple[int, int]
 """The number of a file, and the number of a row in it."""
-QUARTER = row_ids.FULL_SHARE // 4
+QUARTER = FULL_SHARE // 4
 MOST_FILES, MOST_ROWS = 3, 8
 ROW = st.tuples(st.integers(0, MOST_FILES - 1), st.integers(0, MOST_ROWS - 1))
 SETS = st.sets(ROW, max_size=8)
@@ -68,9 +69,9 @@ def held_by(chosen: Iterable[ManifestEntry]) -> dict[Row, Fraction]:
     """Return how much of each row these entries hold, as a fraction."""
     held: Counter[Row] = Counter()
     for one in chosen:
-        held.update(dict.fromkeys(whole_of(one), row_ids.FULL_SHARE))
+        held.update(dict.fromkeys(whole_of(one), FULL_SHARE))
         held.update({(file, row): share for file, row, share in one.shares})
-    return {row: Fraction(share, row_ids.FULL_SHARE) for row, share in held.items()}
+    return {row: Fraction(share, FULL_SHARE) for row, share in held.items()}
 
 
 def touched_by(one: ManifestEntry) -> set[Row]:
@@ -107,20 +108,16 @@ def test_taking_twice_changes_nothing(given_: list[ManifestEntry]) -> None:
 
 
 @given(entries())
-def test_piece_with_rows_of_its_own_counts(given_: list[ManifestEntry]) -> None:
-    counting = resolve_overlaps(given_)
-    for number, one in enumerate(given_):
-        others = (touched_by(other) for place, other in enumerate(given_) if place != number)
-        if not one.shares and touched_by(one).isdisjoint(set().union(*others)):
-            assert any(one is chosen for chosen in counting)
-
-
-@given(SETS, entries())
-def test_first_of_two_pieces_with_one_row_counts(
-    first: set[Row], after: list[ManifestEntry]
+def test_whole_rows_count_unless_an_earlier_counting_piece_holds_one(
+    given_: list[ManifestEntry],
 ) -> None:
-    one = holding(first)
-    assert any(one is chosen for chosen in resolve_overlaps([one, *after]))
+    counting = resolve_overlaps(given_)
+    held: set[Row] = set()
+    for one in given_:
+        if one.shares:
+            continue
+        assert any(one is chosen for chosen in counting) == held.isdisjoint(whole_of(one))
+        held |= set() if held & set(whole_of(one)) else set(whole_of(one))
 
 
 @given(entries(), entries())
@@ -164,6 +161,12 @@ def test_thousands_of_overlapping_pieces() -> None:
     cut = [entry([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [entry([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
     assert resolve_overlaps([*cut, *cut, *across]) == cut
+
+
+def test_chunks_of_a_task_that_ran_twice_at_once() -> None:
+    """The two executions have cut the rows at different places. No chunk that counts overlaps."""
+    chunks = [entry([(0, first, first + 10)]) for first in (0, 4, 10, 14, 20, 24)]
+    assert resolve_overlaps(chunks) == chunks[::2]
 
 
 def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
@@ -241,13 +244,16 @@ def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -
     assert held.gaps(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
 
 
-@given(SETS, ROW)
-def test_row_is_held_or_not(there: set[Row], row: Row) -> None:
-    assert RowSet.of([holding(there)]).has(row_ids.pack(*row)) == (row in there)
+@given(SETS, st.lists(ROW))
+def test_row_is_held_or_not(there: set[Row], rows: list[Row]) -> None:
+    held, ids = RowSet.of([holding(there)]), [row_ids.pack(*row) for row in rows]
+    inside = [row in there for row in rows]
+    assert [held.has(id_) for id_ in ids] == inside
+    assert held.holds(np.array(ids, dtype=np.int64)).tolist() == inside
 
 
 def manifest(chosen: list[ManifestEntry], ends: Iterable[tuple[int, int]] = ()) -> Manifest:
-    return Manifest(0, chosen, list(ends), [])
+    return Manifest(0, 0, chosen, list(ends), [])
 
 
 @st.composite

@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.row_ids import FULL_SHARE
+from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.storage.checksummed_json import dump_checksummed, load_checksummed
 from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
@@ -63,8 +63,8 @@ def test_truncated_snapshot_is_refused(
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 99, b"\xff\xfe", b"null", b"[]", b"3", b"{}", b'{"format": 2}',
-     b'{"format": "1"}', b'{"format": 2, "work": "a", "entries": {}, "ends": 3}'],
+    [b"", b"\0" * 99, b"\xff\xfe", b"null", b"[]", b"3", b"{}", b'{"format": 3}',
+     b'{"format": "1"}', b'{"format": 3, "work": "a", "entries": {}, "ends": 3}'],
     ids=range(10),
 )  # fmt: skip
 def test_invalid_snapshot_is_refused(place: Location, content: bytes) -> None:
@@ -120,8 +120,12 @@ def test_wrong_fields_of_a_piece_are_refused(place: Location) -> None:
         place.write(dump_checksummed(stored | {"entries": [wrong, second]}))
         with pytest.raises(BadOutput, match="damaged"):
             Snapshot.read(place, OURS)
-        manifest = {"task": 0, "entries": [wrong], "ends": [], "notes": []}
-        assert not is_manifest_of(OURS, dump_checksummed(manifest)), wrong
+        assert not is_manifest_of(OURS, dump_checksummed(MANIFEST | {"entries": [wrong]})), wrong
+
+
+MANIFEST = {
+    "task": 0, "number": 0, "entries": [], "ends": [], "notes": [["step", '{"batch_size": 8}']],
+}  # fmt: skip
 
 
 def is_manifest_of(work: str, content: bytes) -> bool:
@@ -144,14 +148,13 @@ def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"task": -1}, {"task": "1"}, {"ends": [[0, "3"]]}, {"notes": [["step", "{"]]},
+    [{"task": -1}, {"task": "1"}, {"number": -1}, {"number": None}, {"ends": [[0, "3"]]}, {"notes": [["step", "{"]]},
      {"notes": [["step", '{"batch_size": "large"}']]}, {"notes": [["step", "[]"]]}, {"more": 1}],
     ids=str,
 )  # fmt: skip
 def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:
-    right = {"task": 0, "entries": [], "ends": [], "notes": [["step", '{"batch_size": 8}']]}
-    assert is_manifest_of(OURS, dump_checksummed(right))
-    assert not is_manifest_of(OURS, dump_checksummed(right | wrong))
+    assert is_manifest_of(OURS, dump_checksummed(MANIFEST))
+    assert not is_manifest_of(OURS, dump_checksummed(MANIFEST | wrong))
 
 
 def test_snapshot_of_other_work_is_refused(place: Location) -> None:
@@ -168,14 +171,16 @@ def test_other_format_is_refused_with_the_version_needed(place: Location, format
 
 
 def test_ends_cover_all_commits(place: Location) -> None:
-    more = FULL.with_commits([Manifest(0, [], [(3, 5)], []), Manifest(1, [], [(7, 0)], [])])
+    more = FULL.with_commits(
+        [Manifest(0, n, [], [end], []) for n, end in enumerate([(3, 5), (7, 0)])]
+    )
     assert more.ends == {0: 3, 3: 5, 7: 0}
 
 
 def test_partial_row_counts_when_complete() -> None:
     half = FULL.with_commits([])
     assert [one.row_ranges for one in half.entries] == [[(0, 0, 3)]]
-    other = Manifest(0, [entry(shares=[(1, 2, FULL_SHARE - FULL_SHARE // 2)])], [], [])
+    other = Manifest(0, 0, [entry(shares=[(1, 2, FULL_SHARE - FULL_SHARE // 2)])], [], [])
     assert len(FULL.with_commits([other]).entries) == 3
 
 

@@ -12,7 +12,6 @@ import pytest
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.row_ids import SKIPPED
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify import input_check, job_check, row_counts
@@ -21,7 +20,7 @@ from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.inputs.formats import CASES, write_images
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import all_good, every_tenth, make_output
+from support.outputs.made import FILTERED, all_good, every_tenth, make_output
 from support.outputs.verify_command import invoke, verified
 
 FILES, LINES = 4, 50
@@ -149,7 +148,7 @@ def of_table(write: Document, place: Path) -> Document:
 @pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
 def test_empty_table_is_proven(texts: Path, tmp_path: Path, write: Document) -> None:
     def none(numbers: np.ndarray) -> np.ndarray:
-        return np.full(len(numbers), SKIPPED)
+        return np.full(len(numbers), FILTERED)
 
     write = of_table(write, tmp_path)
     for mode, fates in (("error", none), ("overwrite", all_good), ("overwrite", none)):

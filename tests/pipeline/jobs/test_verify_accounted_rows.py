@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.manifest_entry import (
     RowCounts,
     Share,
 )
-from batchinference.pipeline.row_ids import FULL_SHARE
+from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.verify.accounted_rows import AccountedRows, Sizes
 
 FILES, ROWS = 3, 6

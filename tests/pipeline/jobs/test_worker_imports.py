@@ -1,4 +1,4 @@
-"""What a worker process imports: neither the specification nor libraries of other formats.
+"""What a worker process imports: nothing that only the driver or other jobs need.
 
 Every import costs time in each worker of each job."""
 
@@ -14,15 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.input.files import open_files
-from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import writer_for
-from batchinference.pipeline.steps.user_code import python_transform
+from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.fused import FusedTask, Steps
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.prepare import prepare
+from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
-from batchinference.spec.python_step import PythonStep
-from batchinference.spec.read import ReadFiles
-from batchinference.spec.write import WriteFiles
 from support.jobs.on_ray import job_document
 
 WORKER = """
@@ -30,36 +29,24 @@ import json, pickle, sys
 import ray.data, pyarrow.parquet
 
 before = set(sys.modules)
-task, step, writer, cut, layout = pickle.load(sys.stdin.buffer)
-import batchinference.pipeline.commit.attempt
-for table in task():
-    for _, rows in cut.split(table):
-        if "n" in rows.column_names:
-            list(writer.files(step(rows.select(["n"]))))
-(layout.output / "part").exists()
+pickle.load(sys.stdin.buffer)(retried=False)
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
-"""Does what a worker does for a job with Parquet files and a Python step."""
-NEEDED = {"batchinference.spec", *(f"batchinference.spec.{name}" for name in (
-    "addresses", "base", "reserved", "storage"))}  # fmt: skip
-"""Modules of the specification that reading, committing and steps need, with pydantic: workers
-check the lease, which others may have changed."""
-UNUSED = ("PIL", "pyarrow.dataset", "fsspec", "torch", "batchinference.plan")
+"""Runs a fused task, as a worker does."""
+NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.pruning"}
+UNUSED = (
+    *("PIL", "pyarrow.dataset", "fsspec", "torch"),
+    *("batchinference.plan", "batchinference.cli", "batchinference.pipeline.search"),
+    *(f"batchinference.spec.{name}" for name in (
+        "cluster", "documents", "job", "problems", "read", "report", "schema", "status", "write")),
+)  # fmt: skip
 
 
-def imported(source: str, output: str) -> set[str]:
-    """Return the modules that a worker imports, except those of Ray Data."""
-    document = job_document("job", source, output, read={"format": "parquet"},
-                            write={"format": "parquet"})  # fmt: skip
-    spec = parse(document).spec
-    assert isinstance(spec.read, ReadFiles)
-    assert isinstance(spec.write, WriteFiles)
-    (task,) = open_files(spec.read).read_tasks(1)
-    step = python_transform("keep", PythonStep(callable="copy:copy"))
-    parts = (task, step, writer_for(spec.write), FileLayout.of(spec.write), Layout.of(spec))
+def imported(task: FusedTask) -> set[str]:
+    """Return the modules that a worker imports to run a task, except those of Ray Data."""
     done = subprocess.run(
         [sys.executable, "-c", WORKER],
-        input=pickle.dumps(parts),
+        input=pickle.dumps(task),
         capture_output=True,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -71,8 +58,22 @@ def imported(source: str, output: str) -> set[str]:
 def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "in" / "a.parquet")
-    modules = imported(str(tmp_path / "in"), str(tmp_path / "out"))
-    assert "batchinference.pipeline.input.readers.parquet" in modules
-    spec = {name for name in modules if name.startswith("batchinference.spec")}
+    document = job_document(
+        "job",
+        tmp_path / "in",
+        tmp_path / "out",
+        read={"format": "parquet"},
+        steps=[{"name": "same", "python": {"callable": "copy:copy"}}],
+        write={"format": "parquet"},
+    )
+    spec = parse(document).spec
+    prepared = prepare(spec, next(plan_outputs(spec)))
+    assert isinstance(prepared, AttemptRun)
+    (read,) = prepared.input.read_tasks(1)
+    errors = ErrorHandling(True, prepared.attempt.layout.input)
+    steps = Steps.of(plan_for_machine(spec, gpus=0).stages, errors)
+    committer = committer_for(spec.write, prepared.attempt)
+    modules = imported(FusedTask(0, read, steps, committer, 1))
+    assert prepared.counts().written == 3
     unused = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in UNUSED)}
-    assert sorted(spec - NEEDED | unused) == []
+    assert sorted(unused - NEEDED) == []

@@ -27,8 +27,8 @@ def read(format_: str, path: str, options: dict[str, object]) -> str:
         opened = open_input(format_, path, **options)
         count_rows(opened.frozen, opened.file_rows.reader, {})
         rows = 0
-        for table in opened.file_rows.read(opened.frozen.files()):
-            rows += table.num_rows
+        for batch in opened.file_rows.read(opened.frozen.files()):
+            rows += len(batch.source)
             if rows > MAX_ROWS:
                 break
     except JobFailure as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from batchinference.pipeline.input.planning import SAMPLED_FILES
 from batchinference.pipeline.input.readers.base import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.statistics import with_row_counts
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec.read import Read, ReadFiles
 
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
@@ -28,35 +28,47 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The tables that were read, with the internal columns."""
+    """The batches that were read."""
 
-    tables: list[pa.Table]
+    batches: list[RowBatch]
 
     @property
     def good(self) -> list[dict[str, Any]]:
-        """The good rows without internal columns; null in columns that their file lacks."""
-        return data_of(self.tables)
+        """The good rows; null in columns that their file lacks."""
+        return list(self.table.to_pylist())
 
     @property
     def bad(self) -> dict[Place, str]:
         """The error of each failed row."""
-        failed = self._in_state(row_ids.FAILED)
-        return {_place(row): row[row_ids.ERROR] for row in failed}
+        return {
+            place: error
+            for batch in self.batches
+            for place, error in zip(
+                _places(batch.errors.column("id").to_numpy()),
+                batch.errors.column("error").to_pylist(),
+                strict=True,
+            )
+        }
 
     @property
     def places(self) -> list[Place]:
         """The place of each good row, in the order of reading."""
-        return [_place(row) for row in self._in_state(row_ids.GOOD)]
+        return [place for batch in self.batches for place in _places(batch.ids)]
 
     @property
     def ends(self) -> dict[int, int]:
-        """The number of rows of each file, from its END row."""
-        return dict(_place(row) for row in self._in_state(row_ids.END))
+        """The number of rows of each file whose end was reached."""
+        return dict(end for batch in self.batches for end in batch.ends)
+
+    @property
+    def tables(self) -> list[pa.Table]:
+        """The good rows of each batch that has some."""
+        return [batch.table for batch in self.batches if len(batch.ids)]
 
     @property
     def table(self) -> pa.Table:
         """The good rows as a table."""
-        return _data(self.tables)
+        return concat(self.tables or [pa.table({})])
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,33 +77,12 @@ class Outcome:
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of the good rows, as a step receives it."""
-        return to_batch(_data(self.tables).select([name]))[name]
-
-    def _in_state(self, state: int) -> list[dict[str, Any]]:
-        found = (own_columns(table) for table in self.tables)
-        return [row for part in found for row in part if row[row_ids.STATE] == state]
+        return to_batch(self.table.select([name]))[name]
 
 
-def own_columns(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the internal columns of each row."""
-    own = [name for name in row_ids.OWN_COLUMNS if name in table.column_names]
-    return list(table.select(own).to_pylist())
-
-
-def data_of(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    """Return the user's columns of the good rows."""
-    return list(_data(tables).to_pylist())
-
-
-def _data(tables: Iterable[pa.Table]) -> pa.Table:
-    good = [good for good, _ in map(row_ids.split, tables) if good.num_rows]
-    table = concat(good) if good else pa.table({})
-    return table.select(row_ids.data_columns(table))
-
-
-def _place(row: dict[str, Any]) -> Place:
-    file, number = row_ids.unpack(np.array([row[row_ids.ID]]))
-    return int(file[0]), int(number[0])
+def _places(ids: np.ndarray) -> list[Place]:
+    files, rows = row_ids.unpack(ids)
+    return list(zip(files.tolist(), rows.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

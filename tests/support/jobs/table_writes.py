@@ -10,18 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.state import inspect_output
-from batchinference.pipeline.execution.sink import CommitSink, sink_for
+from batchinference.pipeline.execution.block_codec import encode
+from batchinference.pipeline.execution.staged import CommitSink, sink_for
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
+from support.outputs.batches import end, good
 from support.outputs.made import close_and_clean, succeeded_report
 
 Write = dict[str, Any]
@@ -39,17 +41,17 @@ class TableJob:
     def put(self, table: pa.Table, task: int | None = None, first: int | None = None) -> None:
         """Write good rows as a write task does. `task` and `first` repeat an earlier task."""
         start = self.written if first is None else first
-        self._write(row_ids.with_ids(table, 0, start), task)
+        self._write(good(0, start, table), task)
         self.written = max(self.written, start + table.num_rows)
 
     def begin(self, table: pa.Table) -> None:
-        self.sink.on_write_start(row_ids.with_ids(table, 0, 0).schema)
+        self.sink.on_write_start(encode(good(0, 0, table)).schema)
 
     def check(self) -> list[ManifestEntry]:
-        self._write(row_ids.end_of_file(0, self.written), 10_000)
-        end = close_and_clean(self.attempt)
-        assert end.gaps(1, None) == {}
-        return end.entries
+        self._write(end(0, self.written), 10_000)
+        snapshot = close_and_clean(self.attempt)
+        assert snapshot.gaps(1, None) == {}
+        return snapshot.entries
 
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
@@ -65,9 +67,9 @@ class TableJob:
         end = Snapshot(layout.key, "", self.commit(), {0: self.written})
         self.attempt.complete(end, succeeded_report(layout.output.uri))
 
-    def _write(self, table: pa.Table, task: int | None) -> None:
+    def _write(self, batch: RowBatch, task: int | None) -> None:
         number = self.written if task is None else task
-        self.sink.write([table], SimpleNamespace(task_idx=number))
+        self.sink.write([encode(batch)], SimpleNamespace(task_idx=number))
 
 
 def open_job(source: Path, write: Write) -> TableJob | None:

@@ -1,8 +1,8 @@
 """Runs a whole job in this process, without Ray.
 
-Only the class that starts tasks is replaced. Rows pass through the stages file by file. By default
-a write task takes four rows, so that the output rows of one input row are spread over several
-tasks.
+Only the class that starts tasks is replaced. Fused tasks commit after each input file, so that a
+task makes several commits. In a job that is not fused, a write task takes four rows by default, so
+that the output rows of one input row are spread over several tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,15 +25,18 @@ from typer.testing import CliRunner
 
 from batchinference.cli.main import app
 from batchinference.pipeline import job
+from batchinference.pipeline.commit import committer
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.execution import cluster, executor, sink
+from batchinference.pipeline.execution import cluster, executor, fused
+from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.monitor import StopSignal
-from batchinference.pipeline.execution.sink import sink_for
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.staged import BlockStage, sink_for
+from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.open import open_input
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine
@@ -94,7 +97,7 @@ def half(batch: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 class InProcessExecution(Executor):
-    """Runs the tasks of a pass one after the other, or only one of them."""
+    """Runs the tasks of an attempt one after the other, or only one of them."""
 
     rows_per_task = ROWS_PER_TASK
 
@@ -103,15 +106,25 @@ class InProcessExecution(Executor):
         self._only = only
 
     def run(self) -> None:
-        prepared, spec = self._prepared, self._spec
-        errors = ErrorHandling(spec.errors.tolerant, prepared.attempt.layout.input)
+        tasks = self._prepared.input.read_tasks(3, self._prepared.gaps)
+        if self._plan.fused:
+            self._run_fused(tasks)
+        else:
+            self._run_staged(tasks)
+
+    def _run_fused(self, tasks: list[ReadRows]) -> None:
+        for task in self._fused(tasks).tasks:
+            if self._only in (None, task.number):
+                replace(task, rows_per_commit=self.rows_per_task // 4)(retried=False)
+
+    def _run_staged(self, tasks: list[ReadRows]) -> None:
         stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
-        runners = [StageRunner(stage, errors) for stage in stages]
-        target = sink_for(spec.write, prepared.attempt, 1)
+        runners = [BlockStage(stage, self._errors) for stage in stages]
+        target = sink_for(self._spec.write, self._prepared.attempt, 1)
         done = (
-            reduce(lambda rows, run: run(rows), runners, table)
-            for read in prepared.input.read_tasks(3, prepared.gaps)
-            for table in read()
+            reduce(lambda block, run: run(block), runners, encode(batch))
+            for read in tasks
+            for batch in read()
         )
         for task, blocks in enumerate(_blocks_of_tasks(done, self.rows_per_task)):
             if task == 0:
@@ -136,9 +149,23 @@ def run_task_again(given: Document, task: int) -> None:
     lease = read_lease(layout)
     assert lease is not None
     read = open_input(spec.read)
-    prepared: Any = SimpleNamespace(input=read, attempt=Attempt(layout, lease), gaps=None)
-    with patch.object(sink, "PUT_THREADS", 1):
+    sizing = Sizing(3, 3, 1)
+    prepared: Any = SimpleNamespace(
+        input=read, attempt=Attempt(layout, lease), gaps=None, sizing=sizing
+    )
+    with _small_commits():
         InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()
+
+
+@contextmanager
+def _small_commits() -> Iterator[None]:
+    with (
+        patch.object(committer, "PUT_THREADS", 1),
+        patch.object(executor, "all_cpus", lambda _: 2.0),
+        patch.object(fused, "BATCH_BYTES", 1),
+        patch.object(fused, "COMMIT_SECONDS", 0.0),
+    ):
+        yield
 
 
 class _InlineRay:
@@ -172,7 +199,7 @@ def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
         patch.object(job, "Executor", InProcessExecution),
         patch.object(job, "spilled_bytes", lambda: None),
         patch.object(executor, "ray", _InlineRay()),
-        patch.object(sink, "PUT_THREADS", 1),
+        _small_commits(),
         patch.object(location, "DELETE_THREADS", 1),
     ):
         yield

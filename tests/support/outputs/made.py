@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids as rows
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import (
     ManifestEntry,
@@ -24,14 +24,16 @@ from batchinference.pipeline.commit.manifest_entry import (
 from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.execution.sink import Commit
+from batchinference.pipeline.execution.row_files import OutputFiles
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.prepare import prepare
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
@@ -43,8 +45,9 @@ from support.documents.minimal import Document, document
 OURS, THEIRS = "a" * 64, "b" * 64
 """The keys of two different jobs."""
 NOW = "2026-01-01T00:00:00Z"
-States = Callable[[np.ndarray], np.ndarray]
-"""Maps row numbers within a file to the states of these rows (see `row_ids`)."""
+GOOD, FAILED, FILTERED = range(3)
+Outcomes = Callable[[np.ndarray], np.ndarray]
+"""Maps row numbers within a file to the outcomes of these rows."""
 
 
 # --- attempts and commits ---------------------------------------------------------------
@@ -63,9 +66,17 @@ def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
     return Attempt.open(layout, number, Snapshot(layout.key, digest(content)))
 
 
-def commit_rows(attempt: Attempt, table: pa.Table, task: int = 0) -> None:
-    """Commit rows as a write task does."""
-    Commit(attempt, ParquetWriter("snappy"), FileLayout()).put(table, task)
+def committing(
+    attempt: Attempt, writer: Writer | None = None, layout: FileLayout | None = None
+) -> Committer:
+    """Return what commits rows as tasks do."""
+    writer, layout = writer or ParquetWriter("snappy"), layout or FileLayout()
+    return Committer(attempt, OutputFiles(writer, layout, attempt.layout.input))
+
+
+def commit_rows(attempt: Attempt, batch: RowBatch, task: int = 0) -> None:
+    """Commit rows as a task does."""
+    committing(attempt).put(batch, task)
 
 
 def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
@@ -99,23 +110,24 @@ def succeeded_report(output: str, **fields: Any) -> Report:
 
 
 def all_good(numbers: np.ndarray) -> np.ndarray:
-    return np.full(len(numbers), rows.GOOD)
+    return np.full(len(numbers), GOOD)
 
 
 def every_tenth(numbers: np.ndarray) -> np.ndarray:
-    """Return states that fail the fourth and filter the eighth of every ten rows."""
-    return np.select([numbers % 10 == 3, numbers % 10 == 7], [rows.FAILED, rows.SKIPPED], rows.GOOD)
+    """Return outcomes that fail the fourth and filter the eighth of every ten rows."""
+    return np.select([numbers % 10 == 3, numbers % 10 == 7], [FAILED, FILTERED], GOOD)
 
 
 def make_output(
-    job: Document, states: States = all_good, *, tasks: int = 3, complete: bool = True
+    job: Document, outcomes: Outcomes = all_good, *, tasks: int = 3, complete: bool = True
 ) -> Layout:
     """Write the output of a job in this many commits, or omit the last commit."""
     spec = parse(job).spec
     prepared = prepare(spec, next(plan_outputs(spec)))
     assert isinstance(prepared, AttemptRun)
-    tables = list(_tables(prepared, states, tasks))
-    _put(spec, prepared, tables if complete else tables[:-1])
+    reads = prepared.input.read_tasks(tasks, prepared.gaps)
+    batches = [merged(_with_outcomes(batch, outcomes) for batch in read()) for read in reads]
+    _put(spec, prepared, batches if complete else batches[:-1])
     if complete:
         end = prepared.close_and_snapshot()
         assert prepared.missing(end) == {}
@@ -129,32 +141,24 @@ def make_output(
     return prepared.attempt.layout
 
 
-def _tables(prepared: AttemptRun, states: States, tasks: int) -> Iterator[pa.Table]:
-    for read in prepared.input.read_tasks(tasks, prepared.gaps):
-        yield concat([done for table in read() for done in _with_states(table, states)])
+def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
+    outcomes = outcomes_of(row_ids.unpack(batch.ids)[1])
+    handling = ErrorHandling(tolerant=True, input=Location("/nowhere"))
+    failed = [
+        (index, handling.failed_row("own", int(batch.ids[index]), ValueError("no")))
+        for index in np.flatnonzero(outcomes == FAILED).tolist()
+    ]
+    good = outcomes == GOOD
+    return batch.derived(batch.table.filter(pa.array(good)), np.flatnonzero(good), failed)
 
 
-def _with_states(table: pa.Table, states_of: States) -> Iterator[pa.Table]:
-    good, rest = rows.split(table)
-    ids = rows.ids_of(good)
-    states = states_of(rows.unpack(ids)[1])
-    yield good.filter(pa.array(states == rows.GOOD))
-    if (states == rows.SKIPPED).any():
-        yield rows.skipped_rows(ids[states == rows.SKIPPED])
-    for row in ids[states == rows.FAILED].tolist():
-        yield rows.failed_row(row, "own", ValueError("no"))
-    if rest is not None:
-        yield rest
-
-
-def _put(spec: BatchInferenceSpec, prepared: AttemptRun, tables: list[pa.Table]) -> None:
+def _put(spec: BatchInferenceSpec, prepared: AttemptRun, batches: list[RowBatch]) -> None:
     writer = table_for(spec.write) if isinstance(spec.write, WriteTable) else writer_for(spec.write)
-    put = Commit(prepared.attempt, writer, FileLayout.of(spec.write))
-    for task, table in enumerate(tables):
-        good = rows.split(table)[0]
+    commits = committing(prepared.attempt, writer, FileLayout.of(spec.write))
+    for task, batch in enumerate(batches):
         if task == 0 and isinstance(spec.write, WriteTable):
-            writer.begin(good.select(rows.data_columns(good)).schema)
-        put.put(table, task)
+            writer.begin(batch.table.schema)
+        commits.put(batch, task)
 
 
 # --- outputs of given tables ------------------------------------------------------------

@@ -11,7 +11,7 @@ from batchinference.cli import exits
 from batchinference.cli.check import complain
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
 from batchinference.cli.printing import echo
-from batchinference.plan import Plan, cpus_needed, plan_for_cluster, plan_for_machine
+from batchinference.plan import Plan, plan_for_cluster, plan_for_machine, ray_cpus
 from batchinference.rendering.objects import check_mounted_file
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
@@ -112,7 +112,12 @@ def pipeline_is_installed() -> bool:
 
 def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
     from batchinference.cli.display import Display
-    from batchinference.pipeline.execution.cluster import connected, embedded, ray_files
+    from batchinference.pipeline.execution.cluster import (
+        connected,
+        embedded,
+        machine_cpus,
+        ray_files,
+    )
     from batchinference.pipeline.execution.monitor import stop_on_signals
     from batchinference.pipeline.execution.nodes import check_nodes
     from batchinference.pipeline.execution.user_modules import names_code
@@ -133,7 +138,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         else:
             display.say(f"{job.metadata.name}: starting Ray on this machine")
             with ray_files() as files:
-                cpus, quiet = cpus_needed(plan), not options.verbose
+                cpus, quiet = ray_cpus(plan, machine_cpus()), not options.verbose
                 with embedded(cpus, str(directory), files, quiet=quiet) as found:
                     gpus, memory = int(found.get(GPU, 0)), found["memory"]
                     plan = plan_for_machine(job.spec, gpus, found, memory)

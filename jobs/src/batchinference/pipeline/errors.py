@@ -25,6 +25,11 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
     return text
 
 
+def describe(error: BaseException) -> str:
+    """Return an error as text for people, of bounded length and without secrets."""
+    return shown(f"{type(error).__name__}: {error}")
+
+
 class JobFailure(Exception):
     """A failure that ends the job. `reason` is one word for programs, the message is for people."""
 

@@ -130,10 +130,11 @@ class JobRun:
     def _broken_off(self, failure: JobFailure) -> Report:
         """Return the report of a failure. Publish it, and write it to the output if one is open."""
         prepared = self._pass.prepared if self._pass else None
-        with suppress(OSError):  # unavailable storage may be the cause
+        with suppress(OSError, BadOutput):  # unavailable storage may be the cause
             if prepared is not None:
+                manifests = prepared.attempt.close()  # no task commits after the report
                 self._meter.read(prepared.counts(), time.monotonic())
-                self._told = collect_notes(prepared.attempt.manifests())
+                self._told = collect_notes(manifests)
         self._enter(JobState.FAILED)
         report = self._report(failure)
         told = self._tell(report)

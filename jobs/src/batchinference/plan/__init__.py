@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         cpus_needed,
         plan_for_cluster,
         plan_for_machine,
+        ray_cpus,
     )
     from batchinference.plan.stages import Stage
 
@@ -24,6 +25,7 @@ __all__ = [
     "cpus_needed",
     "plan_for_cluster",
     "plan_for_machine",
+    "ray_cpus",
 ]
 _MODULES = {"CPU_GROUP": "groups", "WorkerGroup": "groups", "Stage": "stages"}
 

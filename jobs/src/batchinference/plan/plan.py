@@ -5,6 +5,7 @@ The operator renders pods from the same plan that the pipeline runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,9 +14,11 @@ from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import WorkerGroup, group_of, groups_of
 from batchinference.plan.machine import fitted
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
+from batchinference.plan.writing import with_writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import SpecError
 from batchinference.spec.profiles import GPU
+from batchinference.spec.write import Write, WriteSized, WriteTable
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Plan:
 
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
+    fused: bool
+    """Whether each task reads a part of the input, runs all steps and writes the results. This
+    needs an input with enough parts: see `execution.executor`."""
     notes: tuple[str, ...] = ()
     """Notes on how the plan differs from the job's file because of the machine it runs on."""
 
@@ -34,7 +40,8 @@ class Plan:
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job could not finish."""
     stages = _checked_stages(spec)
-    return Plan(tuple(stages), tuple(groups_of(stages, spec.cluster.workers)))
+    groups = groups_of(stages, spec.cluster.workers)
+    return Plan(tuple(stages), tuple(groups), is_fused(stages, spec.write))
 
 
 def plan_for_machine(
@@ -50,7 +57,27 @@ def plan_for_machine(
     memory requests are dropped.
     """
     stages, notes = fitted(_checked_stages(spec), {**(custom or {}), GPU: gpus}, memory)
-    return Plan(tuple(stages), (), tuple(notes))
+    return Plan(tuple(stages), (), is_fused(stages, spec.write), tuple(notes))
+
+
+def is_fused(stages: list[Stage], write: Write) -> bool:
+    """Return whether one task can read, run all steps and write.
+
+    Actor pools and wide tasks need operators of their own. A table needs the columns of the first
+    rows before it is written. Rows of several parts of the input are collected for a file with
+    `rowsPerFile` rows."""
+    narrow = all(
+        s.replicas is None and not s.rows_per_block and s.cpus == TASK_CPUS for s in stages
+    )
+    collects = isinstance(write, WriteSized) and write.rows_per_file is not None
+    return narrow and not collects and not isinstance(write, WriteTable)
+
+
+def ray_cpus(plan: Plan, machine: int) -> int:
+    """Return the CPUs that a Ray on a machine with `machine` CPUs must have for the plan."""
+    if plan.fused:
+        return machine
+    return max(with_writers(machine), math.ceil(cpus_needed(plan)))
 
 
 def cpus_needed(plan: Plan) -> float:

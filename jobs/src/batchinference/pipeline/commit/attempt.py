@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -81,26 +81,25 @@ class Attempt:
         return self.place / "retyped"
 
     def counts(self) -> RowCounts:
-        """Return the counts of the rows committed so far, from the names of the manifests."""
-        return total(counts for _, counts in self._commits())
+        """Return the counts of the rows committed so far, from the names of the manifests. If a
+        task ran twice, the first commit of each number counts, as in `manifests`."""
+        commits = sorted(self._commits(), reverse=True)
+        return total({commit: counts for _, commit, counts in commits}.values())
 
-    def manifests(self) -> list[Manifest]:
-        """Return all commits of the attempt, one per task. A damaged manifest counts as not
-        committed."""
+    def manifests(self, task: int | None = None) -> list[Manifest]:
+        """Return all commits of the attempt, or those of one task, in the order of their names. A
+        damaged manifest counts as not committed."""
+        names = sorted(name for name, (of_task, _), _ in self._commits() if task in (None, of_task))
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
-            found = pool.map(lambda commit: _parsed(self.place / commit[0]), self._commits())
-            key = self.layout.key
-            return [one for one in found if one is not None and one.is_of(key)]
+            found = pool.map(lambda name: _parsed(self.place / name), names)
+            return [one for one in found if one is not None and one.is_of(self.layout.key)]
 
-    def _commits(self) -> list[tuple[str, RowCounts]]:
-        """Return the name and the counts of one manifest per task. For a task that was retried, it
-        is always the same manifest."""
-        by_task = {}
-        for info in sorted(self.place.files(), key=lambda info: info.path):
+    def _commits(self) -> Iterator[tuple[str, tuple[int, int], RowCounts]]:
+        """Yield the name of each manifest, its task and number, and its counts."""
+        for info in self.place.files():
             name = base_name(info.path)
             if found := parse_manifest_name(name):
-                by_task[found[0]] = (name, found[1])
-        return list(by_task.values())
+                yield name, *found
 
     def close(self) -> list[Manifest]:
         """Stop accepting commits and return all manifests.

@@ -1,8 +1,8 @@
-"""Manifests: what one write task has committed.
+"""Manifests: what a task has committed at once.
 
-Files that no manifest names do not count. The name of a manifest contains the task and the counts,
-so that a listing is enough to determine progress. It ends in a random suffix, so that no manifest
-overwrites another.
+Files that no manifest names do not count. The name of a manifest contains the task, the number of
+the commit in the task, and the counts, so that a listing is enough to determine progress. It ends
+in a random suffix, so that no manifest overwrites another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from batchinference.pipeline.storage.checksummed_json import (
     verify_checksum,
 )
 
-_NAME = re.compile(r"^(\d{8,})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{8}\.json$")
+_NAME = re.compile(r"^(\d{8,})-(\d{4,})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{8}\.json$")
 _NUMBERS = TypeAdapter(dict[str, float])
 
 
@@ -47,6 +47,8 @@ Note = Annotated[str, AfterValidator(_of_numbers)]
 class Manifest:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     task: Natural
+    number: Natural
+    """The number of commits that the task made before this one."""
     entries: list[ManifestEntry]
     ends: list[End]
     """File and its number of rows, for each file whose end the task has seen."""
@@ -61,12 +63,12 @@ class Manifest:
         """Return a unique name."""
         counts = counts_of(self.entries)
         numbers = (counts.read, counts.written, counts.failed, counts.skipped)
-        return f"{self.task:08d}.{'.'.join(map(str, numbers))}.{uuid.uuid4().hex[:8]}.json"
+        counted = ".".join(map(str, numbers))
+        return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 
     def serialized(self) -> bytes:
         entries = [entry.as_json() for entry in self.entries]
-        stored = {"task": self.task, "entries": entries, "ends": self.ends, "notes": self.notes}
-        return dump_checksummed(stored)
+        return dump_checksummed({**vars(self), "entries": entries})
 
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
@@ -82,13 +84,14 @@ class Manifest:
 _MANIFEST = TypeAdapter(Manifest)
 
 
-def parse_manifest_name(name: str) -> tuple[int, RowCounts] | None:
-    """Return the task and its counts from the name of a manifest; None for any other name."""
+def parse_manifest_name(name: str) -> tuple[tuple[int, int], RowCounts] | None:
+    """Return the task, the number of the commit in the task, and its counts from the name of a
+    manifest; None for any other name."""
     match = _NAME.match(name)
     if match is None:
         return None
-    task, *counts = map(int, match.groups())
-    return task, RowCounts(*counts)
+    task, number, *counts = map(int, match.groups())
+    return (task, number), RowCounts(*counts)
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:
@@ -96,16 +99,11 @@ def ranges_of(ids: np.ndarray) -> list[Range]:
     last."""
     if len(ids) == 0:
         return []
-    ordered = np.sort(ids)
+    steps = np.diff(ids)
+    ordered = ids if (steps > 0).all() else np.sort(ids)
     breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
     starts = ordered[np.concatenate(([0], breaks))]
     lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))]
     files, first = row_ids.unpack(starts)
     _, last = row_ids.unpack(lasts)
     return list(zip(files.tolist(), first.tolist(), (last + 1).tolist(), strict=True))
-
-
-def ends_of(ids: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ids of END rows as pairs of file and number of rows in it."""
-    files, counts = row_ids.unpack(ids)
-    return list(zip(files.tolist(), counts.tolist(), strict=True))

@@ -23,6 +23,7 @@ from batchinference.pipeline.commit.state_fields import (
     FileName,
     Natural,
 )
+from batchinference.pipeline.row_batch import FULL_SHARE
 
 _File = Annotated[int, Field(strict=True, ge=0, lt=row_ids.MAX_FILES)]
 _Row = Annotated[int, Field(strict=True, ge=0, le=row_ids.ROW_MASK + 1)]
@@ -37,8 +38,8 @@ def _not_empty(found: tuple[int, int, int]) -> tuple[int, int, int]:
 Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_not_empty)]
 """File, first row, row after the last, of the input."""
 Content: TypeAlias = bytes | memoryview
-Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=row_ids.FULL_SHARE)]]
-"""File, row, and the share of the row (see `row_ids`)."""
+Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=FULL_SHARE)]]
+"""File, row, and the share of the row (see `row_batch`)."""
 End = tuple[_File, _Row]
 """File and its number of rows, for a file whose end was seen."""
 
@@ -111,5 +112,5 @@ def counts_of(entries: Iterable[ManifestEntry]) -> RowCounts:
     """Return the total counts of several entries. In `read`, shares of rows count as the number of
     whole rows that they add up to."""
     entries = list(entries)
-    parts = sum(share for entry in entries for _, _, share in entry.shares) // row_ids.FULL_SHARE
+    parts = sum(share for entry in entries for _, _, share in entry.shares) // FULL_SHARE
     return total([*(entry.counts for entry in entries), RowCounts(read=parts)])

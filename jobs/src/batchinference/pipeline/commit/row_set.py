@@ -15,6 +15,7 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.errors import Incomplete
+from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 
 SHOWN = 3
@@ -30,19 +31,31 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the entries without those that hold a row of an earlier entry."""
-    while True:
-        starts, stops, owners = _edges(entries)
-        order = np.argsort(starts, kind="stable")
-        starts, stops, owners = starts[order], stops[order], owners[order]
-        reach = np.maximum.accumulate(stops) if len(stops) else stops
-        clashes = np.flatnonzero(starts[1:] < reach[:-1])
-        if not len(clashes):
-            return entries
-        # the other entry of each overlapping pair is the one whose range reaches farthest
-        farthest = np.maximum.accumulate(np.where(stops == reach, np.arange(len(stops)), 0))
-        losers = set(np.maximum(owners[clashes + 1], owners[farthest[clashes]]).tolist())
-        entries = [entry for number, entry in enumerate(entries) if number not in losers]
+    """Return the entries without those that hold a row of an earlier entry that is returned."""
+    contested = _overlapping(entries)
+    of_contested = [_edges([entries[number]])[:2] for number in contested]
+    points = np.unique(np.concatenate([NO_IDS, *(each for pair in of_contested for each in pair)]))
+    taken = np.zeros(len(points), dtype=bool)
+    """Whether a returned entry holds the rows between a point and the next one."""
+    dropped = set()
+    for number, edges in zip(contested, of_contested, strict=True):
+        places = zip(*(np.searchsorted(points, each).tolist() for each in edges), strict=True)
+        held = np.concatenate([np.arange(first, after) for first, after in places])
+        if taken[held].any() or len(np.unique(held)) < len(held):
+            dropped.add(number)
+        else:
+            taken[held] = True
+    return [entry for number, entry in enumerate(entries) if number not in dropped]
+
+
+def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
+    """Return the indexes of the entries with a row that is held more than once, in order."""
+    starts, stops, owners = _edges(entries)
+    order = np.argsort(starts, kind="stable")
+    starts, stops, owners = starts[order], stops[order], owners[order]
+    reach = np.maximum.accumulate(stops) if len(stops) else stops
+    after, before = starts[1:] < reach[:-1], starts[1:] < stops[:-1]
+    return np.union1d(owners[1:][after], owners[:-1][before]).tolist()
 
 
 def _edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -64,7 +77,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[Mani
         for entry in entries:
             for file, row, share in entry.shares:
                 sums[row_ids.pack(file, row)] += share
-        bad = {row for row, share in sums.items() if share != row_ids.FULL_SHARE or held.has(row)}
+        bad = {row for row, share in sums.items() if share != FULL_SHARE or held.has(row)}
         left = [entry for entry in entries if bad.isdisjoint(_parted(entry))]
         if len(left) == len(entries):
             return left
@@ -103,6 +116,13 @@ class RowSet:
     def has(self, row: int) -> bool:
         place = int(np.searchsorted(self.starts, row, side="right")) - 1
         return place >= 0 and row < int(self.stops[place])
+
+    def holds(self, ids: np.ndarray) -> np.ndarray:
+        """Return which of the ids (int64) are in the set, as bool."""
+        places = np.searchsorted(self.starts, ids, side="right") - 1
+        stops = np.append(self.stops, 0)  # the place -1 stands for ids before the first range
+        held: np.ndarray = ids < stops[places]
+        return held
 
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
         """Raise Incomplete if there are rows beyond the end of their file. Takes arguments like

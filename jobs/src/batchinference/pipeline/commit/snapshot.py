@@ -40,7 +40,7 @@ from batchinference.pipeline.storage.checksummed_json import (
 )
 from batchinference.pipeline.storage.location import Location
 
-FORMAT = 2
+FORMAT = 3
 """The version of the format of state files. Another version starts over."""
 
 

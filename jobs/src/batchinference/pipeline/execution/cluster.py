@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shutil
@@ -27,7 +26,6 @@ from batchinference.pipeline.ray_compat.cluster import (
     get_state_from_address,
     maybe_enable_token_auth_if_token_available,
 )
-from batchinference.plan.writing import with_writers
 
 Resources = dict[str, float]
 CONNECT_SECONDS = 10.0
@@ -86,12 +84,11 @@ def own_token() -> Iterator[None]:
 
 
 @contextmanager
-def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
-    """Start Ray on this machine and yield its resources.
+def embedded(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
+    """Start Ray with `cpus` logical CPUs on this machine and yield its resources.
 
-    The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray gets at least `cpus`
-    logical CPUs, and at least the CPUs of this machine plus those of the write tasks. Its workers
-    can import modules in `directory`. `files` is the directory for Ray's own files. `quiet`
+    The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray's workers can import
+    modules in `directory`. `files` is the directory for Ray's own files. `quiet`
     redirects the output of Ray to a file. Raises JobFailure if Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -99,7 +96,7 @@ def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> It
     with own_token(), _output_to_file() if quiet else nullcontext():
         _init(
             _temp_dir=files.of_ray,
-            num_cpus=max(with_writers(_cpus()), math.ceil(cpus)),
+            num_cpus=cpus,
             include_dashboard=False,
             log_to_driver=not quiet,
         )
@@ -109,7 +106,7 @@ def embedded(cpus: float, directory: str, files: RayFiles, *, quiet: bool) -> It
             ray.shutdown()
 
 
-def _cpus() -> int:
+def machine_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

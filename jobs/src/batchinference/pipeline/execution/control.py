@@ -34,6 +34,14 @@ class ExecutionControl:
         """The last stage that had work at the last scheduling step. If no rows come out, they are
         in this stage; earlier stages may only be waiting for it."""
 
+    @property
+    def draining(self) -> bool:
+        return self._draining.is_set()
+
+    @property
+    def given_up(self) -> bool:
+        return self._given_up.is_set()
+
     def give_up(self) -> None:
         """Abort the execution from within. Shutting down Ray while it runs would end the whole
         process."""

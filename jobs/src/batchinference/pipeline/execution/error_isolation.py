@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_row
-
-Apply = Callable[[pa.Table], pa.Table]
+from batchinference.pipeline.steps.base import Transform, TransformResult
 
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a batch and their result: a table, or the error of one row."""
+    """Consecutive rows of a batch and their result, or the error of one row."""
 
     start: int
     rows: int
-    result: pa.Table | Exception
+    result: pa.Table | TransformResult | Exception
 
 
-def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
+def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a part of its own.
 
     Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
     row: see `is_about_the_row`.
     """
     result = _try(apply, batch)
-    if isinstance(result, pa.Table) or batch.num_rows == 1:
+    if not isinstance(result, Exception) or batch.num_rows == 1:
         yield Part(start, batch.num_rows, result)
         return
     half = batch.num_rows // 2
@@ -36,7 +35,7 @@ def isolate(apply: Apply, batch: pa.Table, start: int = 0) -> Iterator[Part]:
     yield from isolate(apply, batch.slice(half), start + half)
 
 
-def _try(apply: Apply, batch: pa.Table) -> pa.Table | Exception:
+def _try(apply: Transform, batch: pa.Table) -> pa.Table | TransformResult | Exception:
     # do not halve here: this error would become the context of the errors of single rows
     try:
         return apply(batch)

@@ -1,11 +1,10 @@
-"""Runs a stage in Ray Data: a callable over blocks that keeps the state of each row."""
+"""Runs the steps of a stage over batches of rows."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +12,14 @@ import pyarrow as pa
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.error_attribution import is_out_of_memory, may_pass
-from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.error_isolation import isolate
-from batchinference.pipeline.execution.step_results import apply_step
 from batchinference.pipeline.input.listing import paths_of
+from batchinference.pipeline.row_batch import ERRORS, RowBatch
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.steps import Transform, load_step
+from batchinference.pipeline.steps.base import TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.plan.stages import SEARCH_ROWS
@@ -42,16 +42,28 @@ class ErrorHandling:
     tolerant: bool
     input: Location
 
-    def set_aside(self, step: str, row_id: int, share: int, error: Exception) -> pa.Table:
-        """Return the row as a failed row. Raises JobFailure if no failed rows are allowed."""
+    def failed_row(self, step: str, row_id: int, error: Exception) -> pa.Table:
+        """Return the failed row. Raises JobFailure if no failed rows are allowed."""
         if not self.tolerant:
             (file,), (row,) = row_ids.unpack(np.array([row_id]))
             path = paths_of(self.input)[int(file)].as_py()
             raise JobFailure(
-                f"step '{step}' failed on row {row} of {path}: {row_ids.describe(error)}"
+                f"step '{step}' failed on row {row} of {path}: {describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        return row_ids.failed_row(row_id, step, error, shown("".join(lines)), share)
+        columns = [row_id], [step], [describe(error)], [shown("".join(lines))]
+        return pa.table(list(columns), schema=ERRORS)
+
+
+def with_result(
+    batch: RowBatch, step: str, result: TransformResult, errors: ErrorHandling
+) -> RowBatch:
+    """Return the batch after a step that has run outside of a StepRunner."""
+    failed = [
+        (index, errors.failed_row(step, int(batch.ids[index]), error))
+        for index, error in sorted(result.failed.items())
+    ]
+    return batch.derived(result.table, result.parents, failed)
 
 
 def load_steps(stage: Stage) -> list[Transform]:
@@ -62,20 +74,20 @@ def load_steps(stage: Stage) -> list[Transform]:
 
 
 class StageRunner:
-    """Runs the steps of a stage over a table. Created once in each actor or worker process."""
+    """Runs the steps of a stage. Created once in each actor or worker process."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         pairs = zip(stage.steps, load_steps(stage), strict=True)
         self._steps = [StepRunner(step, transform, errors) for step, transform in pairs]
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def __call__(self, batch: RowBatch) -> RowBatch:
         for step in self._steps:
-            table = step(table)
-        return row_ids.closed(table)
+            batch = step(batch)
+        return batch
 
 
 class StepRunner:
-    """Runs one step over the good rows of a table. The other rows follow unchanged."""
+    """Runs one step over the rows of a batch."""
 
     def __init__(self, step: Step, transform: Transform, errors: ErrorHandling) -> None:
         self.name = step.name
@@ -84,56 +96,88 @@ class StepRunner:
         self._batch = _first_size(step)
         self._waits = list(WAITS)
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        good, rest = row_ids.split(table)
-        if good.num_rows == 0:
-            # without the empty data columns, which the step may be meant to drop
-            return table if rest is None else rest
-        results: list[pa.Table] = []
-        start = 0
-        while start < good.num_rows:
-            batch = good.slice(start, self._batch.size)
-            if (result := self._run(batch)) is None:
+    def __call__(self, batch: RowBatch) -> RowBatch:
+        if not len(batch.ids):
+            return batch
+        results = StepResults()
+        while results.rows < len(batch.ids):
+            part = batch.table.slice(results.rows, self._batch.size)
+            if not self._run(part, batch.ids, results):
                 empty_caches()  # not earlier: the error referenced the tensors of the batch
-                continue
-            results += result
-            start += batch.num_rows
-        results += [row_ids.note_row(self.name, note) for note in self._batch.take_notes()]
-        return concat([*results, rest] if rest is not None else results)
+        notes = ((self.name, note) for note in self._batch.take_notes())
+        return replace(results.applied_to(batch), notes=(*batch.notes, *notes))
 
-    def _run(self, batch: pa.Table) -> list[pa.Table] | None:
-        """Return the results of a batch; None if it must be retried, maybe in smaller batches."""
+    def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:
+        """Add the results of a part of the batch. Return whether that was successful; if not, the
+        part must be retried, maybe in smaller parts."""
         began = time.perf_counter()
         try:
-            results = self._isolated(batch)
+            isolated = self._isolated(part, results.rows, ids)
         except JobFailure:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                self._batch.ran_out_of_memory(batch.num_rows, error)
-                return None
+                self._batch.ran_out_of_memory(part.num_rows, error)
+                return False
             if may_pass(error) and self._waits:
                 time.sleep(self._waits.pop(0))
-                return None
-            words = row_ids.describe(error)
-            raise JobFailure(f"step '{self.name}' cannot continue: {words}") from error
-        self._batch.ran(batch.num_rows, time.perf_counter() - began)
+                return False
+            message = f"step '{self.name}' cannot continue: {describe(error)}"
+            raise JobFailure(message) from error
+        results.add(isolated, part.num_rows)
+        self._batch.ran(part.num_rows, time.perf_counter() - began)
         self._waits = list(WAITS)
-        return results
+        return True
 
-    def _isolated(self, batch: pa.Table) -> list[pa.Table]:
-        """Return the results of the rows, followed by the failed rows."""
-        set_aside = partial(self._errors.set_aside, self.name)
-        ids, shares = row_ids.ids_of(batch), row_ids.shares_of(batch)
-        results: list[pa.Table] = []
-        failed: list[pa.Table] = []
-        for part in isolate(partial(apply_step, self._transform, set_aside=set_aside), batch):
-            if isinstance(part.result, Exception):
-                share = row_ids.FULL_SHARE if shares is None else int(shares[part.start])
-                failed.append(set_aside(int(ids[part.start]), share, part.result))
-            else:
-                results.append(part.result)
-        return results + failed
+    def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
+        """Return the results of rows, of which the first is row `offset` of the batch."""
+        found = StepResults()
+        for part in isolate(self._transform, rows):
+            start = offset + part.start
+            match part.result:
+                case pa.Table() as table:
+                    found.tables.append(table)
+                    found.parents.append(np.arange(start, start + part.rows))
+                case TransformResult() as result:
+                    found.tables.append(result.table)
+                    found.parents.append(start + result.parents)
+                    found.failed += [
+                        (start + index, self._failed(ids[start + index], error))
+                        for index, error in sorted(result.failed.items())
+                    ]
+                case error:
+                    found.failed.append((start, self._failed(ids[start], error)))
+        return found
+
+    def _failed(self, row_id: np.int64, error: Exception) -> pa.Table:
+        return self._errors.failed_row(self.name, int(row_id), error)
+
+
+@dataclass
+class StepResults:
+    """The results of a step for the first rows of a batch. Indexes are those of the batch."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    parents: list[np.ndarray] = field(default_factory=list)
+    """For each table, the index of the row that each of its rows was made from."""
+    failed: list[tuple[int, pa.Table]] = field(default_factory=list)
+    """The index of each failed row, and the failed row."""
+    rows: int = 0
+    """The number of rows of the batch that have results."""
+
+    def add(self, other: StepResults, rows: int) -> None:
+        """Add the results of the next `rows` rows."""
+        self.tables += other.tables
+        self.parents += other.parents
+        self.failed += other.failed
+        self.rows += rows
+
+    def applied_to(self, batch: RowBatch) -> RowBatch:
+        """Return the batch after the step."""
+        tables = [table for table in self.tables if table.num_rows] or self.tables
+        table = concat(tables) if tables else pa.table({})
+        parents = np.concatenate(self.parents) if self.parents else np.empty(0, dtype=np.int64)
+        return batch.derived(table, parents, self.failed)
 
 
 def _first_size(step: Step) -> BatchSize:

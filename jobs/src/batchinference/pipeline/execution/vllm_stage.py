@@ -7,18 +7,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from ray.data import Dataset
 
+from batchinference.pipeline.execution.block_codec import decode, encode, is_sidecar
 from batchinference.pipeline.execution.control import INTO
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import (
+    ErrorHandling,
+    StageRunner,
+    with_result,
+)
 from batchinference.pipeline.ray_compat.execution import HighMemoryIssueDetector
 from batchinference.pipeline.runtimes.vllm.processor import (
     NodeSelectors,
     RetryOptions,
     processor_of,
 )
-from batchinference.pipeline.runtimes.vllm.row_codec import decode_rows, encode_rows
+from batchinference.pipeline.runtimes.vllm.row_codec import (
+    decode_rows,
+    encode_rows,
+    requests_of,
+    with_results,
+)
+from batchinference.pipeline.steps.base import TransformResult
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.models import VllmModel
@@ -39,7 +51,7 @@ def add_llm(
         "udf_modifying_row_count": False,
         **tries.of_tasks,
     }
-    into = _named(f"{step.name}{INTO}", partial(encode_rows, step.name, step.model))
+    into = _named(f"{step.name}{INTO}", partial(_into, step.name, step.model))
     dataset = dataset.map_batches(into, **common)
     _leave_out_detector(dataset)
     dataset = processor_of(stage, step.model, nodes, tries)(dataset)
@@ -47,7 +59,7 @@ def add_llm(
 
 
 def _leave_out_detector(dataset: Dataset) -> None:
-    """Disable Ray's high memory detector; MemoryWatch does its work.
+    """Disable Ray's high memory detector; `execution.memory` does its work.
 
     The detector repeatedly requests the arguments of actors that it never starts, each time with a
     placement group. This would reserve GPUs that are not used (ray#64012)."""
@@ -55,12 +67,23 @@ def _leave_out_detector(dataset: Dataset) -> None:
     found.detectors = [one for one in found.detectors if one is not HighMemoryIssueDetector]
 
 
+def _into(step: str, model: VllmModel, block: pa.Table) -> pa.Table:
+    return encode_rows(block, is_sidecar(block), requests_of(step, model, decode(block).table))
+
+
 def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
-    """Return a function that decodes rows and runs the other steps of the stage, which drop columns
-    that no later step reads."""
-    set_aside = partial(errors.set_aside, stage.steps[0].name)
-    joined = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
-    return lambda table: joined(decode_rows(table, model, set_aside))
+    """Return a function that adds the results to the rows and runs the other steps of the stage,
+    which drop columns that no later step reads."""
+    step = stage.steps[0].name
+    others = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
+
+    def run(rows: pa.Table) -> pa.Table:
+        block = decode_rows(rows)
+        batch, data = decode(block), np.flatnonzero(~is_sidecar(block))
+        result = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
+        return encode(others(with_result(batch, step, result, errors)))
+
+    return run
 
 
 def _named(name: str, function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:

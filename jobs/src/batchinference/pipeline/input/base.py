@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
-import pyarrow as pa
-
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.reserved import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
-ReadRows: TypeAlias = Callable[[], Iterator[pa.Table]]
-"""Yields tables of rows with ids. An END row follows the last row of each part, unless the number
-of rows per part is known (`JobInput.rows_each`)."""
+ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
+"""Yields batches of rows. The end of each part follows its last row, unless the number of rows per
+part is known (`JobInput.rows_each`)."""
 
 
 class JobInput(Protocol):
@@ -39,8 +38,7 @@ class JobInput(Protocol):
 
     @property
     def rows_each(self) -> int | None:
-        """The number of rows of every part, if it is known before reading; else None. Such an input
-        has no END rows."""
+        """The number of rows of every part, if it is known before reading; else None."""
 
     def columns(self) -> list[str] | None:
         """Return the columns of the rows; None if they are unknown until the rows are read."""

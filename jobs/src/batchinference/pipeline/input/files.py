@@ -32,6 +32,8 @@ from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FileOptions, ReadFiles
 
+REREAD_BYTES = 4 << 20
+"""Small files are divided even if each task has to read them from the beginning."""
 FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
 
@@ -129,12 +131,28 @@ class FileInput:
         if self.options.shuffle == "files":
             random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - not for security
         reader = self.rows.reader
-        if isinstance(reader, DivisibleReader) and len(files) < tasks:
-            stats = with_row_counts(self.frozen, reader, files).stats
-            files = parts_of(files, stats, tasks)
+        if len(files) < tasks:
+            files = self._divided(files, tasks)
         if gaps is not None:
             files = [part for file in files for part in _missing(file, gaps[file.number], reader)]
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
+
+    def _divided(self, files: list[InputFile], tasks: int) -> list[InputFile]:
+        """Return the files, divided into about `tasks` parts if that is cheap."""
+        reader = self.rows.reader
+        small = sum(file.size for file in files) <= REREAD_BYTES
+        cheap = small and not isinstance(reader, WholeFileReader)
+        if not cheap and not isinstance(reader, DivisibleReader):
+            return files
+        if _has_stats(reader):
+            stats = with_row_counts(self.frozen, reader, files).stats
+        else:
+            stats = {file.number: FileStats(self._counted(file)) for file in files}
+        return parts_of(files, stats, tasks)
+
+    def _counted(self, file: InputFile) -> int:
+        """Return the number of rows of a file, which is read for this."""
+        return sum(size_of(chunk) for chunk in self.rows.chunks(file))
 
 
 def _has_stats(reader: Reader) -> bool:

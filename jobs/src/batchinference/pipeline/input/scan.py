@@ -1,11 +1,9 @@
-"""Reads files as tables of rows with ids."""
+"""Reads files as batches of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import pyarrow as pa
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.error_attribution import is_about_the_file
@@ -27,39 +25,38 @@ from batchinference.pipeline.input.readers.chunks import (
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.whole_files import whole_files
-from batchinference.pipeline.row_ids import READ_STEP
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location, is_storage_error
 from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
 
 
 @dataclass(frozen=True)
 class FileRows:
-    """Reads files into tables of rows with ids. It is pickled and sent to the read tasks."""
+    """Reads files into batches of rows. It is pickled and sent to the read tasks."""
 
     root: Location
     reader: Reader
     path_columns: PathColumns
 
-    def read(self, files: list[InputFile]) -> Iterator[pa.Table]:
+    def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield all rows of these files.
 
-        If files can have several rows, an END row follows the last row of each file."""
+        If files can have several rows, the end of each file follows its last row."""
         if isinstance(self.reader, WholeFileReader):
             yield from whole_files(self.root, self.reader, self.path_columns, files)
             return
         for file in files:
-            yield from self._tables(file)
+            yield from self._batches(file)
 
-    def _tables(self, file: InputFile) -> Iterator[pa.Table]:
+    def _batches(self, file: InputFile) -> Iterator[RowBatch]:
         row = file.start
         for chunk in self.chunks(file):
             for skipped, wanted in within(chunk, row, file.gaps):
-                table = self._identified(wanted, file, row + skipped)
-                if table.num_rows:
-                    yield table
+                if size_of(wanted):
+                    yield self._batch(wanted, file, row + skipped)
             row += size_of(chunk)
         if file.stop is None:
-            yield row_ids.end_of_file(file.number, row)
+            yield RowBatch(ends=((file.number, row),))
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
         """Yield the chunks of a file. If the file is damaged, its remaining rows are one BadRow.
@@ -91,12 +88,13 @@ class FileRows:
         chunks = self.reader.read(address)
         return after(row, chunks if stop is None else first(stop, chunks))
 
-    def _identified(self, chunk: Chunk, file: InputFile, row: int) -> pa.Table:
+    def _batch(self, chunk: Chunk, file: InputFile, row: int) -> RowBatch:
+        ids = row_ids.consecutive(file.number, row, size_of(chunk))
         if isinstance(chunk, BadRow):
-            return row_ids.unreadable_rows(file.number, row, chunk.rows, READ_STEP, chunk.error)
+            return RowBatch.unreadable(ids, chunk.error)
         uri = self.root.at(file.path).uri
         check_names(chunk.column_names, uri)
-        return row_ids.with_ids(self.path_columns.added_to(chunk, uri), file.number, row)
+        return RowBatch.read(self.path_columns.added_to(chunk, uri), ids)
 
 
 def _bear(patience: RetryBudget, error: OSError, address: Location) -> None:

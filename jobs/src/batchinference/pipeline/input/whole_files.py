@@ -1,4 +1,4 @@
-"""Reads files that are one row each as tables of rows with ids."""
+"""Reads files that are one row each as batches of rows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers.base import BadRow
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.row_ids import READ_STEP
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location, is_storage_error
 
 Item = TypeVar("Item")
@@ -30,8 +28,8 @@ Content: TypeAlias = bytes | BadRow
 
 def whole_files(
     root: Location, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
-) -> Iterator[pa.Table]:
-    """Yield the rows of these files. There are no END rows, because each file is one row.
+) -> Iterator[RowBatch]:
+    """Yield the rows of these files, without ends of files, because each file is one row.
 
     Raises JobFailure if a file cannot be fetched because of a storage error, which is not an error
     of the file itself.
@@ -44,7 +42,7 @@ def whole_files(
         for group, fetching in prefetch_one(begun):
             fetched = (_decoded(reader, content.result()) for content in fetching)
             for decoded in _parts(zip(group, fetched, strict=True)):
-                yield _table(root, reader, path_columns, decoded)
+                yield _batch(root, reader, path_columns, decoded)
 
 
 def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
@@ -89,23 +87,24 @@ def _decoded(reader: WholeFileReader, content: Content) -> Any | BadRow:
     return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
 
 
-def _table(
+def _batch(
     root: Location,
     reader: WholeFileReader,
     path_columns: PathColumns,
     decoded: list[tuple[InputFile, Any | BadRow]],
-) -> pa.Table:
-    bad = [(file, one) for file, one in decoded if isinstance(one, BadRow)]
-    good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
-    tables = [
-        row_ids.failed_row(row_ids.pack(file.number, 0), READ_STEP, one.error) for file, one in bad
+) -> RowBatch:
+    batches = [
+        RowBatch.unreadable(row_ids.consecutive(file.number, 0, 1), one.error)
+        for file, one in decoded
+        if isinstance(one, BadRow)
     ]
+    good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
     if good:
         table = reader.table([one for _, one in good])
         table = path_columns.added_to_each(table, [root.at(file.path).uri for file, _ in good])
         ids = np.array([row_ids.pack(file.number, 0) for file, _ in good], dtype=np.int64)
-        tables.insert(0, row_ids.with_own_columns(table, pa.array(ids)))
-    return concat(tables)
+        batches.append(RowBatch.read(table, ids))
+    return merged(batches)
 
 
 def prefetch_one(pieces: Iterable[Item]) -> Iterator[Item]:

@@ -1,10 +1,11 @@
-"""Ray cluster functions: authentication tokens, memory and automatic connection."""
+"""Ray cluster functions: authentication tokens, memory, automatic connection and retries."""
 
 from ray._private import auto_init_hook
 from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available,
 )
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 __all__ = [
@@ -13,4 +14,11 @@ __all__ = [
     "get_memory_info_reply",
     "get_state_from_address",
     "maybe_enable_token_auth_if_token_available",
+    "retries_of_this_task",
 ]
+
+
+def retries_of_this_task() -> int:
+    """Return how often the running task was retried because its process died."""
+    core_worker = global_worker.core_worker  # type: ignore[attr-defined]
+    return int(core_worker.get_current_task_attempt_number())

@@ -11,7 +11,6 @@ from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.steps.base import Transform
 from batchinference.pipeline.steps.map_batches import MapBatches
 from batchinference.pipeline.steps.map_rows import FlatMap, MapRows
-from batchinference.pipeline.steps.predict_batch import PredictBatchTransform
 
 if TYPE_CHECKING:
     from batchinference.spec.python_step import PythonStep
@@ -22,6 +21,8 @@ def python_transform(name: str, step: PythonStep) -> Transform:
     constructed."""
     target = _construct(name, step)
     if step.predict_batch is not None:
+        from batchinference.pipeline.steps.predict_batch import PredictBatchTransform  # Pillow
+
         method = getattr(target, "predict_batch", None)
         if not callable(method):
             raise ModelLoad(f"step '{name}': '{step.callable}' has no method predict_batch")

@@ -14,6 +14,7 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range
 from batchinference.pipeline.commit.row_set import RowSet
+from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.row_ids import MissingRows
 
 
@@ -54,10 +55,10 @@ class AccountedRows:
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
         parted, shares = _parted(entries)
-        whole, over = parted[shares >= row_ids.FULL_SHARE], parted[shares > row_ids.FULL_SHARE]
+        whole, over = parted[shares >= FULL_SHARE], parted[shares > FULL_SHARE]
         starts, stops = _ranges(entries)
         held, twice = _merged(np.concatenate([starts, whole]), np.concatenate([stops, whole + 1]))
-        part = [row for row in parted[shares < row_ids.FULL_SHARE].tolist() if held.has(row)]
+        part = [row for row in parted[shares < FULL_SHARE].tolist() if held.has(row)]
         over = np.concatenate([over, np.array(part, dtype=np.int64)])
         return cls(held, sorted(twice + _named(over, over + 1)))
 

@@ -17,12 +17,13 @@ import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.input.base import NOTHING, ReadRows, check_names
 from batchinference.pipeline.input.listing import as_parquet
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.readers.chunks import size_of, within
 from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
@@ -47,7 +48,7 @@ class TableInput:
     version: str | None = None
     """Identifies the current state of the source, if the source has a version; else None."""
     rows_each: None = None
-    explain: Explain = row_ids.describe
+    explain: Explain = describe
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -106,8 +107,8 @@ class Part:
             raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
 
 
-def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[pa.Table]:
-    """Yield the rows of a read task with their ids, and an END row after the last one.
+def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[RowBatch]:
+    """Yield the rows of a read task, and the end of the part after the last one.
 
     If `gaps` is not empty, yield only the rows in these ranges."""
     row = 0
@@ -115,6 +116,7 @@ def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[pa.Tabl
         check_names(table.column_names, part.label)
         for skipped, wanted in within(table, row, gaps):
             if size_of(wanted):
-                yield row_ids.with_ids(wanted, number, row + skipped)
+                ids = row_ids.consecutive(number, row + skipped, size_of(wanted))
+                yield RowBatch.read(wanted, ids)
         row += table.num_rows
-    yield row_ids.end_of_file(number, row)
+    yield RowBatch(ends=((number, row),))

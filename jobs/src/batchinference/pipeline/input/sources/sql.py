@@ -10,12 +10,11 @@ from typing import Any
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool
 
-from batchinference.pipeline.errors import BadInput, JobFailure, without_secrets
+from batchinference.pipeline.errors import BadInput, JobFailure, describe, without_secrets
 from batchinference.pipeline.input.base import check_names
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.ray_compat.sql_datasource import SQLDatasource
-from batchinference.pipeline.row_ids import describe
 from batchinference.spec.read import ReadSql, SqlOptions
 
 

@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.ray_compat.llm import StatefulStageUDF
-from batchinference.pipeline.row_ids import describe
 from batchinference.pipeline.runtimes.model_files import (
     Adapters,
     NoAdapter,

@@ -1,0 +1,267 @@
+"""Encodes batches of rows as blocks of Ray Data, and decodes them.
+
+A block has the user's columns, the id of the input row of each row, and at most one sidecar row. A
+sidecar row has no data. It holds, in one binary value, the provenance that belongs to no row: the
+input rows without a row in the block, the failed rows, the ends of files, and notes. Ray may cut a
+block, or concatenate blocks: every row and every sidecar row stays complete.
+
+If an input row became several rows, Ray may move these into different blocks. Each of them then has
+a share of the input row. The column of shares exists only if a row has less than FULL_SHARE; null
+means FULL_SHARE.
+
+A column with only nulls in a block has no type, and Ray cannot concatenate it with tensors. Such
+columns are dropped, and a column of texts holds their names and positions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, NO_IDS, NO_ROWS, RowBatch
+from batchinference.pipeline.storage.arrow_files import read_stream
+from batchinference.spec.reserved import OWN_PREFIX
+
+ID = OWN_PREFIX + "id"
+SHARE = OWN_PREFIX + "share"
+NULLS = OWN_PREFIX + "nulls"
+SIDECAR = OWN_PREFIX + "sidecar"
+OWN_COLUMNS = (ID, SHARE, NULLS, SIDECAR)
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+def encode(batch: RowBatch) -> pa.Table:
+    """Return the batch as a block."""
+    shares = Shares.of(batch)
+    sidecar = Sidecar(batch, shares)
+    tail = pa.table({SIDECAR: pa.array([sidecar.serialized()], pa.binary())})
+    if not len(batch.ids):
+        return tail
+    block = _without_untyped(batch.table).append_column(ID, pa.array(batch.ids))
+    if shares.of_rows is not None:
+        block = block.append_column(SHARE, pa.array(shares.of_rows))
+    return block if sidecar.is_empty else concat([block, tail])
+
+
+def decode(block: pa.Table) -> RowBatch:
+    """Return the rows of a block, or of several blocks that were concatenated."""
+    rows, sidecars = _split(block)
+    ids = rows.column(ID).to_numpy() if rows.num_rows else NO_IDS
+    parts = [_parsed(content) for content in sidecars]
+    errors = pa.concat_tables([ERRORS.empty_table(), *(part.errors for part in parts)])
+    outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
+    source, shares = _summed(outcomes, _shares_of(rows, parts))
+    return RowBatch(
+        _user_columns(rows) if rows.num_rows else NO_ROWS,
+        ids,
+        source,
+        errors,
+        np.concatenate([NO_IDS, *(part.filtered for part in parts)]),
+        tuple(end for part in parts for end in part.ends),
+        tuple(note for part in parts for note in part.notes),
+        shares,
+    )
+
+
+def is_sidecar(block: pa.Table) -> np.ndarray:
+    """Return which rows of a block are sidecar rows (bool)."""
+    if SIDECAR not in block.column_names:
+        return np.zeros(block.num_rows, dtype=bool)
+    found: np.ndarray = block.column(SIDECAR).is_valid().to_numpy()
+    return found
+
+
+def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
+    """Return the rows with data, and the values of the sidecar rows."""
+    marks = is_sidecar(block)
+    if not marks.any():
+        return block, []
+    sidecars = block.column(SIDECAR).drop_null().to_pylist()
+    edges = np.flatnonzero(np.diff(~marks, prepend=False, append=False)).tolist()
+    # slices do not copy the data; there is one sidecar row for each block of an earlier stage
+    slices = [block.slice(a, b - a) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    return pa.concat_tables(slices) if slices else block.slice(0, 0), sidecars
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What became of each input row of a batch, and the shares if an input row was divided."""
+
+    lost: np.ndarray
+    """The ids of the input rows that have no row left: neither in the table nor failed."""
+    of_rows: np.ndarray | None = None
+    of_errors: np.ndarray | None = None
+    of_lost: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, batch: RowBatch) -> Shares:
+        """Return the shares of the rows of a batch. The share of each input row is divided exactly
+        among its rows, including failed ones."""
+        outcomes = np.concatenate([batch.ids, batch.errors.column("id").to_numpy()])
+        if batch.shares is None and _all_differ(outcomes):
+            if len(outcomes) == len(batch.source):
+                return cls(NO_IDS)
+            return cls(batch.source[~np.isin(batch.source, outcomes)])
+        order = np.argsort(batch.source)
+        parents = order[np.searchsorted(batch.source, outcomes, sorter=order)]
+        whole = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
+        shares = whole if batch.shares is None else batch.shares
+        divided = _divided(shares, parents)
+        lost = np.bincount(parents, minlength=len(shares)) == 0
+        rows, errors = np.split(divided, [len(batch.ids)])
+        return cls(batch.source[lost], rows, errors, shares[lost])
+
+
+def _all_differ(ids: np.ndarray) -> bool:
+    return bool((np.diff(ids) > 0).all()) or len(np.unique(ids)) == len(ids)
+
+
+def _divided(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
+    """Return the share of each child: `parents` are the indexes of their parents in `shares`."""
+    order = np.argsort(parents, kind="stable")
+    ordered = parents[order]
+    children = np.bincount(parents, minlength=len(shares))
+    least, rest = np.divmod(shares, np.maximum(children, 1))
+    first = np.cumsum(children) - children
+    place = np.arange(len(parents)) - first[ordered]
+    divided = np.empty(len(parents), dtype=np.int64)
+    divided[order] = least[ordered] + (place < rest[ordered])
+    return divided
+
+
+class Sidecar:
+    """The provenance of a batch that belongs to no row of its table, as one binary value."""
+
+    def __init__(self, batch: RowBatch, shares: Shares) -> None:
+        self._batch, self._shares = batch, shares
+
+    @property
+    def is_empty(self) -> bool:
+        batch = self._batch
+        parts = (self._shares.lost, batch.errors, batch.filtered, batch.ends, batch.notes)
+        return not any(map(len, parts))
+
+    def serialized(self) -> bytes:
+        """Return an Arrow stream with one row. Ids are stored as differences, which compress."""
+        batch, shares = self._batch, self._shares
+        errors = batch.errors.combine_chunks().to_struct_array()
+        columns = {
+            "lost": np.diff(shares.lost, prepend=0),
+            "filtered": np.diff(batch.filtered, prepend=0),
+            "errors": pa.concat_arrays(errors.chunks) if errors.num_chunks else _NO_ERRORS,
+            "of_lost": shares.of_lost,
+            "of_errors": shares.of_errors,
+            "ends": pa.array(np.array(batch.ends, dtype=np.int64).reshape(-1)),
+            "notes": pa.array([text for note in batch.notes for text in note], pa.string()),
+        }
+        table = pa.table({name: _one_list(values) for name, values in columns.items()})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as stream:
+            stream.write_table(table)
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+
+_NO_ERRORS = pa.array([], pa.struct(list(ERRORS)))
+
+
+def _one_list(values: pa.Array | np.ndarray | None) -> pa.Array:
+    if values is None:
+        return pa.nulls(1, pa.list_(pa.int64()))
+    array = values if isinstance(values, pa.Array) else pa.array(values, pa.int64())
+    return pa.ListArray.from_arrays(pa.array([0, len(array)], pa.int32()), array)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    lost: np.ndarray
+    filtered: np.ndarray
+    errors: pa.Table
+    of_lost: np.ndarray | None
+    of_errors: np.ndarray | None
+    ends: list[tuple[int, int]]
+    notes: list[tuple[str, str]]
+
+
+def _parsed(content: bytes) -> _Parsed:
+    row = read_stream(content)
+
+    def values(name: str) -> pa.Array:
+        return row.column(name)[0].values
+
+    def numbers(name: str) -> np.ndarray | None:
+        found = values(name)
+        return None if found is None else found.to_numpy()
+
+    ends, notes = values("ends").to_pylist(), values("notes").to_pylist()
+    return _Parsed(
+        np.cumsum(values("lost").to_numpy()),
+        np.cumsum(values("filtered").to_numpy()),
+        pa.Table.from_struct_array(values("errors")),
+        numbers("of_lost"),
+        numbers("of_errors"),
+        list(zip(ends[::2], ends[1::2], strict=True)),
+        list(zip(notes[::2], notes[1::2], strict=True)),
+    )
+
+
+def _shares_of(rows: pa.Table, parts: list[_Parsed]) -> np.ndarray | None:
+    """Return the shares of rows, failed rows and lost rows, in this order; None if all are full."""
+    divided = SHARE in rows.column_names
+    if not divided and all(part.of_lost is None for part in parts):
+        return None
+    of_rows = pc.fill_null(rows.column(SHARE), FULL_SHARE).to_numpy() if divided else None
+    return np.concatenate(
+        [
+            _filled(of_rows, rows.num_rows),
+            *(_filled(part.of_errors, len(part.errors)) for part in parts),
+            *(_filled(part.of_lost, len(part.lost)) for part in parts),
+        ]
+    )
+
+
+def _filled(shares: np.ndarray | None, count: int) -> np.ndarray:
+    return np.full(count, FULL_SHARE, dtype=np.int64) if shares is None else shares
+
+
+def _summed(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the ids without duplicates and the sum of the shares of each; None if all are full."""
+    if shares is None:
+        return ids, None
+    unique, places = np.unique(ids, return_inverse=True)
+    sums = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(sums, places, shares)
+    return unique, None if (sums == FULL_SHARE).all() else sums
+
+
+def _without_untyped(table: pa.Table) -> pa.Table:
+    """Return the table without null-typed columns, which the column NULLS names."""
+    empty = [
+        (place, field.name)
+        for place, field in enumerate(table.schema)
+        if pa.types.is_null(field.type)
+    ]
+    if not empty:
+        return table
+    names = pa.array([json.dumps(empty)] * table.num_rows, pa.string())
+    return table.drop_columns([name for _, name in empty]).append_column(NULLS, names)
+
+
+def _user_columns(rows: pa.Table) -> pa.Table:
+    """Return the user's columns, including those that `_without_untyped` dropped, at their
+    positions. Other rows of the table may have values in these columns."""
+    dropped = (
+        pc.unique(rows.column(NULLS)).drop_null().to_pylist() if NULLS in rows.schema.names else []
+    )
+    table = rows.drop_columns([name for name in OWN_COLUMNS if name in rows.column_names])
+    for place, name in (each for text in dropped for each in json.loads(text)):
+        exists = name in table.column_names
+        column = table.column(name) if exists else pa.nulls(table.num_rows)
+        table = table.drop_columns([name]) if exists else table
+        table = table.add_column(min(place, table.num_columns), name, column)
+    return table

@@ -1,0 +1,65 @@
+"""Ray's arguments for the tasks and actors of a plan: CPUs, memory, nodes and retries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ray
+
+from batchinference.plan import Plan, Stage
+from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
+from batchinference.spec.quantities import memory_bytes
+
+TASK_RETRIES = 10
+"""Retries of a task whose process died. Nodes may be lost, but code that crashes its process does
+so in every retry, and the job must not run forever."""
+ACTOR_RESTARTS = 20
+"""Restarts of an actor whose process died."""
+
+
+def selector(plan: Plan, group: str) -> dict[str, str] | None:
+    """Return the label selector of a worker group; None on a single machine, without groups."""
+    return {GROUP_LABEL: group} if plan.groups else None
+
+
+def all_cpus(plan: Plan) -> float:
+    """Return the CPUs that Ray has, or will have when its worker groups are at their maximum."""
+    planned = sum(group.max * group.cpus for group in plan.groups)
+    return max(planned, float(ray.cluster_resources().get("CPU", 0)))
+
+
+def of_write_tasks(plan: Plan) -> dict[str, Any]:
+    """Return Ray's arguments for tasks that write."""
+    return _of_tasks(plan, WRITE_CPUS, TASK_RETRIES)
+
+
+def of_fused_tasks(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
+    """Return Ray's arguments for tasks that read, compute and write. Tasks are not retried if the
+    input is not repeatable: rows in another order would get the ids of other rows."""
+    arguments = _of_tasks(plan, TASK_CPUS, TASK_RETRIES if repeatable else 0)
+    return {**arguments, "scheduling_strategy": "SPREAD"}
+
+
+def _of_tasks(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"num_cpus": cpus, "max_retries": retries}
+    chosen = selector(plan, CPU_GROUP)
+    return {**arguments, "label_selector": chosen} if chosen else arguments
+
+
+def cpus_of(stage: Stage, plan: Plan) -> float:
+    """Return the CPUs of a task or actor.
+
+    Ray rounds the CPUs of a pod up. If replicas have pods of their own, their CPUs are rounded up
+    too, so that a second replica does not fit into the remainder."""
+    alone = bool(plan.groups) and not is_cpu_stage(stage)
+    return math.ceil(stage.cpus) if alone else stage.cpus
+
+
+def memory_of(stage: Stage, plan: Plan) -> int | None:
+    """Return the memory of an actor in bytes; None on a cluster or if it is not set.
+
+    On a single machine it limits the number of actors. On a cluster, the actor's own pod has this
+    memory."""
+    return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)

@@ -1,0 +1,284 @@
+"""Runs the operators of a plan with Ray Data: read tasks, stages and write tasks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data import ActorPoolStrategy, DataContext, Dataset
+from ray.data.block import Block, BlockAccessor, BlockMetadata
+from ray.data.datasource import Datasink, Datasource, ReadTask
+
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
+from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.memory import PeakMemory, peak_memory
+from batchinference.pipeline.execution.resources import (
+    ACTOR_RESTARTS,
+    TASK_RETRIES,
+    all_cpus,
+    cpus_of,
+    memory_of,
+    of_write_tasks,
+    selector,
+)
+from batchinference.pipeline.execution.row_files import OutputFiles, committer_for
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.input.base import ReadRows
+from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.row_batch import RowBatch, resized
+from batchinference.pipeline.row_ids import READ_STEP
+from batchinference.plan import Plan, Stage
+from batchinference.plan.groups import CPU_GROUP
+from batchinference.plan.stages import TASK_CPUS
+from batchinference.plan.writing import writers
+from batchinference.spec.write import Write, WriteTable
+
+_UNFUSED: dict[str, Any] = {"max_calls": 0}
+"""Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
+and actors and write tasks do not have this one. So read tasks and task stages are fused with each
+other, but never into an actor pool or a write task, which would run them sequentially."""
+READ_ROWS, READ_BYTES = 1 << 20, 16 << 20
+"""Rows are encoded in blocks of this size, which Ray Data merges into its own blocks."""
+
+
+@dataclass(frozen=True)
+class StagedExecution:
+    """The operators of one attempt. `blocks` is the number of blocks to cut the input into."""
+
+    plan: Plan
+    tasks: list[ReadRows]
+    blocks: int
+    repeatable: bool
+    errors: ErrorHandling
+    sink: CommitSink
+    control: ExecutionControl
+
+    def run(self) -> None:
+        """Run the operators until all rows are committed."""
+        ControlCallback.oversight = self.control
+        # for tasks without their own selector, such as those that split blocks
+        options = DataContext.get_current().execution_options
+        options.label_selector = selector(self.plan, CPU_GROUP)
+        dataset = self._read()
+        for stage in self.plan.stages:
+            dataset = _add(dataset, stage, self.plan, self.errors)
+        arguments, at_once = of_write_tasks(self.plan), writers(all_cpus(self.plan))
+        dataset.write_datasink(self.sink, ray_remote_args=arguments, concurrency=at_once)
+
+    def _read(self) -> Dataset:
+        dataset: Dataset = ray.data.read_datasource(
+            RowSource(self.tasks, self.sink.run_id),
+            override_num_blocks=self.blocks,
+            num_cpus=TASK_CPUS,
+            label_selector=selector(self.plan, CPU_GROUP),
+            # if a retry reads rows in another order, they get ids of other rows
+            ray_remote_args={"max_retries": TASK_RETRIES if self.repeatable else 0},
+            **_UNFUSED,
+        )
+        return dataset
+
+
+class RowSource(Datasource):
+    """A datasource that yields the rows of prepared read tasks as blocks."""
+
+    def __init__(self, tasks: list[ReadRows], run_id: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tasks = [BlockReader(task, run_id) for task in tasks]
+
+    def get_name(self) -> str:
+        return "Rows"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: DataContext | None = None,
+    ) -> list[ReadTask]:
+        metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(task, metadata) for task in self._tasks]
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """Reads rows as blocks. `run_id` identifies the attempt in a process that runs several."""
+
+    read: ReadRows
+    run_id: str
+
+    def __call__(self) -> Iterator[pa.Table]:
+        for batch in resized(self.read(), lambda: READ_ROWS, READ_BYTES):
+            yield encode(batch)
+        if notes := peak_memory(self.run_id).notes(READ_STEP):
+            yield encode(RowBatch(notes=notes))
+
+
+class CommitSink(Datasink[None]):
+    """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task."""
+
+    def __init__(self, committer: Committer, rows_per_file: int) -> None:
+        self._committer = committer
+        self._rows_per_file = rows_per_file
+
+    @property
+    def run_id(self) -> str:
+        return self._committer.attempt.lease.run
+
+    def get_name(self) -> str:
+        return "Commit"
+
+    @property
+    def min_rows_per_write(self) -> int:
+        return self._rows_per_file
+
+    def write(self, blocks: Iterable[Block], ctx: object) -> None:
+        tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
+        tables = [table for table in tables if table.num_rows]
+        if tables:
+            self._committer.attempt.check_lease()
+            batch = decode(concat(tables))
+            notes = (*batch.notes, *peak_memory(self.run_id).notes("write"))
+            task: int = ctx.task_idx  # type: ignore[attr-defined]
+            self._committer.put(replace(batch, notes=notes), task)
+
+
+def sink_for(write: Write, attempt: Attempt, rows_per_file: int) -> CommitSink:
+    """Return the datasink of an output.
+
+    `rows_per_file` is the minimum number of rows of a write task, unless files must have more."""
+    layout = FileLayout.of(write)
+    rows = max(rows_per_file, layout.rows_per_file or 0)
+    if not isinstance(write, WriteTable):
+        return CommitSink(committer_for(write, attempt), rows)
+    table = table_for(write)
+    files = OutputFiles(table, layout, attempt.layout.input)  # write tasks need the begun table
+    return TableSink(Committer(attempt, files), rows, table, layout.columns)
+
+
+class TableSink(CommitSink):
+    """Prepares a table on the driver before it is sent to the write tasks."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        rows_per_file: int,
+        table: Table,
+        columns: tuple[str, ...] | None,
+    ) -> None:
+        super().__init__(committer, rows_per_file)
+        self._table, self._columns = table, columns
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Prepare the table. Ray calls this with the schema of the first rows that are ready."""
+        known = schema if isinstance(schema, pa.Schema) else pa.schema([])
+        names = [name for name in known.names if name not in OWN_COLUMNS]
+        if self._columns:
+            names = [name for name in self._columns if name in names]
+        self._table.begin(pa.schema([known.field(name) for name in names]))
+
+
+def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
+    group = plan.group_of(stage) if plan.groups else ""
+    common: dict[str, Any] = {
+        "batch_format": "pyarrow",
+        "num_cpus": cpus_of(stage, plan),
+        "udf_modifying_row_count": False,
+        "label_selector": selector(plan, group),
+    }
+    if stage.rows_per_block:
+        return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
+    if stage.replicas is None:
+        task = _task(stage, errors)
+        retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
+        return dataset.map_batches(task, batch_size=None, **common, **retries)
+    if stage.is_llm:
+        return _add_llm(dataset, stage, plan, errors)
+    return dataset.map_batches(
+        _actor(stage, errors),
+        batch_size=stage.batch_size,
+        compute=ActorPoolStrategy(min_size=stage.replicas.min, max_size=stage.replicas.max),
+        num_gpus=stage.gpus or None,
+        resources=dict(stage.custom) or None,
+        accelerator_type=stage.accelerator,
+        memory=memory_of(stage, plan),
+        max_task_retries=TASK_RETRIES,
+        max_restarts=ACTOR_RESTARTS,
+        **common,
+    )
+
+
+def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
+    from batchinference.pipeline.execution.vllm_stage import add_llm
+    from batchinference.pipeline.runtimes.vllm.processor import NodeSelectors, RetryOptions
+
+    engine = selector(plan, plan.group_of(stage)) if plan.groups else None
+    nodes = NodeSelectors(engine, selector(plan, CPU_GROUP))
+    of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
+    tries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
+    return add_llm(dataset, stage, errors, nodes, tries)
+
+
+def _actor(stage: Stage, errors: ErrorHandling) -> type:
+    """Return a class for an actor pool.
+
+    The class contains its arguments. Constructor arguments are in Ray's object store and can be
+    lost, and then Ray cannot restart the actor."""
+
+    class StageActor:
+        def __init__(self) -> None:
+            self._failure: JobFailure | None = None
+            try:
+                self._stage = BlockStage(stage, errors)
+            except JobFailure as failure:
+                # raised at the first batch: Ray drops the cause of an error in a constructor
+                self._failure = failure
+
+        def __call__(self, block: pa.Table) -> pa.Table:
+            if self._failure is not None:
+                raise self._failure
+            return self._stage(block)
+
+    StageActor.__name__ = StageActor.__qualname__ = stage.name
+    return StageActor
+
+
+def _task(stage: Stage, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
+    pickled = pickle.dumps((stage, errors))
+
+    def run(block: pa.Table) -> pa.Table:
+        return _stage_of_process(pickled)(block)
+
+    run.__name__ = run.__qualname__ = stage.name
+    return run
+
+
+@lru_cache(maxsize=16)
+def _stage_of_process(pickled: bytes) -> BlockStage:
+    """Return the stage of this worker process, which all its tasks share."""
+    stage, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    return BlockStage(stage, errors)
+
+
+class BlockStage:
+    """Runs the steps of a stage over blocks."""
+
+    def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
+        self._name = stage.name
+        self._runner = StageRunner(stage, errors)
+        self._memory = PeakMemory()
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        batch = self._runner(decode(block))
+        return encode(replace(batch, notes=(*batch.notes, *self._memory.notes(self._name))))

@@ -1,0 +1,151 @@
+"""A batch of rows and its provenance: the input rows that it accounts for.
+
+Steps see the table only. The provenance travels next to it: filtered rows and failed rows leave the
+table, and an input row may become several rows. So the commit of a batch knows what became of each
+input row without any bookkeeping column in the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.errors import describe
+
+FULL_SHARE = 1 << 40
+"""The share of an input row that has all of its rows in one batch."""
+ERRORS = pa.schema(
+    [("id", pa.int64()), ("step", pa.string()), ("error", pa.string()), ("traceback", pa.string())]
+)
+"""The columns of failed rows. The id is that of the input row."""
+NO_IDS = np.empty(0, dtype=np.int64)
+NO_ROWS = pa.table({})
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows, and what became of the input rows that the batch accounts for."""
+
+    table: pa.Table = field(default_factory=lambda: NO_ROWS)
+    """The user's columns of the rows that neither failed nor were filtered."""
+    ids: np.ndarray = field(default_factory=lambda: NO_IDS)
+    """The id of the input row of each row of the table (int64)."""
+    source: np.ndarray = field(default_factory=lambda: NO_IDS)
+    """The ids of the input rows that the batch accounts for, without duplicates (int64)."""
+    errors: pa.Table = field(default_factory=ERRORS.empty_table)
+    """The failed rows, with the columns of ERRORS."""
+    filtered: np.ndarray = field(default_factory=lambda: NO_IDS)
+    """The id of the input row of each filtered row (int64)."""
+    ends: tuple[tuple[int, int], ...] = ()
+    """File and its number of rows, for each file whose last row the batch follows."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """Step and a note on it for the report, as JSON."""
+    shares: np.ndarray | None = None
+    """The share of each row of `source` that the batch holds (int64), if Ray cut the rows of an
+    input row into several blocks. None if the batch holds all rows of each input row. The shares of
+    an input row in all batches add up to FULL_SHARE."""
+
+    @classmethod
+    def read(cls, table: pa.Table, ids: np.ndarray) -> RowBatch:
+        """Return rows as they were read: each row of the table is an input row."""
+        return cls(table, ids, ids)
+
+    @classmethod
+    def unreadable(cls, ids: np.ndarray, error: Exception) -> RowBatch:
+        """Return rows that could not be read because of the same error."""
+        texts = (row_ids.READ_STEP, describe(error), "")
+        columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
+        return cls(source=ids, errors=pa.table(columns, schema=ERRORS))
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate memory of the batch in bytes."""
+        arrays = (self.table, self.errors, self.ids, self.source, self.filtered)
+        return sum(int(array.nbytes) for array in arrays)
+
+    def derived(
+        self, table: pa.Table, parents: np.ndarray, failed: Sequence[tuple[int, pa.Table]]
+    ) -> RowBatch:
+        """Return the batch after a step. `parents` has the index of the row that each row of
+        `table` was made from; `failed` has the index and the error of each failed row. All other
+        rows were filtered."""
+        lost = np.ones(len(self.ids), dtype=bool)
+        lost[parents] = False
+        lost[[index for index, _ in failed]] = False
+        return replace(
+            self,
+            table=table if table.num_rows else NO_ROWS,
+            ids=self.ids[parents],
+            errors=pa.concat_tables([self.errors, *(error for _, error in failed)]),
+            filtered=np.concatenate([self.filtered, self.ids[lost]]),
+        )
+
+    def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
+        """Return the first rows of a batch as it was read, and the rest with everything else; None
+        if nothing is left."""
+        if len(self.ids) <= rows:
+            return self, None
+        first = self.ids[:rows]
+        alone = len(self.source) == len(self.ids)
+        left = self.source[rows:] if alone else self.source[~np.isin(self.source, first)]
+        table = self.table.slice(rows)
+        rest = replace(self, table=table, ids=self.ids[rows:], source=left)
+        return RowBatch.read(self.table.slice(0, rows), first), rest
+
+    def only(self, ids: np.ndarray) -> RowBatch:
+        """Return the rows of these input rows (int64)."""
+        rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)
+        failed = np.isin(self.errors.column("id").to_numpy(), ids)
+        return replace(
+            self,
+            table=self.table.filter(pa.array(rows)) if rows.any() else NO_ROWS,
+            ids=self.ids[rows],
+            source=self.source[source],
+            errors=self.errors.filter(pa.array(failed)),
+            filtered=self.filtered[np.isin(self.filtered, ids)],
+            shares=None if self.shares is None else self.shares[source],
+        )
+
+
+def merged(batches: Iterable[RowBatch]) -> RowBatch:
+    """Return the rows of several batches as one batch. None of them may have shares."""
+    batches = list(batches)
+    if len(batches) == 1:
+        return batches[0]
+    return RowBatch(
+        concat([batch.table for batch in batches if len(batch.ids)] or [NO_ROWS]),
+        _joined(batches, "ids"),
+        _joined(batches, "source"),
+        pa.concat_tables([ERRORS.empty_table(), *(batch.errors for batch in batches)]),
+        _joined(batches, "filtered"),
+        tuple(end for batch in batches for end in batch.ends),
+        tuple(note for batch in batches for note in batch.notes),
+    )
+
+
+def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
+    return np.concatenate([NO_IDS, *(getattr(batch, name) for batch in batches)])
+
+
+def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
+    """Yield the rows of batches, as they were read, in batches of `rows()` rows, or of fewer rows
+    with `size` bytes. `rows` is called for each batch."""
+    waiting: list[RowBatch] = []
+    waiting_rows = waiting_bytes = 0
+    for batch in batches:
+        rest: RowBatch | None = batch
+        while rest is not None:
+            first, rest = rest.cut(max(1, rows() - waiting_rows))
+            waiting.append(first)
+            waiting_rows += len(first.ids)
+            waiting_bytes += first.nbytes
+            if waiting_rows >= rows() or waiting_bytes >= size:
+                yield merged(waiting)
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
+    if waiting:
+        yield merged(waiting)

@@ -1,0 +1,120 @@
+"""Batches of rows with their provenance: filtered, failed and divided rows; merged batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.row_batch import RowBatch, merged, resized
+from support.outputs.batches import (
+    end,
+    errors_of,
+    failed,
+    filtered,
+    good,
+    outcomes,
+    plain,
+    rows_of,
+    shares_of,
+)
+from support.tiers import examples
+
+
+def test_rows_that_were_read_are_their_own_input_rows() -> None:
+    batch = good(3, 10, ["a", "b"])
+    assert batch.ids.tolist() == batch.source.tolist() == [row_ids.pack(3, row) for row in (10, 11)]
+    assert outcomes(batch) == dict.fromkeys(batch.ids.tolist(), "good")
+    assert (batch.shares, batch.ends, batch.notes) == (None, (), ())
+
+
+def test_unreadable_rows_share_their_error() -> None:
+    error = ValueError("postgres://u:pw@h/db " + "x" * 5_000_000 + " the end")
+    batch = RowBatch.unreadable(row_ids.consecutive(0, 4, 2), error)
+    assert outcomes(batch) == {4: "failed", 5: "failed"}
+    (text,) = set(errors_of(batch).values())
+    assert len(text) < 5000
+    assert text.startswith("ValueError: postgres://***@h/db xxx")
+    assert text.endswith("xxx the end")
+    assert set(batch.errors.column("step").to_pylist()) == {row_ids.READ_STEP}
+
+
+def test_step_divides_rows_into_good_failed_and_filtered_ones() -> None:
+    before = good(0, 0, ["a", "b", "c", "d"])
+    table = before.table.take([0, 0, 3])
+    after = before.derived(table, np.array([0, 0, 3]), [(1, failed(0, 1).errors)])
+    assert outcomes(after) == {0: "good", 1: "failed", 2: "filtered", 3: "good"}
+    assert rows_of(after) == [(0, {"n": "a"}), (0, {"n": "a"}), (3, {"n": "d"})]
+    # the next step gets two rows of input row 0
+    last = after.derived(table.slice(0, 1), np.array([0]), [(1, failed(0, 0).errors)])
+    assert outcomes(last) == {0: "good, failed", 1: "failed", 2: "filtered", 3: "filtered"}
+
+
+def test_batch_without_rows_has_no_columns() -> None:
+    """No type of a column is known for rows that do not exist."""
+    before = good(0, 0, ["a", "b"])
+    after = before.derived(before.table.slice(0, 0), np.empty(0, dtype=np.int64), [])
+    assert outcomes(after) == {0: "filtered", 1: "filtered"}
+    assert after.table.column_names == before.only(np.array([7])).table.column_names == []
+
+
+def test_chosen_input_rows_keep_everything_about_them() -> None:
+    rows = [good(0, 0, ["a"]), failed(0, 1), filtered(0, 2), good(0, 3, ["d"])]
+    batch = replace(merged([*rows, end(0, 4)]), notes=(("own", "{}"),))
+    part = batch.only(np.array([1, 2, 3]))
+    assert outcomes(part) == {1: "failed", 2: "filtered", 3: "good"}
+    assert rows_of(part) == [(3, {"n": "d"})]
+    assert (part.shares, part.ends, part.notes) == (None, batch.ends, batch.notes)
+    divided = replace(batch, shares=np.array([5, 6, 7, 8]))
+    assert shares_of(divided.only(np.array([1, 3]))) == {1: 6, 3: 8}
+
+
+def test_merged_batches_hold_all_of_each() -> None:
+    other = good(1, 0, pa.table({"m": [1.5]}))
+    whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
+    assert rows_of(whole) == [
+        (0, {"n": "a", "m": None}),
+        (row_ids.pack(1, 0), {"n": None, "m": 1.5}),
+    ]
+    assert list(outcomes(whole).values()) == ["good", "failed", "good", "filtered"]
+    assert whole.ends == ((0, 2), (1, 2))
+    assert plain(merged([])) == plain(RowBatch())
+    assert merged([other]) is other
+
+
+COUNTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=8)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(counts=COUNTS, rows=st.integers(1, 50), size=st.sampled_from([1, 500, 1 << 40]))
+def test_resized_batches_have_a_number_of_rows_or_bytes(
+    counts: list[tuple[int, int]], rows: int, size: int
+) -> None:
+    batches = [read(file, good_rows, bad) for file, (good_rows, bad) in enumerate(counts)]
+    found = list(resized(iter(batches), lambda: rows, size))
+    assert plain(merged(found)) == plain(merged(batches))
+    assert all(len(batch.ids) <= rows for batch in found)
+    assert all(len(batch.ids) == rows or batch.nbytes >= size for batch in found[:-1])
+
+
+def read(file: int, good_rows: int, bad: int) -> RowBatch:
+    """Return a file as it was read: good rows, then failed rows, then the end."""
+    errors = [failed(file, good_rows + row) for row in range(bad)]
+    return merged([good(file, 0, range(good_rows)), *errors, end(file, good_rows + bad)])
+
+
+def test_number_of_rows_may_change_for_each_batch() -> None:
+    rows, found = [1], []
+    for batch in resized([read(0, 10, 2), read(1, 10, 0)], lambda: rows[0], 1 << 40):
+        found.append(len(batch.ids))
+        rows[0] *= 2
+    assert found == [1, 2, 4, 8, 5]
+
+
+def test_failed_rows_count_towards_the_bytes_of_a_batch() -> None:
+    batches = [failed(0, row, error=ValueError("x" * 1000)) for row in range(6)]
+    assert [len(batch.source) for batch in resized(batches, lambda: 1 << 40, 3000)] == [3, 3]

@@ -1,0 +1,129 @@
+"""Groups of rows of a commit that count together: each row is in exactly one group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.commit.commit_groups import (
+    MAX_PARTIAL_ROWS,
+    commit_groups,
+    counts_of_group,
+    row_ranges_of,
+    shares_of,
+)
+from batchinference.pipeline.commit.manifest_entry import RowCounts, total
+from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
+from support.outputs.batches import end, failed, filtered, good, outcomes
+
+BUILDERS: dict[str, Callable[[int], RowBatch]] = {
+    "good": lambda row: good(0, row, [row]),
+    "failed": lambda row: failed(0, row),
+    "filtered": lambda row: filtered(0, row),
+}
+
+
+def batch_of(fates: dict[int, list[str]], shares: dict[int, int] | None = None) -> RowBatch:
+    """Return the rows that each input row became, and the share of each input row."""
+    made = merged(BUILDERS[fate](row) for row, became in fates.items() for fate in became)
+    source = np.array([*fates], dtype=np.int64)
+    held = None if shares is None else np.array([shares[row] for row in fates], dtype=np.int64)
+    return replace(made, source=source, shares=held)
+
+
+def fates_of(group: RowBatch) -> Counter[tuple[int, str]]:
+    """Return the input row and the fate of each row."""
+    found = {"good": group.ids, "filtered": group.filtered}
+    found["failed"] = group.errors.column("id").to_numpy()
+    return Counter((row, fate) for fate, ids in found.items() for row in ids.tolist())
+
+
+def whole_rows(group: RowBatch) -> set[int]:
+    return {row for _, first, after in row_ranges_of(group) for row in range(first, after)}
+
+
+FATES = st.lists(st.sampled_from([*BUILDERS]), min_size=1, max_size=4)
+BATCHES = st.dictionaries(st.integers(0, 60), FATES, max_size=25)
+SHARES = st.integers(1, 3).map(lambda quarters: quarters * FULL_SHARE // 4) | st.just(FULL_SHARE)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> RowBatch:
+    """Generate a batch. Each input row became one to four rows, of which it holds some or all."""
+    fates = draw(BATCHES)
+    if draw(st.booleans()):
+        return batch_of(fates)
+    return batch_of(fates, {row: draw(SHARES) for row in fates})
+
+
+@given(batches())
+@settings(max_examples=200, deadline=None)
+def test_each_row_is_in_one_group_with_all_its_results(batch: RowBatch) -> None:
+    groups = list(commit_groups(batch))
+    assert Counter(row for group in groups for row in outcomes(group)) == Counter(outcomes(batch))
+    assert sum(map(fates_of, groups), Counter()) == fates_of(batch)
+
+
+@given(batches())
+@settings(max_examples=200, deadline=None)
+def test_rows_are_whole_or_have_their_share(batch: RowBatch) -> None:
+    held = np.full(len(batch.source), FULL_SHARE) if batch.shares is None else batch.shares
+    of_rows = dict(zip(batch.source.tolist(), held.tolist(), strict=True))
+    groups = list(commit_groups(batch))
+    whole = set().union(*map(whole_rows, groups))
+    assert whole == {row for row, share in of_rows.items() if share == FULL_SHARE}
+    shares = {row: share for group in groups for _, row, share in shares_of(group)}
+    assert shares == {row: share for row, share in of_rows.items() if row not in whole}
+    assert not [group for group in groups if row_ranges_of(group) and shares_of(group)]
+
+
+@given(batches())
+@settings(max_examples=200, deadline=None)
+def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
+    groups = list(commit_groups(batch))
+    of_fates = Counter(fate for _, fate in fates_of(batch).elements())
+    whole = sum(len(whole_rows(group)) for group in groups)
+    expected = RowCounts(whole, *(of_fates[fate] for fate in ("good", "failed", "filtered")))
+    assert total(map(counts_of_group, groups)) == expected
+
+
+@given(batches())
+@settings(max_examples=100, deadline=None)
+def test_partly_failed_rows_have_other_groups(batch: RowBatch) -> None:
+    """So they can be retried without the other rows."""
+    for group in commit_groups(batch):
+        mixed = {"failed" in fate and "," in fate for fate in outcomes(group).values()}
+        assert shares_of(group) or len(mixed) == 1
+
+
+@given(BATCHES)
+@settings(max_examples=100, deadline=None)
+def test_whole_rows_have_at_most_two_groups(fates: dict[int, list[str]]) -> None:
+    assert len(list(commit_groups(batch_of(fates)))) <= 2
+
+
+def test_rows_that_never_were_divided_are_one_group() -> None:
+    batch = batch_of({row: [[*BUILDERS][row % 3]] for row in range(9)})
+    assert [*commit_groups(batch)] == [batch]
+    assert row_ranges_of(batch) == [(0, 0, 9)]
+
+
+def test_few_partial_rows_have_own_groups_many_share_one() -> None:
+    """Each group is a file, so many small groups would be many small files."""
+
+    def groups(rows: int) -> list[set[int]]:
+        shares = dict.fromkeys(range(rows), FULL_SHARE // 2)
+        batch = batch_of(dict.fromkeys(shares, ["good"]), shares)
+        return [set(group.source.tolist()) for group in commit_groups(batch)]
+
+    assert groups(MAX_PARTIAL_ROWS) == [{row} for row in range(MAX_PARTIAL_ROWS)]
+    assert groups(MAX_PARTIAL_ROWS + 1) == [set(range(MAX_PARTIAL_ROWS + 1))]
+
+
+def test_batch_with_only_an_end_of_file_has_no_group() -> None:
+    assert list(commit_groups(end(0, 0))) == []

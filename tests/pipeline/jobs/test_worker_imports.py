@@ -37,6 +37,7 @@ NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.p
 UNUSED = (
     *("PIL", "pyarrow.dataset", "fsspec", "torch"),
     *("batchinference.plan", "batchinference.cli", "batchinference.pipeline.search"),
+    "batchinference.pipeline.ray_compat.execution",
     *(f"batchinference.spec.{name}" for name in (
         "cluster", "documents", "job", "problems", "read", "report", "schema", "status", "write")),
 )  # fmt: skip

@@ -140,18 +140,17 @@ class FileInput:
     def _divided(self, files: list[InputFile], tasks: int) -> list[InputFile]:
         """Return the files, divided into about `tasks` parts if that is cheap."""
         reader = self.rows.reader
+        if isinstance(reader, DivisibleReader):
+            return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
         small = sum(file.size for file in files) <= REREAD_BYTES
-        cheap = small and not isinstance(reader, WholeFileReader)
-        if not cheap and not isinstance(reader, DivisibleReader):
+        if not small or isinstance(reader, WholeFileReader):
             return files
-        if _has_stats(reader):
-            stats = with_row_counts(self.frozen, reader, files).stats
-        else:
-            stats = {file.number: FileStats(self._counted(file)) for file in files}
+        stats = {file.number: FileStats(self._counted(file)) for file in files}
         return parts_of(files, stats, tasks)
 
     def _counted(self, file: InputFile) -> int:
-        """Return the number of rows of a file, which is read for this."""
+        """Return the number of rows of a file, which is read for this: the header of a damaged file
+        may announce rows that are not there."""
         return sum(size_of(chunk) for chunk in self.rows.chunks(file))
 
 

@@ -17,7 +17,6 @@ from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import OutputState
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document
@@ -57,9 +56,10 @@ def read(directory: Path) -> None:
     spec = spec_in(directory)
     layout = Layout.of(spec)
     began = time.monotonic()
-    before = OutputState(spec.write, layout, read_lease(layout), resumes=True).before()
-    assert before is not None
-    gaps = before.gaps(MANIFESTS, None)
+    lease = read_lease(layout)
+    assert lease is not None
+    before = Attempt(layout, lease).load_committed()
+    gaps = before.missing_rows(MANIFESTS, None)
     seconds = time.monotonic() - began
     last = MANIFESTS - 1
     assert gaps == {0: [(0, EACH // 2)], last: [(EACH // 2, None)]}, gaps

@@ -1,10 +1,9 @@
-"""The models and functions that both sides of throughput.py run."""
+"""The model that both sides of throughput.py run."""
 
 from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import torch
 
 
@@ -30,8 +29,3 @@ class Network(torch.nn.Module):
 def network() -> Network:
     torch.manual_seed(0)
     return Network()
-
-
-def distance(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Add the distance of (x, y) from the origin."""
-    return {**batch, "distance": np.sqrt(batch["x"] ** 2 + batch["y"] ** 2)}

@@ -3,7 +3,7 @@
 import sys
 
 import ray
-from models import distance
+from functions import distance
 from ray.data.expressions import col, lit
 
 

@@ -45,7 +45,7 @@ def main(files: int) -> None:
         began, before = time.monotonic(), _peak()
         start = without_failed(snapshot, errors)
         size = len(start.serialized())
-        gaps = start.gaps(files, None)
+        gaps = start.missing_rows(files, None)
         seconds = time.monotonic() - began
         assert sum(map(len, gaps.values())) == files * FAILED
         print(f"{seconds:.2f} s, {size} bytes, {before} MiB before and {_peak()} MiB after")

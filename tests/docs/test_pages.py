@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from batchinference.cli.main import app
-from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Kind
-from batchinference.pipeline.verify.verification_report import Result
+from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Kind, Result
 from batchinference.spec.crd import PRINTER_COLUMNS
 from batchinference.spec.job import MUTABLE
 from support.documents.pages import ROOT, blocks, jobs, name_of

@@ -23,6 +23,7 @@ from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 import batchinference
 from batchinference import pipeline
 from batchinference.pipeline.autoload import without_autoload
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import InputSnapshot, paths_of
@@ -37,7 +38,7 @@ from batchinference.pipeline.storage.arrow_files import (
     schema_of,
 )
 from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
-from batchinference.pipeline.verify import error_rows
+from batchinference.pipeline.verify.row_check import wrong_errors
 from batchinference.spec.report import JobState
 from support.jobs.on_ray import errors_of, job_document, run_in_process
 from support.jobs.without_ray import invoke_without_ray
@@ -228,11 +229,12 @@ def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     frozen = Location(str(hostile_column("path", tmp_path / "input.parquet", marker)))
     failed = Location(str(hostile_column("id", tmp_path / "errors.parquet", marker)))
+    entry = ManifestEntry(RowCounts(), [], [], [], [], None)
     ways: dict[str, Callable[[], Any]] = {
         "the driver's list of files": lambda: InputSnapshot.parse(frozen.read(), FROM_ENVIRONMENT),
         "a worker's list of files": lambda: paths_of(frozen),
         "failed rows to retry": lambda: Failed.read(failed),
-        "failed rows to verify": lambda: error_rows._ids(failed),
+        "failed rows to verify": lambda: wrong_errors(entry, failed),
     }
     for name, read in ways.items():
         with pytest.raises((UnsafeColumn, BadOutput)):

@@ -97,7 +97,7 @@ def test_filter_keeps_the_expected_rows(cases: str) -> None:
 MISMATCHES = {
     "input types": "s > 1 ; n == 'one' ; s + 1 == 2 ; -s == 1 ; abs(s) == 1 ; len(n) > 1"
     " ; lower(n) == 'a' ; startswith(n, 'a') ; s and b ; not n ; b + 1 == 2 ; l == 1",
-    "string is no number": "s / 2 == 1 ; s % 2 == 1",
+    "string cannot be divided": "s / 2 == 1 ; s % 2 == 1",
     "Invalid regular expression": "matches(s, '(')",
     "type": "s in [1, 2]",
     "Could not convert 'a'": "n in [1, 'a']",
@@ -163,8 +163,8 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
         "T.  len(a) == 2",
     ),
     "texts": ([TEXTS, TEXTS.cast(pa.large_string())], "T..  a == 'Ox'"),
-    "dictionary and view texts": (
-        [TEXTS.dictionary_encode(), TEXTS.cast(pa.string_view())],
+    "dictionary texts": (
+        [TEXTS.dictionary_encode()],
         "T..  lower(a) == 'ox' ; len(a) == 2 ; a in ['Ox'] ; a == 'Ox' ; matches(a, 'x')",
     ),
     "narrow numbers": (
@@ -189,23 +189,20 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
     "largest unsigned integer": (
         [pa.array([2**64 - 1, 5, None], pa.uint64())],
         """
-            TT.  a > 1 ; a > -1 ; a > 1.5 ; a > one ; a == a ; -a < 0 ; a + a > a ; a % 10 == 5
-            T..  5 < a ; a not in [5] ; a + 1 > 6 ; a * 2 > 10 ; a / 2 > 3 ; abs(a) > 5
-            .T.  a in [5, -1] ; a in [5.0, 5.5] ; a - 6 < 0 ; a - one == 4
-            ...  a == -1
+            TT.  a == a ; abs(a) >= a ; a / 2 > 2
+            T..  a / 2 > 3
+            ..T  a is None
         """,
     ),
     "float16": ([pa.array([0.5, 1.5], pa.float16())], "T.  a * 2 == 1"),
     "float32": ([pa.array([0.5, 1.5], pa.float32())], "T.  a / 2 == 0.25"),
     "decimals": (
         [pa.array([Decimal("1.50"), Decimal("0.10"), None], kind)
-         for kind in (pa.decimal128(5, 2), pa.decimal128(38, 2), pa.decimal256(50, 2))],
+         for kind in (pa.decimal128(5, 2), pa.decimal128(35, 2), pa.decimal256(50, 2))],
         """
-            TT.  a > 0.001 ; a < 9223372036854775807 ; a < 1e300
-            T..  a > 1 ; a == 1.5 ; a > one ; a in [1, 1.5] ; a not in [0.10] ; a + 1 == 2.5
-            T..  -a == -1.5 ; a / 2 == 0.75 ; a % 1 == 0.5
-            .T.  a in [0.1, 0.001] ; a * 3 == 0.3 ; a - 2 < -1 ; abs(a - 1) == 0.9
-            .T.  a + one == 1.1 ; a * 0.5 == 0.05
+            TT.  a > 0.001 ; a < 9223372036854775807 ; a == a
+            T..  a > 1 ; a == 1.5 ; a + 1 == 2.5 ; -a == -1.5
+            .T.  a * 3 == 0.3 ; a - 2 < -1 ; abs(a - 1) == 0.9 ; a * 0.5 == 0.05 ; a == 0.1
         """,
     ),
     "booleans": ([pa.array([True, False])], "T.  a / 2 == 0.5"),
@@ -255,3 +252,35 @@ def test_duration_fails_the_job() -> None:
     for expression in ("a > 1", "a == '1 day'"):
         with pytest.raises(JobFailure, match="the filter cannot be computed"):
             mask(expression, pa.table({"a": [dt.timedelta(days=1)]}))
+
+
+INEXACT = {
+    "uint64 and int64 have no common type": "u > 1 ; u == n ; u + 1 > 2 ; u % 10 == 5",
+    "uint64 is not compared with a list": "u in [5] ; u not in [1.5, None]",
+    "decimal128(5, 2) and int64 have no common type": "d == n ; d + n > 1",
+    "decimal128(5, 2) and double have no common type": "d == f ; d * f > 1",
+    "decimal128(5, 2) is not compared with a list": "d in [1.5]",
+    "decimal128(5, 2) cannot be divided": "d / 2 > 1 ; 1 / d > 1 ; d % 1 == 0",
+    "column 'v' is string_view": "v == 'x' ; lower(v) == 'x'",
+}
+"""Operations for which Arrow has no exact result."""
+
+
+def test_inexact_operation_fails_the_job() -> None:
+    table = pa.table({
+        "u": pa.array([2**64 - 1], pa.uint64()), "n": [1], "f": [1.5],
+        "d": pa.array([Decimal("1.50")], pa.decimal128(5, 2)),
+        "v": pa.array(["x"], pa.string_view()),
+    })  # fmt: skip
+    for reason, expressions in INEXACT.items():
+        for expression in expressions.split(" ; "):
+            with pytest.raises(JobFailure) as failure:
+                mask(expression, table)
+            assert f"{reason}: cast the column in a step before the filter" in str(failure.value)
+
+
+def test_decimal_with_too_many_digits_fails_the_job() -> None:
+    table = pa.table({"d": pa.array([Decimal("1.50")], pa.decimal128(38, 2))})
+    for expression in ("d > 0.001", "d * 3 > 1", "d < 1e300"):
+        with pytest.raises(JobFailure, match=r"the filter cannot be computed: .*recision"):
+            mask(expression, table)

@@ -14,15 +14,15 @@ import tenacity
 from aiohttp import web
 
 from batchinference.pipeline.error_attribution import is_transient_status
-from batchinference.pipeline.runtimes.http.errors import (
+from batchinference.pipeline.runtimes.http.retry_policy import (
+    DOWN_AFTER,
     BadAnswer,
     NoResponse,
     RateLimited,
+    RateLimiter,
     RequestFailed,
+    Retries,
 )
-from batchinference.pipeline.runtimes.http.failure_classifier import DOWN_AFTER
-from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
-from batchinference.pipeline.runtimes.http.retry_policy import Retries
 from batchinference.pipeline.storage.retry import (
     HTTP,
     LONGEST_PAUSE,

@@ -14,7 +14,7 @@ from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.imports import FORMATS_EXTRA, missing, need
 from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.runtimes import RUNTIMES
-from batchinference.pipeline.runtimes.transformers.value_checks import _resampled
+from batchinference.pipeline.runtimes.transformers.media import _resampled
 from support.documents.pages import ROOT
 
 EXTRAS = {name: value for name, value in vars(imports).items() if name.endswith("_EXTRA")}
@@ -57,7 +57,7 @@ def test_runtimes_and_formats_name_their_packages() -> None:
 
 
 def test_resampling_needs_av(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "batchinference.pipeline.media.resampling", None)
+    monkeypatch.setitem(sys.modules, "batchinference.pipeline.media.recordings", None)
     with pytest.raises(ModelLoad) as caught:
         _resampled(np.zeros(8, np.float32), 8000, 16000)
     what = "sound of 8000 Hz for a model that hears 16000 Hz"

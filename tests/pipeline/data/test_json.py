@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from batchinference.pipeline.input.readers import json as reader
-from batchinference.pipeline.input.readers import lines
+from batchinference.pipeline.input.readers import records
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
 
@@ -176,7 +176,7 @@ def test_integers_are_never_rounded(tmp_path: Path) -> None:
 def test_rows_behind_the_sample_are_read_or_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "SAMPLE_BYTES", 20)
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 20)
     more = b'{"a": 2, "new": "value"}\n{"a": "x"}\n{"a": 3}\n'
     outcome = read(tmp_path, b'{"a": 1}\n' * 9 + more)
     assert outcome.good[9:] == [{"a": 2, "new": "value"}, {"a": 3, "new": None}]
@@ -196,7 +196,7 @@ NULLS: dict[bytes, list[int]] = {
 def test_null_at_any_place_is_a_row_of_nulls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: bytes, before: int
 ) -> None:
-    monkeypatch.setattr(lines, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(records, "CHUNK_BYTES", 10)
     write(tmp_path / "0.json", types)
     for content, bad in NULLS.items():
         write(tmp_path / "1.json", b'{"a": 1}\n' * before + content)
@@ -261,7 +261,7 @@ def test_rows_do_not_depend_on_the_chunk_size(
     texts = [row if isinstance(row, str) else json.dumps(row) for row in written]
     path.write_text("\n".join(texts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "CHUNK_BYTES", chunk)
+        patch.setattr(records, "CHUNK_BYTES", chunk)
         outcome = read_files("json", path)
     numbered = list(enumerate(row for row in written if row != ""))
     assert outcome.good == [row for _, row in numbered if isinstance(row, dict)]

@@ -21,8 +21,15 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.vllm_stage import _into, _out
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import RowBatch, merged
-from batchinference.pipeline.runtimes.vllm.requests import ADAPTER, result_of
-from batchinference.pipeline.runtimes.vllm.row_codec import ERROR, REQUEST, RESULT, ROW, opened
+from batchinference.pipeline.runtimes.vllm.row_codec import (
+    ADAPTER,
+    ERROR,
+    REQUEST,
+    RESULT,
+    ROW,
+    opened,
+    result_of,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel

@@ -87,17 +87,22 @@ def test_unsupported_array_is_one_failed_row(tmp_path: Path) -> None:
     }
 
 
-def test_rest_of_a_truncated_file_is_one_failed_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_file_is_one_failed_row(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100))
-    whole = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(whole[:-80])
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 30 * 8)
+    content = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(content[:-200])
     outcome = read_files("numpy", tmp_path)
-    assert outcome.column("data").tolist() == list(range(90))
-    assert outcome.bad == {(0, 90): "EOFError: the file ends before its array does"}
-    assert outcome.ends == {0: 91}
+    error = "ValueError: the file ends before its array of shape (100,) does"
+    assert (outcome.good, outcome.bad, outcome.ends) == ([], {(0, 0): error}, {0: 1})
+
+
+def test_member_that_claims_more_bytes_than_it_has_is_one_failed_row(tmp_path: Path) -> None:
+    for name, members in {"a.npz": {"a.npy": 1}, "b.npz": {"a.npy": 1, "b.npy": 0}}.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for member, missing in members.items():
+                content = _of_shape("(3,)")
+                archive.writestr(member, content[: len(content) - missing])
+    assert list(read_files("numpy", tmp_path).bad) == [(0, 0), (1, 0)]
 
 
 def _of_shape(shape: str) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.runtimes.prompts import messages_of
-from batchinference.pipeline.runtimes.transformers.chat import images_of, in_parts, prompt_of
+from batchinference.pipeline.runtimes.transformers.prompts import images_of, in_parts, prompt_of
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
 from support.documents.http_models import chat
 from support.documents.minimal import Document

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers import lines, streams
+from batchinference.pipeline.input.readers import records
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
 from support.inputs.tfrecords import write_examples
@@ -72,7 +72,7 @@ def test_rows_of_long_and_compressed_files_are_estimated(
         assert counted(open_input("text", tmp_path)) == pytest.approx(lines_, rel=0.2)
     (tmp_path / "a.txt.gz").unlink()
     (tmp_path / "a.txt").write_text("".join(f"line {number:05d}\n" for number in range(5000)))
-    monkeypatch.setattr(lines, "SAMPLE_BYTES", 1000)
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 1000)
     assert counted(open_input("text", tmp_path)) == pytest.approx(5000, abs=50)
 
 
@@ -88,7 +88,7 @@ def test_rows_of_records_are_estimated_from_the_beginning(
         for number in range(2000):
             add_member(archive, f"{number}.bin", random.bytes(600))
     for format_, sample, rows in (("tfrecords", 1 << 17, 1500), ("webdataset", 1 << 18, 2000)):
-        monkeypatch.setattr(streams, "SAMPLE_BYTES", sample)
+        monkeypatch.setattr(records, "SAMPLE_BYTES", sample)
         opened = open_input(format_, tmp_path)
         count = opened.given.count()
         assert count is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers import lines
+from batchinference.pipeline.input.readers import records
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 
@@ -127,7 +127,7 @@ def test_chunk_size_does_not_change_rows(
     directory = tmp_path_factory.mktemp("text")
     whole = read(directory, content, drop_empty_lines=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "CHUNK_BYTES", chunk)
+        patch.setattr(records, "CHUNK_BYTES", chunk)
         cut = read(directory, content, drop_empty_lines=False)
     for name in ("good", "places", "bad", "ends"):
         assert getattr(cut, name) == getattr(whole, name)

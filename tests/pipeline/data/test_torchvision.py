@@ -218,6 +218,6 @@ def test_corrupt_image_fails_its_row_only(
     (stage,) = stages_of([Step.model_validate(step)])
     run = StageRunner(stage, ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")))
     result = run(merged(read_files("images", tmp_path).batches))
-    assert list(outcomes(result).values()) == ["good", "failed", "good", "good"]
+    assert list(outcomes(result).values()) == ["good", "good", "failed", "good"]
     assert result.table.num_rows == 3
     assert result.errors.column("step").to_pylist() == ["read"]

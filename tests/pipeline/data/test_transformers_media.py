@@ -13,8 +13,7 @@ import torch
 import transformers
 from skimage import data
 
-from batchinference.pipeline.runtimes.transformers.value_checks import pictures, sounds, spread
-from batchinference.pipeline.runtimes.transformers.video_frames import frames_of
+from batchinference.pipeline.runtimes.transformers.media import frames_of, pictures, sounds, spread
 from support.models.run_transformers import alike, loaded, objects, run
 
 Tiny = Callable[[str], str]

@@ -12,14 +12,11 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.monitor import StopSignal, run_monitored
-from batchinference.pipeline.execution.sink import Commit
-from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -33,6 +30,8 @@ from support.jobs.on_ray import (
     run_job,
     write_lines,
 )
+from support.outputs.batches import good
+from support.outputs.made import committing
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -130,14 +129,6 @@ def test_other_work_is_refused_without_overwrite(source: Path, tmp_path: Path) -
     assert texts(tmp_path / "out") == ["text 17", "text 27", "text 37", "text 7"]
 
 
-def test_output_path_with_files_of_others_is_refused(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("mine")
-    run = run_in_process(job_document("job", source, tmp_path / "out", write={"mode": "overwrite"}))
-    assert run.report.reason == "BadOutput"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
-
-
 @pytest.mark.usefixtures("ray")
 def test_later_of_two_runs_writes_the_output(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,13 +213,13 @@ class TestInterruptedWhileItRuns:
         layout = Layout.of(parse(job).spec)
         lease = read_lease(layout)
         assert lease is not None
-        late = Commit(Attempt(layout, lease), JsonWriter("none"), FileLayout())
-        table = row_ids.with_ids(pa.table({"text": [TEXTS[0]]}), file=0, first_row=0)
+        late = committing(Attempt(layout, lease), JsonWriter("none"))
+        batch = good(0, 0, pa.table({"text": [TEXTS[0]]}))
 
         def on_publish(report: Report) -> None:
             if report.state == JobState.RUNNING:
                 with pytest.raises(BadOutput, match="another run has taken over"):
-                    late.put(table, task=77)
+                    late.put(batch, task=77)
                 # a file that the late task had written before the check
                 name = layout.part_name(1, 78, "deadbeef") + ".jsonl"
                 (layout.output / name).write(b'{"text": "late"}')

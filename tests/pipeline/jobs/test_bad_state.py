@@ -47,22 +47,24 @@ OTHERS, GONE = "another job's", "gone"
 REFUSED = {
     "job.json": ("job.json' is damaged", "remove this one"),
     "input.parquet": ("input.parquet' is missing, damaged or of another", "resume: false"),
+    "attempts/*/unified.json": ("unified.json' is missing, damaged or of another", "resume: false"),
     "attempts/*/start.json": ("start.json' is missing, damaged or of another", "resume: false"),
 }
 """Files without which the committed rows are unknown. For each: how the message names it, and what
 it advises."""
 DONE_AGAIN = [
-    *("spec.json", "attempts/*/0*.json", "attempts/*/closed", "attempts/*/retyped/*.json"),
+    *("spec.json", "attempts/*/0*.json", "attempts/*/closed"),
     *("errors/part-*", "../part-*"),
 ]
 """Files that are written again, or whose rows are processed again."""
-OF_NO_MATTER = [*DONE_AGAIN[:4], "attempts/*/start.json", "report.json", "output.json",
+OF_NO_MATTER = [*DONE_AGAIN[:3], "attempts/*/start.json", "report.json", "output.json",
                 "input.parquet"]  # fmt: skip
 """Files that a complete output does not need in order to count as complete."""
 
 
 class Outputs:
-    """One output in two states, unfinished and complete, and the output of another job."""
+    """One output in three states, and the output of another job: unfinished, with all manifests;
+    rewritten, with all files of one schema; and complete."""
 
     def __init__(self, directory: Path) -> None:
         self.place: Place = local_place(directory)
@@ -70,8 +72,11 @@ class Outputs:
         self.output = directory / "out"
         steps = self.place.run(self.job).steps
         self.complete = self.output.rename(directory / "complete")
-        self.place.run(self.job, kill=steps.index(f"write {STATE}/output.json"))
+        closed = steps.index(f"write {STATE}/attempts/*/closed")
+        self.place.run(self.job, kill=steps.index("write part-*.parquet", closed))
         self.unfinished = self.output.rename(directory / "unfinished")
+        self.place.run(self.job, kill=steps.index(f"write {STATE}/output.json"))
+        self.rewritten = self.output.rename(directory / "rewritten")
         self.other = directory / "other"
         self.place.run(small_job(write_input(directory / "other-input"), self.other))
 
@@ -144,6 +149,21 @@ class TestUnfinished:
         named, way_out = REFUSED[file]
         outputs.refusal(*(["9.9.9", way_out] if "version" in damage else [named, way_out]))
         outputs.finished(outputs.with_("resume", False))
+
+    @cases(["attempts/*/unified.json"], [*DAMAGES, OTHERS])
+    def test_unreadable_snapshot_of_rewritten_files_is_refused(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
+        outputs.put(outputs.rewritten, file, damage)
+        named, way_out = REFUSED[file]
+        outputs.refusal(*(["9.9.9", way_out] if "version" in damage else [named, way_out]))
+        outputs.finished(outputs.with_("resume", False))
+
+    def test_rows_of_rewritten_files_without_snapshot_are_done_again(
+        self, outputs: Outputs
+    ) -> None:
+        outputs.put(outputs.rewritten, "attempts/*/unified.json", GONE)
+        outputs.finished(outputs.job)
 
     @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
     def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:

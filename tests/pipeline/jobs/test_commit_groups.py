@@ -65,7 +65,8 @@ def batches(draw: st.DrawFn) -> RowBatch:
 @settings(max_examples=200, deadline=None)
 def test_each_row_is_in_one_group_with_all_its_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
-    assert Counter(row for group in groups for row in outcomes(group)) == Counter(outcomes(batch))
+    rows = [row for group in groups for row in group.source.tolist()]
+    assert sorted(rows) == sorted(batch.source.tolist())
     assert sum(map(fates_of, groups), Counter()) == fates_of(batch)
 
 
@@ -118,7 +119,7 @@ def test_few_partial_rows_have_own_groups_many_share_one() -> None:
 
     def groups(rows: int) -> list[set[int]]:
         shares = dict.fromkeys(range(rows), FULL_SHARE // 2)
-        batch = batch_of(dict.fromkeys(shares, ["good"]), shares)
+        batch = batch_of({row: ["good"] for row in shares}, shares)
         return [set(group.source.tolist()) for group in commit_groups(batch)]
 
     assert groups(MAX_PARTIAL_ROWS) == [{row} for row in range(MAX_PARTIAL_ROWS)]

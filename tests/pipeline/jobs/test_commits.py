@@ -489,5 +489,5 @@ def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
     assert list(other.iterdir()) == []
     theirs = other / f"{attempt.layout.part_name(1, 0, 'ab')}.parquet"
     theirs.write_text("not ours")
-    attempt.remove_all_but([])
+    attempt.remove_orphans([])
     assert theirs.exists()

@@ -10,7 +10,8 @@ The protocol, in the order of its writes:
              errors/part-*    the failed rows
              TASK.json        the manifest: commits both files and the input rows that they hold
     driver   closed           ends the attempt; manifests that are written later do not count
-             retyped/*.json   unifies the schemas of all data files
+             part-*           data files again, so that all have the same schema
+             unified.json     a snapshot that names the new files; the old ones are deleted
              output.json      the snapshot: lists each file that counts
              report.json      the counts and times
              _SUCCESS         marks the output as complete
@@ -35,7 +36,7 @@ from deltalake import DeltaTable
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify.verification_report import Result
+from batchinference.pipeline.verify.findings import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
@@ -72,8 +73,9 @@ STEPS = """
     write _batchinference/job.json
     TASKS
     write _batchinference/attempts/*/closed
-    write _batchinference/attempts/*/retyped/*.json
     write part-*.parquet
+    write _batchinference/attempts/*/unified.json
+    delete part-*.parquet
     write _batchinference/output.json
     write _batchinference/report.json
     write _SUCCESS
@@ -128,8 +130,7 @@ def test_steps_of_a_job(place: Place) -> None:
     assert set(steps[len(before) - 1 : closing]) == set(OF_TASKS)
     assert steps[len(before) - 1] == OF_TASKS[0]
     assert steps[closing - 1] == OF_TASKS[-1]
-    # writes of a data file and of its description alternate
-    assert list(dict.fromkeys(steps[closing:])) == [name.strip() for name in after[1:]]
+    assert steps[closing:] == [name.strip() for name in after[1:]]
 
 
 def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], list[str]]:

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
@@ -27,15 +25,18 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot_with_digest,
 )
 from batchinference.pipeline.prepare import prepare
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import job_document, write_lines
+from support.outputs.batches import end, good
 from support.outputs.made import OURS, commit_rows, entry
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
+FIRST_FILE = merged([good(0, 0, pa.table({"text": LINES["a.txt"]})), end(0, 4)])
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def check(source: Path, before: Snapshot, change: str = "") -> set[int]:
             os.utime(source / name, ns=(1, 1))
         case ["remove", name]:
             (source / name).unlink()
-    resumed = ResumedInput(frozen, lambda rows_each: before.gaps(len(frozen), rows_each))
+    resumed = ResumedInput(frozen, lambda rows_each: before.missing_rows(len(frozen), rows_each))
     return resumed.check(snapshot_input([str(source)], []), None)
 
 
@@ -180,10 +181,8 @@ class TestGoingOn:
     def document(self, source: Path, tmp_path: Path) -> Document:
         """Return a job that has committed the first file, and half of the second one."""
         document = job_document("job", source, tmp_path / "out")
-        whole = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        half = row_ids.with_ids(pa.table({"text": LINES["b.txt"][:2]}), 1, 0)
-        table = concat([whole, row_ids.end_of_file(0, 4), half])
-        commit_rows(self.begin(document).attempt, table)
+        half = good(1, 0, pa.table({"text": LINES["b.txt"][:2]}))
+        commit_rows(self.begin(document).attempt, merged([FIRST_FILE, half]))
         return document
 
     def test_what_is_missing_is_known(self, document: Document) -> None:
@@ -197,12 +196,9 @@ class TestGoingOn:
         write_lines(source, {"0.txt": ["before all others"]})
         prepared = self.begin(document)
         assert prepared.gaps == {1: [(2, None)], 2: [(0, None)]}
-        tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
-        texts = [row for table in map(row_ids.split, tables) for row in table[0].to_pylist()]
-        assert [row["text"] for row in texts if "text" in row] == [
-            *LINES["b.txt"][2:],
-            *LINES["c.txt"],
-        ]
+        (task,) = prepared.input.read_tasks(1, prepared.gaps)
+        texts = merged(task()).table.column("text").to_pylist()
+        assert texts == [*LINES["b.txt"][2:], *LINES["c.txt"]]
 
     @pytest.mark.parametrize("format_", ["text", "csv", "parquet", "json"])
     def test_missing_finished_file_is_not_needed(self, tmp_path: Path, format_: str) -> None:
@@ -216,8 +212,7 @@ class TestGoingOn:
                 path.write_text({"json": '{"n": 1}\n' * 5}.get(format_, "n\n" + "1\n" * 4))
         read = {"format": format_}
         document = job_document("job", tmp_path / "in", tmp_path / "out", read=read)
-        table = row_ids.with_ids(pa.table({"n": range(5)}), 0, 0)
-        commit_rows(self.begin(document).attempt, concat([table, row_ids.end_of_file(0, 5)]))
+        commit_rows(self.begin(document).attempt, merged([good(0, 0, range(5)), end(0, 5)]))
         min((tmp_path / "in").iterdir()).unlink()
         prepared = self.begin(document)
         assert prepared.gaps == {1: [(0, None)], 2: [(0, None)]}
@@ -228,8 +223,7 @@ class TestGoingOn:
     ) -> None:
         document["spec"]["read"]["paths"] = [str(source / name) for name in LINES]
         document["spec"]["write"]["path"] = str(tmp_path / "named")
-        table = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        commit_rows(self.begin(document).attempt, concat([table, row_ids.end_of_file(0, 4)]))
+        commit_rows(self.begin(document).attempt, FIRST_FILE)
         (source / "a.txt").unlink()
         assert self.begin(document).gaps == {1: [(0, None)], 2: [(0, None)]}
 
@@ -260,12 +254,11 @@ class TestGoingOn:
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
         document["spec"]["write"]["path"] = str(tmp_path / "limited")
-        table = row_ids.with_ids(pa.table({"text": LINES["a.txt"]}), 0, 0)
-        commit_rows(self.begin(document).attempt, concat([table, row_ids.end_of_file(0, 4)]))
+        commit_rows(self.begin(document).attempt, FIRST_FILE)
         prepared = self.begin(document)
         assert (len(prepared.input), prepared.gaps) == (2, {1: [(0, None)]})
-        tables = [table for task in prepared.input.read_tasks(1, prepared.gaps) for table in task()]
-        assert sum(table.num_rows for table in tables) == 3, "two rows, and the end"
+        (task,) = prepared.input.read_tasks(1, prepared.gaps)
+        assert len(merged(task()).ids) == 2
 
 
 class TestTables:
@@ -285,8 +278,7 @@ class TestTables:
         return {"format": "lance", "path": str(path)}
 
     def commit_some(self, prepared: AttemptRun) -> None:
-        table = row_ids.with_ids(pa.table({"n": range(5)}), 0, 0)
-        commit_rows(prepared.attempt, concat([table, row_ids.end_of_file(0, 8)]))
+        commit_rows(prepared.attempt, merged([good(0, 0, range(5)), end(0, 8)]))
 
     def test_same_lance_version_is_resumed(self, tmp_path: Path) -> None:
         read = self.of_lance(tmp_path)

@@ -86,8 +86,9 @@ class TestEarlierRun:
         """The file was damaged meanwhile, so its rows were processed again."""
         steps = place.run(place.job("undisturbed")).steps
         job, output = place.job("out"), place.directory / "out"
-        retyping = steps.index("write _batchinference/attempts/*/retyped/*.json")
-        late = JobProcess(place, job, {retyping: STOP})
+        closing = steps.index("write _batchinference/attempts/*/closed")
+        rewriting = steps.index("write part-*.parquet", closing)
+        late = JobProcess(place, job, {rewriting: STOP})
         late.wait_for_stop()
         for file in output.glob("part-*"):
             file.write_bytes(b"")

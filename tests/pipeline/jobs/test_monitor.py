@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from batchinference.pipeline.errors import (
     JobFailure,
     TooManyErrors,
 )
-from batchinference.pipeline.execution import monitor as supervise_module
+from batchinference.pipeline.execution import monitor
 from batchinference.pipeline.execution.monitor import StopSignal, run_monitored, stop_on_signals
 
 QUICK = 0.01
@@ -77,7 +79,7 @@ def refuse() -> None:
     raise TooManyErrors("enough")
 
 
-def test_supervise_returns_when_the_work_is_done() -> None:
+def test_monitor_returns_when_the_work_is_done() -> None:
     run_monitored(Done(), nothing, StopSignal())
 
 
@@ -92,6 +94,28 @@ def test_observer_is_called_repeatedly_in_the_callers_thread(long: Long) -> None
     run_monitored(long, observe, StopSignal(), poll_seconds=QUICK)
     assert len(threads) >= 3
     assert set(threads) == {threading.get_ident()}
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 49), (0.1, 47), (1.0, 9), (30.0, 1)])
+def test_slow_observer_takes_at_most_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, calls: int
+) -> None:
+    """Within 100 seconds, with a pause of at least two seconds after each call."""
+    clock, began = [0.0], list[float]()
+
+    def observe() -> None:
+        began.append(clock[0])
+        clock[0] += seconds
+
+    def wait(timeout: float) -> bool:
+        clock[0] += timeout
+        return clock[0] > 100
+
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    done: Any = SimpleNamespace(wait=wait)
+    monitor._watch(done, observe, StopSignal(), 2.0)
+    assert len(began) == pytest.approx(calls, abs=2)
+    assert len(began) * seconds <= max(0.1 * clock[0], seconds)
 
 
 def test_failure_of_the_work_is_raised() -> None:
@@ -122,7 +146,7 @@ def test_exception_of_the_observer_ends_the_work(long: Long) -> None:
 
 
 def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise_module, "LAST_SECONDS", QUICK)
+    monkeypatch.setattr(monitor, "LAST_SECONDS", QUICK)
     monkeypatch.setattr(long, "give_up", nothing)
     with pytest.raises(TooManyErrors, match="enough"):
         run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
@@ -133,14 +157,14 @@ def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.Mon
 def test_signal_interrupts_work(
     long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise_module, "DRAIN_SECONDS", QUICK)
+    monkeypatch.setattr(monitor, "DRAIN_SECONDS", QUICK)
     said: list[str] = []
     with stop_on_signals(said.append) as stop:
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
             run_monitored(long, nothing, stop)
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
-    assert said == [supervise_module.STOPPING]
+    assert said == [monitor.STOPPING]
 
 
 def test_work_that_ends_on_request_is_not_abandoned(

@@ -1,4 +1,7 @@
-"""Opening an output whose path holds anything. It never deletes files of others."""
+"""Opening an output whose path holds anything. It never deletes files of others.
+
+`test_decisions` has all cases of the decision itself.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,32 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt, start_of
+from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import inspect_output
+from batchinference.pipeline.commit.state import (
+    AlreadyComplete,
+    Refuse,
+    Request,
+    Resume,
+    TableState,
+    decide,
+    load_state,
+)
+from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import Report
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
+from support.outputs.batches import failed, good
 from support.outputs.made import (
     OURS,
     THEIRS,
@@ -36,17 +48,22 @@ from support.outputs.made import (
 
 def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
     """Begin or resume an output as a job does. Return None if there is nothing to do."""
-    state = inspect_output(write_of("parquet", layout.output.uri, mode=mode), layout, resume=resume)
-    if state is None:
+    request = Request(write_of("parquet", layout.output.uri, mode=mode), resume)
+    state = load_state(layout, request)
+    action, lease = decide(state, request), state.lease
+    if isinstance(action, Refuse):
+        raise BadOutput(action.message)
+    if isinstance(action, AlreadyComplete):
         return None
-    start = state.load_committed()
-    if start is None:
-        state = state.claim_and_clear()
+    if isinstance(action, Resume) and lease is not None:
+        start = Attempt(layout, lease).load_committed()
+    else:
+        lease = Claim(layout, lease, mode == "overwrite").put()
         source = write_lines(Path(layout.output.path).parent / "in", {"a.txt": ["x"]})
         content = snapshot_input([str(source)], []).serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    return state.begin_attempt(start)
+    return Attempt.begin(layout, lease, start)
 
 
 def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt:
@@ -63,10 +80,7 @@ def start_in(attempt: Attempt) -> Snapshot:
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
     """Write what a job leaves: data file, error file, manifest and more. Return its part files."""
     attempt = opened(layout, "overwrite")
-    good = row_ids.with_ids(pa.table({"value": [10]}), 0, attempt.number)
-    commit_rows(
-        attempt, concat([good, row_ids.failed_row(row_ids.pack(0, 0), "own", ValueError("no"))])
-    )
+    commit_rows(attempt, merged([good(0, attempt.number, [10]), failed(0, 0)]))
     if complete:
         attempt.complete(
             close_attempt(attempt, start_in(attempt)), succeeded_report(layout.output.uri)
@@ -104,11 +118,10 @@ def test_new_path_begins_with_attempt_one(tmp_path: Path, mode: str, exists: boo
     assert (stored["work"], stored["attempt"], stored["begun"]) == (OURS, 1, True)
 
 
-@MODES
-def test_resume_keeps_committed_rows_in_the_next_attempt(tmp_path: Path, mode: str) -> None:
+def test_resume_keeps_committed_rows_in_the_next_attempt(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     parts = a_run(layout, complete=False)
-    attempt = opened(layout, mode)
+    attempt = opened(layout)
     assert (attempt.number, json.loads(layout.job.read())["attempt"]) == (2, 2)
     assert parts_of(layout) == parts
     assert start_in(attempt).counts.read == 2
@@ -118,7 +131,7 @@ def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     for number in range(1, 4):
         attempt = opened(layout)
-        commit_rows(attempt, row_ids.with_ids(pa.table({"value": [number]}), 0, number))
+        commit_rows(attempt, good(0, number, [number]))
     attempt = opened(layout)
     start = start_in(attempt)
     assert [entry.row_ranges for entry in start.entries] == [[(0, n, n + 1)] for n in (1, 2, 3)]
@@ -143,7 +156,7 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
     opened(layout)
     with monkeypatch.context() as patch:
         patch.setattr(Attempt, "check_open", lambda self: None)
-        commit_rows(earlier, row_ids.with_ids(pa.table({"value": [10]}), 0, 0))
+        commit_rows(earlier, good(0, 0, [10]))
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).entries == []
     assert parts_of(layout) == []
@@ -167,45 +180,26 @@ def test_attempt_interrupted_at_its_start_changes_nothing(
     assert start_in(attempt).counts.read == 2
 
 
-@MODES
-def test_resume_false_restarts_unfinished_work(tmp_path: Path, mode: str) -> None:
+def test_resume_false_restarts_unfinished_work(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=False)
-    attempt = opened(layout, mode, resume=False)
+    attempt = opened(layout, resume=False)
     assert (attempt.number, start_in(attempt).entries) == (2, [])
     assert parts_of(layout) == []
-
-
-def test_resume_false_keeps_complete_work(tmp_path: Path) -> None:
-    a_run(layout_of(tmp_path / "out"), complete=True)
-    before = files_below(tmp_path)
-    assert open_output(layout_of(tmp_path / "out"), resume=False) is None
-    assert files_below(tmp_path) == before
-
-
-def test_claimed_work_without_attempt_starts_fresh(tmp_path: Path) -> None:
-    """The run died before it took its input snapshot."""
-    layout = layout_of(tmp_path / "out")
-    Lease.new(layout, 0, begun=False).write(layout)
-    attempt = opened(layout)
-    assert (attempt.number, start_in(attempt).entries) == (1, [])
 
 
 DAMAGE = {
     "gone": None,
     "emptied": b"",
-    "cut": b'{"format": 2, "version": "0", "work"',
+    "cut": b'{"format": 3, "version": "0", "work"',
     "rubbish": b"\0\xff" * 40,
     "another kind": b"[]",
-    "another shape": b'{"format": 2}',
+    "another shape": b'{"format": 3}',
 }
 
 
-@MODES
 @pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
-def test_missing_snapshot_is_refused_without_changes(
-    tmp_path: Path, mode: str, content: bytes | None
-) -> None:
+def test_missing_snapshot_is_refused_without_changes(tmp_path: Path, content: bytes | None) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=False)
     (place,) = layout.attempts.directories()
@@ -214,9 +208,9 @@ def test_missing_snapshot_is_refused_without_changes(
         (place / "start.json").write(content)
     before = files_below(tmp_path)
     with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged.*with resume: false"):
-        open_output(layout, mode)
+        open_output(layout)
     assert files_below(tmp_path) == before
-    assert start_in(opened(layout, mode, resume=False)).entries == []
+    assert start_in(opened(layout, resume=False)).entries == []
 
 
 def test_complete_work_is_not_touched(tmp_path: Path) -> None:
@@ -224,15 +218,6 @@ def test_complete_work_is_not_touched(tmp_path: Path) -> None:
     a_run(layout, complete=True)
     before = files_below(tmp_path)
     assert open_output(layout) is None
-    assert files_below(tmp_path) == before
-
-
-@pytest.mark.parametrize("complete", [False, True], ids=["unfinished", "complete"])
-def test_output_of_other_work_is_refused(tmp_path: Path, complete: bool) -> None:
-    a_run(layout_of(tmp_path / "out", THEIRS), complete=complete)
-    before = files_below(tmp_path)
-    with pytest.raises(BadOutput, match=r"output of another job.*write\.mode to overwrite"):
-        open_output(layout_of(tmp_path / "out"))
     assert files_below(tmp_path) == before
 
 
@@ -316,18 +301,17 @@ def test_files_of_others_beside_an_output_are_never_deleted(
     assert {file: file.read_bytes() for file in foreign} == foreign
 
 
-@MODES
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b'{"work": "a"}', b'{"work": "a", "attempt": 1}', b"\xff\xfe"],
 )
-def test_damaged_job_json_is_rejected(tmp_path: Path, mode: str, content: bytes) -> None:
+def test_damaged_job_json_is_rejected(tmp_path: Path, content: bytes) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=True)
     layout.job.write(content)
     before = files_below(tmp_path)
     with pytest.raises(BadOutput, match=r"job\.json' is damaged"):
-        open_output(layout, mode)
+        open_output(layout)
     assert files_below(tmp_path) == before
 
 
@@ -385,27 +369,40 @@ def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place
     assert not data_files(errors)
 
 
-@MODES
-def test_path_that_is_a_file_is_refused(tmp_path: Path, mode: str) -> None:
+def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(BadOutput, match=r"write\.path '.*/out'"):
-        open_output(layout_of(tmp_path / "out"), mode)
+        open_output(layout_of(tmp_path / "out"))
     assert (tmp_path / "out").read_text() == "a file"
 
 
-@pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
-def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
-    output = tmp_path / ".hidden" / "out"
-    layout = layout_of(output, errors=output / below)
-    with pytest.raises(BadOutput, match=r"errors\.path '.*' is below write\.path"):
-        open_output(layout)
-    assert not output.exists()
+class UnreachableTable:
+    """A table whose catalog does not respond."""
+
+    def holds_rows(self) -> bool:
+        raise ConnectionError("the catalog is away")
+
+    def commits(self, mark: str) -> int:
+        raise ConnectionError("the catalog is away")
+
+    def commit(self, receipts: list[Location], fence: Fence) -> None:
+        raise AssertionError
 
 
-@pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
-def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> None:
-    layout = layout_of(tmp_path / "out", errors=tmp_path / place)
-    assert opened(layout).number == 1
+@pytest.mark.parametrize("key", [OURS, THEIRS], ids=["complete", "of other work"])
+def test_table_is_not_read_if_its_rows_do_not_matter(tmp_path: Path, key: str) -> None:
+    a_run(layout_of(tmp_path / "out", key), complete=True)
+    layout = layout_of(tmp_path / "out")
+    state = load_state(layout, Request(write_of("delta", tmp_path / "out")), UnreachableTable())
+    assert (state.complete, state.table) == (True, TableState())
+
+
+def test_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    layout, write = layout_of(tmp_path / "out"), write_of("delta", tmp_path / "out")
+    with pytest.raises(BadOutput, match="cannot be used: the catalog is away"):
+        load_state(layout, Request(write), UnreachableTable())
+    append = write_of("delta", tmp_path / "out", mode="append")
+    assert load_state(layout, Request(append), UnreachableTable()).table == TableState()
 
 
 def test_success_mark_is_written_last(tmp_path: Path) -> None:

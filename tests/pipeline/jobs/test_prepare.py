@@ -19,10 +19,12 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.prepare import AlreadyComplete, prepare
+from batchinference.pipeline.preflight import check_errors_path
+from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
+from support.outputs.made import layout_of
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document) -> AttemptRun | AlreadyComplete:
+def prepare_job(job: Document) -> AttemptRun | NothingToDo:
     spec = parse(job).spec
     return prepare(spec, next(plan_outputs(spec)))
 
@@ -59,8 +61,8 @@ def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) ->
     assert isinstance(prepared, AttemptRun)
     prepared.attempt.lease.complete(prepared.attempt.layout)
     found = prepare_job(job)
-    assert isinstance(found, AlreadyComplete)
-    assert (found.done is not None, found.since) == (True, "")
+    assert isinstance(found, NothingToDo)
+    assert (found.complete is not None, found.remark) == (True, "")
 
 
 def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
@@ -72,8 +74,8 @@ def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
     assert prepared.count == RowCount(2, estimated=False)
     prepared.attempt.lease.complete(prepared.attempt.layout)
     found = prepare_job(job)
-    assert isinstance(found, AlreadyComplete)
-    assert found.since == ""
+    assert isinstance(found, NothingToDo)
+    assert "has changed" not in found.remark
 
 
 def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path) -> None:
@@ -83,8 +85,8 @@ def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path
     prepared.attempt.lease.complete(prepared.attempt.layout)
     write_lines(source, {"c.txt": ["new"]})
     found = prepare_job(job)
-    assert isinstance(found, AlreadyComplete)
-    assert "the input has changed since (2 parts then, 3 now)" in found.since
+    assert isinstance(found, NothingToDo)
+    assert "the input has changed since (2 parts then, 3 now)" in found.remark
 
 
 def net(**model: Any) -> Document:
@@ -226,3 +228,15 @@ class TestInputThatIsOutput:
         job = job_document("job", data, data / "result", write={"format": "parquet"})
         assert prepare_job(job) is not None
         assert prepare_job(job) is not None
+
+
+@pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
+def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
+    output = tmp_path / ".hidden" / "out"
+    with pytest.raises(BadOutput, match=r"errors\.path '.*' is below write\.path"):
+        check_errors_path(layout_of(output, errors=output / below))
+
+
+@pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
+def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> None:
+    check_errors_path(layout_of(tmp_path / "out", errors=tmp_path / place))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -12,11 +13,13 @@ import pytest
 
 from batchinference import __version__
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.commit.manifest import Manifest
+from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name
 from batchinference.pipeline.execution.monitor import run_monitored
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, python_step
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines
+from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -98,6 +101,28 @@ def test_memory_covers_all_worker_processes(run: Run, directory: Path) -> None:
     assert run.report.memory is not None
     peaks = [json.loads(text)["peak_bytes"] for _, text in notes]
     assert run.report.memory.peak_worker_bytes == max(peaks)
+
+
+@pytest.mark.parametrize("max_rows", [10, 1], ids=["succeeds", "fails"])
+def test_manifests_are_fetched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_rows: int
+) -> None:
+    """The rows, the notes and the example of a failed row come from one fetch."""
+    fetched: Counter[str] = Counter()
+    read = Location.read
+
+    def counted(self: Location, limit: int | None = None) -> bytes:
+        fetched[self.path.split("/")[-1]] += 1
+        return read(self, limit)
+
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
+    job["spec"]["errors"]["maxRows"] = max_rows
+    monkeypatch.setattr(Location, "read", counted)
+    report = run_without_ray(job)
+    assert report.state == (JobState.SUCCEEDED if max_rows > 1 else JobState.FAILED)
+    assert report.memory is not None
+    manifests = {name: times for name, times in fetched.items() if parse_manifest_name(name)}
+    assert set(manifests.values()) == {1}
 
 
 def test_unwritable_report_directory_fails_the_job_early(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.state import inspect_output
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
@@ -49,23 +50,23 @@ class Broken:
         assert not (self.output / "_SUCCESS").exists()
         return run
 
-    def gaps(self) -> MissingRows:
-        """Return the missing rows."""
+    def missing_rows(self) -> MissingRows:
         spec = parse(self.document).spec
-        state = inspect_output(spec.write, Layout.of(spec))
-        assert state is not None
-        start = state.load_committed()
-        assert start is not None
-        return start.gaps(len(self.keys), 1 if spec.read.format == "images" else None)
+        layout = Layout.of(spec)
+        lease = read_lease(layout)
+        assert lease is not None
+        start = Attempt(layout, lease).load_committed()
+        return start.missing_rows(len(self.keys), 1 if spec.read.format == "images" else None)
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""
-        each = ((self.keys[file], gap) for file, gaps in self.gaps().items() for gap in gaps)
+        files = self.missing_rows().items()
+        each = ((self.keys[file], gap) for file, gaps in files for gap in gaps)
         return [key for keys, (first, after) in each for key in keys[first:after]]
 
     def remove_finished(self) -> int:
         """Remove the input files that were read to their end. Return the number of files left."""
-        unfinished = self.gaps()
+        unfinished = self.missing_rows()
         for number, file in enumerate(sorted((self.directory / "in").iterdir())):
             if number not in unfinished:
                 file.unlink()

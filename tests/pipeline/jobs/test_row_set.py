@@ -287,9 +287,9 @@ def test_doing_the_missing_rows_completes_the_output(
 ) -> None:
     sizes, made = given_
     begun = Snapshot(OURS, "").with_commits(made)
-    gaps = begun.gaps(len(sizes), None)
+    gaps = begun.missing_rows(len(sizes), None)
     done = begun.with_commits([done_again(gaps, sizes)])
-    assert done.gaps(len(sizes), None) == {}
+    assert done.missing_rows(len(sizes), None) == {}
     everything = {(file, row) for file, size in enumerate(sizes) for row in range(size)}
     assert held_by(done.entries) == dict.fromkeys(everything, Fraction(1))
     assert done.rows(len(sizes), None) == done.counts.read == len(everything)
@@ -299,7 +299,7 @@ def test_doing_the_missing_rows_completes_the_output(
 def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]]) -> None:
     sizes, made = given_
     begun = Snapshot(OURS, "").with_commits(made)
-    again = done_again(begun.gaps(len(sizes), None), sizes)
+    again = done_again(begun.missing_rows(len(sizes), None), sizes)
     assert set(held_by(begun.entries)).isdisjoint(held_by(again.entries))
 
 

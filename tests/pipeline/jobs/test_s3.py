@@ -14,17 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.execution.sink import Commit
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.prepare import prepare
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec import parse
@@ -33,7 +30,8 @@ from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.jobs.without_ray import invoke_without_ray
-from support.outputs.made import succeeded_report
+from support.outputs.batches import end, failed, good
+from support.outputs.made import committing, succeeded_report
 from support.outputs.rows import Row
 from support.servers.byte_counting_proxy import counted
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -164,22 +162,20 @@ class TestOutputStates:
         assert isinstance(prepared, AttemptRun)
         return prepared
 
-    def put(self, prepared: AttemptRun, *tables: pa.Table) -> None:
-        Commit(prepared.attempt, JsonWriter("none"), FileLayout()).put(concat(list(tables)), task=0)
-
     def a_run(self, job: Document) -> AttemptRun:
         """Write what a job with one good row leaves if it dies before its end."""
         prepared = self.begin(job)
-        failed = row_ids.failed_row(row_ids.pack(1, 0), "own", ValueError("no"))
-        ends = [row_ids.end_of_file(number, 1 - number // 2) for number in range(3)]
-        self.put(prepared, row_ids.with_ids(pa.table({"text": ["one"]}), 0, 0), failed, *ends)
+        ends = [end(number, 1 - number // 2) for number in range(3)]
+        batch = merged([good(0, 0, pa.table({"text": ["one"]})), failed(1, 0), *ends])
+        committing(prepared.attempt, JsonWriter("none")).put(batch, task=0)
         return prepared
 
     def a_whole_run(self, job: Document) -> None:
         prepared = self.a_run(job)
-        end = prepared.close_and_snapshot()
-        assert prepared.missing(end) == {}
-        prepared.attempt.remove_all_but(end.entries)
+        left = prepared.close()
+        assert left.missing == {}
+        end = left.snapshot
+        prepared.attempt.remove_orphans(end.entries)
         prepared.attempt.complete(end, succeeded_report(prepared.attempt.layout.output.uri))
 
     def test_commit_is_counted_and_resumed(

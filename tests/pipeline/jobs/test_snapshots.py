@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ WRONG_FILES = [
 WRONG_ENTRIES = [
     *({"row_ranges": [wrong]} for wrong in ([0, 5, 5], [-1, 0, 1], [0, 1], ["0", 0, 1])),
     {"shares": [[0, 0, FULL_SHARE + 1]]}, {"shares": 3},
-    {"columns": [["a"]]}, {"columns": [[1, "a"]]},
+    *({"columns": wrong} for wrong in ([["a"]], [[1, "a"]], -1, 2, "0", True, None)),
     {"counts": {"read": -1}}, {"counts": {"rows": 1}}, {"errors": "part-aaaaaaaa-1"}, {"more": 1},
 ]  # fmt: skip
 
@@ -114,13 +115,18 @@ def test_wrong_fields_of_a_piece_are_refused(place: Location) -> None:
     """The checksum is correct, because anybody can compute it."""
     stored = load_checksummed(json.loads(place.read()))
     (first, second) = stored["entries"]
-    entries = [first | wrong for wrong in WRONG_ENTRIES]
-    entries += [first | {"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES]
-    for wrong in entries:
-        place.write(dump_checksummed(stored | {"entries": [wrong, second]}))
+    in_manifest = json.loads(json.dumps(FULL.entries[0].as_json()))
+    assert is_manifest_of(OURS, manifest_of(in_manifest))
+    wrongs = [*WRONG_ENTRIES, *({"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES)]
+    for wrong in wrongs:
+        place.write(dump_checksummed(stored | {"entries": [first | wrong, second]}))
         with pytest.raises(BadOutput, match="damaged"):
             Snapshot.read(place, OURS)
-        assert not is_manifest_of(OURS, dump_checksummed(MANIFEST | {"entries": [wrong]})), wrong
+        assert not is_manifest_of(OURS, manifest_of(in_manifest | wrong)), wrong
+
+
+def manifest_of(entry_: Document) -> bytes:
+    return dump_checksummed(MANIFEST | {"entries": [entry_]})
 
 
 MANIFEST = {
@@ -137,9 +143,10 @@ def is_manifest_of(work: str, content: bytes) -> bool:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attempt": -1}, {"attempt": "1"}, {"ends": [[0]]}, {"ends": [[0, -1]]}, {"input": "../x"}],
+    [{"attempt": -1}, {"attempt": "1"}, {"ends": [[0]]}, {"ends": [[0, -1]]}, {"input": "../x"},
+     {"schemas": []}, {"schemas": [[["a"]], []]}, {"schemas": [[[1, "a"]], []]}],
     ids=str,
-)
+)  # fmt: skip
 def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document) -> None:
     place.write(dump_checksummed(load_checksummed(json.loads(place.read())) | wrong))
     with pytest.raises(BadOutput, match="damaged"):
@@ -148,8 +155,8 @@ def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"task": -1}, {"task": "1"}, {"number": -1}, {"number": None}, {"ends": [[0, "3"]]}, {"notes": [["step", "{"]]},
-     {"notes": [["step", '{"batch_size": "large"}']]}, {"notes": [["step", "[]"]]}, {"more": 1}],
+    [{"task": -1}, {"task": "1"}, {"number": -1}, {"number": None}, {"ends": [[0, "3"]]},
+     {"notes": [["step", "{"]]}, {"notes": [["step", '{"batch_size": "large"}']]}, {"notes": [["step", "[]"]]}, {"more": 1}],
     ids=str,
 )  # fmt: skip
 def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:
@@ -162,7 +169,26 @@ def test_snapshot_of_other_work_is_refused(place: Location) -> None:
         Snapshot.read(place, THEIRS)
 
 
-@pytest.mark.parametrize("format_", [FORMAT - 1, FORMAT + 1], ids=["earlier", "later"])
+def test_snapshot_of_format_2_is_read(place: Location) -> None:
+    """It repeats the schema in each entry."""
+    entries = [one.as_json() for one in FULL.entries]
+    stored = load_checksummed(json.loads(place.read())) | {"format": 2, "entries": entries}
+    del stored["schemas"]
+    place.write(dump_checksummed(stored))
+    assert Snapshot.read(place, OURS) == FULL
+
+
+def test_entries_share_their_schemas(place: Location) -> None:
+    columns = [("text", "string")]
+    many = replace(FULL, entries=[replace(FULL.entries[0], columns=[*columns]) for _ in range(5)])
+    place.write(many.serialized())
+    assert json.loads(place.read())["schemas"] == [[["text", "string"]]]
+    found = Snapshot.read(place, OURS)
+    assert found == many
+    assert len({id(one.columns) for one in found.entries}) == 1
+
+
+@pytest.mark.parametrize("format_", [1, FORMAT + 1], ids=["earlier", "later"])
 def test_other_format_is_refused_with_the_version_needed(place: Location, format_: int) -> None:
     stored = json.loads(place.read()) | {"format": format_, "version": "9.9", "entries": "other"}
     place.write(json.dumps(stored).encode())

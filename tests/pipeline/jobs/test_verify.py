@@ -14,7 +14,7 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify import input_check, job_check, row_counts
+from batchinference.pipeline.verify import file_check, input_check, job_check
 from batchinference.pipeline.verify.jobs import trusted_places
 from batchinference.spec import parse
 from support.documents.minimal import Document
@@ -73,7 +73,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
 def test_values_of_several_lines_are_one_row_of_csv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(row_counts, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(file_check, "CHUNK_BYTES", chunk)
     (tmp_path / "in").mkdir()
     rows = [json.dumps({"text": f'{n}\n"\n\r\n'}) for n in range(9)]
     (tmp_path / "in" / "a.jsonl").write_text("\n".join(rows))

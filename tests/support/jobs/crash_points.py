@@ -52,7 +52,6 @@ _RANDOM = {
     r"part-[0-9a-f]{8}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
     r"part-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "part-*",
     r"attempts/\d{4}-[0-9a-f]{8}": "attempts/*",
-    r"retyped/[0-9a-f]{32}": "retyped/*",
     r"\d{8}-\d{4}\.\d+\.\d+\.\d+\.\d+\.[0-9a-f]{8}\.json": "TASK.json",
 }
 

@@ -12,10 +12,19 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import inspect_output
+from batchinference.pipeline.commit.state import (
+    FinishTableCommit,
+    Refuse,
+    Request,
+    Start,
+    decide,
+    load_state,
+)
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.staged import CommitSink, sink_for
 from batchinference.pipeline.input.listing import snapshot_input
@@ -50,7 +59,7 @@ class TableJob:
     def check(self) -> list[ManifestEntry]:
         self._write(end(0, self.written), 10_000)
         snapshot = close_and_clean(self.attempt)
-        assert snapshot.gaps(1, None) == {}
+        assert snapshot.missing_rows(1, None) == {}
         return snapshot.entries
 
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
@@ -78,12 +87,20 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     (source / "a.txt").write_text("one\n")
     spec = spec_of(read={"format": "text", "paths": [str(source)]}, write=write)
     layout = Layout.of(spec)
-    state = inspect_output(spec.write, layout, table_for(spec.write))
-    if state is None:
+    request = Request(spec.write)
+    state = load_state(layout, request, table_for(spec.write))
+    action = decide(state, request)
+    if isinstance(action, FinishTableCommit) and state.lease is not None:
+        Attempt(layout, state.lease).complete_committed()
         return None
-    state = state.claim_and_clear()
+    if isinstance(action, Refuse):
+        raise BadOutput(action.message)
+    if not isinstance(action, Start):
+        return None
+    overwrite = spec.write.mode == "overwrite"
+    lease = Claim(layout, state.lease, overwrite, series=action.series).put()
     layout.input.write(snapshot_input([str(source)], []).serialized())
-    attempt = state.begin_attempt(Snapshot(layout.key, ""))
+    attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     return TableJob(spec, attempt, sink_for(spec.write, attempt, 1))
 
 

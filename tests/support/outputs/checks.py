@@ -6,7 +6,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.commit.attempt import Attempt, is_part
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import parse_manifest_name
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from support.jobs.without_ray import COUNTS, ERRORS, ROWS
 from support.outputs.rows import Row
@@ -35,11 +39,12 @@ class Seen:
     replaced: tuple[Row, ...] = ()
 
     def of_any_moment(self) -> Iterator[str]:
-        """Yield faults that must never occur: duplicate rows, foreign rows, or a success mark on an
-        incomplete output."""
+        """Yield faults that must never occur: rows that count twice, foreign rows, or a success
+        mark on an incomplete output."""
+        counted = Counter(map(_key, self.rows(but=self._uncounted())))
+        yield from (f"twice: {row}" for row, count in counted.items() if count > 1)
         found = Counter(map(_key, self.rows()))
         allowed = {_key(row) for row in [*ROWS, *self.others, *self.replaced]}
-        yield from (f"twice: {row}" for row, count in found.items() if count > 1)
         yield from (f"foreign: {row}" for row in found if row not in allowed)
         yield from (f"gone: {row}" for row in map(_key, self.others) if row not in found)
         old = self.replaced and found == Counter(map(_key, self.replaced))
@@ -62,13 +67,35 @@ class Seen:
     def _success(self) -> str:
         return "_SUCCESS" if self.state == "_batchinference" else f"{self.state}/_SUCCESS"
 
-    def rows(self) -> list[Row]:
-        """Return the rows that a plain reader of the files sees."""
+    def rows(self, but: frozenset[str] = frozenset()) -> list[Row]:
+        """Return the rows that a plain reader sees, without those of the files `but`."""
         if not self.output.exists():
             return []
-        table = ds.dataset(self.output, SCHEMA, "parquet", partitioning="hive").to_table()
-        rows: list[Row] = table.to_pylist()
-        return rows
+        data = ds.dataset(self.output, SCHEMA, "parquet", partitioning="hive")
+        rows: list[Row] = data.to_table(columns=[*SCHEMA.names, "__filename"]).to_pylist()
+        files = [Path(row.pop("__filename")) for row in rows]
+        return [
+            row
+            for row, file in zip(rows, files, strict=True)
+            if str(file.relative_to(self.output)) not in but
+        ]
+
+    def _uncounted(self) -> frozenset[str]:
+        """Return the data files of attempts that the state does not name: they are written before
+        they count, and deleted after they were replaced."""
+        if not (self.output / "_batchinference").exists():
+            return frozenset()
+        counted, works = set(), set()
+        output = Location(str(self.output))
+        state = output / "_batchinference"
+        base = Layout("", output, state, state / "errors")
+        for layout in (base, *base.appended()):
+            if (lease := read_lease(layout)) is not None and lease.begun:
+                end = Attempt(replace(layout, key=lease.key), lease).load_committed()
+                counted |= {file.name for entry in end.entries for file in entry.data}
+                works.add(lease.key)
+        parts = {name for name in self.names() if any(is_part(name, key) for key in works)}
+        return frozenset(parts - counted)
 
     def errors(self) -> list[Row]:
         files = (self.output / self.state / "errors").glob("part-*")

@@ -88,7 +88,7 @@ def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
 def close_and_clean(attempt: Attempt) -> Snapshot:
     """Close the attempt and remove its orphan files. Return the snapshot of the committed rows."""
     end = close_attempt(attempt)
-    attempt.remove_all_but(end.entries)
+    attempt.remove_orphans(end.entries)
     return end
 
 
@@ -129,9 +129,10 @@ def make_output(
     batches = [merged(_with_outcomes(batch, outcomes) for batch in read()) for read in reads]
     _put(spec, prepared, batches if complete else batches[:-1])
     if complete:
-        end = prepared.close_and_snapshot()
-        assert prepared.missing(end) == {}
-        prepared.attempt.remove_all_but(end.entries)
+        left = prepared.close()
+        assert left.missing == {}
+        end = left.snapshot
+        prepared.attempt.remove_orphans(end.entries)
         names = ("read", "written", "failed", "skipped")
         counts = {name: getattr(end.counts, name) for name in names}
         report = succeeded_report(spec.write.path, counts=counts)

@@ -14,7 +14,7 @@ from batchinference.cli import exits
 from batchinference.cli.files import read_text
 from batchinference.cli.printing import echo
 from batchinference.cli.yaml_output import as_yaml
-from batchinference.plan import CPU_GROUP, Stage, WorkerGroup, plan_for_cluster
+from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
 from batchinference.rendering.check import check_cluster
@@ -29,6 +29,7 @@ from batchinference.spec import (
     parse_one,
 )
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
 
 
@@ -103,9 +104,7 @@ def _print_plan(job: BatchInference) -> None:
     spec, plan = job.spec, plan_for_cluster(job.spec)
     _print_table([
         ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "DEVICES", "GROUP"),
-        ("read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP),
-        *(_stage_row(stage, plan.group_of(stage)) for stage in plan.stages),
-        ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "-", CPU_GROUP),
+        *(_fused_rows(spec) if plan.fused else _staged_rows(spec, plan)),
     ])  # fmt: skip
     echo("")
     cpus, memory = head_size(spec.cluster)
@@ -116,6 +115,20 @@ def _print_plan(job: BatchInference) -> None:
     ])  # fmt: skip
     for problem in check_cluster(spec, plan.groups):
         echo(f"a cluster would refuse this job: {problem}", err=True)
+
+
+def _fused_rows(spec: BatchInferenceSpec) -> list[tuple[str, ...]]:
+    """Return the row of a job whose tasks read, run all steps and write."""
+    steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
+    return [("read-write", steps, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP)]
+
+
+def _staged_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:
+    return [
+        ("read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP),
+        *(_stage_row(stage, plan.group_of(stage)) for stage in plan.stages),
+        ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "-", CPU_GROUP),
+    ]
 
 
 def _stage_row(stage: Stage, group: str) -> tuple[str, ...]:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batchinference.cli.printing import echo
-from batchinference.pipeline.verify.findings import MEANINGS, WAYS_OUT, Finding, Spot
-from batchinference.pipeline.verify.verification_report import JobReport, Result, VerificationReport
+from batchinference.pipeline.verify.findings import (
+    MEANINGS,
+    WAYS_OUT,
+    Finding,
+    JobReport,
+    Result,
+    Spot,
+    VerificationReport,
+)
 
 SHOWN_SPOTS = 5
 WIDTH = 13

@@ -119,9 +119,9 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         ray_files,
     )
     from batchinference.pipeline.execution.monitor import stop_on_signals
-    from batchinference.pipeline.execution.nodes import check_nodes
     from batchinference.pipeline.execution.user_modules import names_code
     from batchinference.pipeline.job import JobRun
+    from batchinference.pipeline.preflight import check_nodes
 
     with (
         Display(verbose=options.verbose) as display,

@@ -13,7 +13,7 @@ from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec.uris import Uri
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.verify.verification_report import VerificationReport
+    from batchinference.pipeline.verify.findings import VerificationReport
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 

@@ -56,8 +56,10 @@ def is_cpu_stage(stage: Stage) -> bool:
     return stage.gpus == 0 and stage.memory is None and not stage.custom
 
 
-def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
+def groups_of(stages: list[Stage], workers: Workers, *, fused: bool = False) -> list[WorkerGroup]:
     """Return the worker groups for these stages, `cpu` first.
+
+    Fused stages need no CPUs for writing.
 
     Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
     Its actors would take all CPUs, and the tasks that feed them would wait forever.
@@ -73,7 +75,7 @@ def groups_of(stages: list[Stage], workers: Workers) -> list[WorkerGroup]:
             if known
             else _group(stage)
         )
-    return [_cpu_group(stages, workers), *_uniquely_named(list(shapes.values()))]
+    return [_cpu_group(stages, workers, fused=fused), *_uniquely_named(list(shapes.values()))]
 
 
 def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
@@ -113,7 +115,7 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     return result
 
 
-def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
+def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
     beside = [(stage, cpus) for stage in stages for cpus in stage.beside]
     must = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)]
@@ -121,8 +123,8 @@ def _cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
     may = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)]
     may += [cpus for stage, cpus in beside if stage.replicas for _ in range(stage.replicas.max)]
     reading = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
-    tasks = [reading, WRITE_CPUS]
-    cpus = workers.cpu or _default_cpus([*must, *tasks])
+    cpus = workers.cpu or _default_cpus([*must, reading, WRITE_CPUS])
+    tasks = [reading] if fused else [reading, WRITE_CPUS]
     _check_width(on_cpu, cpus)
     least = DEFAULT_WORKERS if workers.min is None else workers.min
     most = workers.max or max(pods_needed([*may, *tasks], cpus) + 1, least)

@@ -40,8 +40,9 @@ class Plan:
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job could not finish."""
     stages = _checked_stages(spec)
-    groups = groups_of(stages, spec.cluster.workers)
-    return Plan(tuple(stages), tuple(groups), is_fused(stages, spec.write))
+    fused = is_fused(stages, spec.write)
+    groups = groups_of(stages, spec.cluster.workers, fused=fused)
+    return Plan(tuple(stages), tuple(groups), fused)
 
 
 def plan_for_machine(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from batchinference.pipeline.commit.heartbeat import name_of
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import completed, is_complete, read_lease
-from batchinference.pipeline.commit.state import has_failed, storage_errors_as_bad_output
+from batchinference.pipeline.commit.state import has_failed_rows, storage_errors_as_bad_output
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
@@ -85,7 +85,7 @@ def _was_complete(layout: Layout) -> bool:
 def _with_bad_rows(spec: BatchInferenceSpec, first: Layout) -> Iterator[OutputTarget]:
     for one in (first, *Layout.of(spec).additions()):
         with storage_errors_as_bad_output(spec.write):
-            wanted = has_failed(one) if is_complete(one) else _was_complete(one)
+            wanted = has_failed_rows(one) if is_complete(one) else _was_complete(one)
         if wanted:
             yield _target(spec, one, first)
 

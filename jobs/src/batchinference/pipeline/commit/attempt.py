@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts, total
+from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -42,6 +43,16 @@ class Attempt:
     lease: Lease
 
     @classmethod
+    def begin(cls, layout: Layout, before: Lease, start: Snapshot, job: str = "") -> Attempt:
+        """Begin the attempt after the one of the lease `before`, and return it. Rows that `start`
+        does not name do not count.
+
+        Raises BadOutput if another run has begun in the output."""
+        check_unchanged(layout, before)
+        layout.success.delete()
+        return cls.open(layout, before.attempt + 1, start, job, before.series)
+
+    @classmethod
     def open(
         cls, layout: Layout, number: int, start: Snapshot, job: str = "", series: str = ""
     ) -> Attempt:
@@ -53,8 +64,8 @@ class Attempt:
         start_of(layout, lease).write(replace(start, attempt=number).serialized())
         lease.write(layout)
         attempt = cls(layout, lease)
-        with keep_heartbeat(lambda: attempt.heartbeat):
-            attempt.remove_all_but(start.entries)
+        with keep_heartbeat(attempt.heartbeat):
+            attempt.remove_orphans(start.entries)
         return attempt
 
     @property
@@ -76,9 +87,24 @@ class Attempt:
         return self.place / "closed"
 
     @property
-    def retyped(self) -> Location:
-        """The directory of the records of files that were rewritten with other column types."""
-        return self.place / "retyped"
+    def unified(self) -> Location:
+        """The final snapshot of an attempt that has rewritten files to unify their schemas. Only
+        then the old files are deleted."""
+        return self.place / "unified.json"
+
+    def load_committed(self) -> Snapshot:
+        """Return the snapshot of what counts of the output, without entries whose files are
+        missing. Raises BadOutput if that cannot be determined."""
+        return without_missing_files(self.layout, self._committed())
+
+    def _committed(self) -> Snapshot:
+        for place in (self.layout.end, self.unified):
+            if place.exists():
+                found = Snapshot.read(place, self.layout.key)
+                if found.attempt == self.number:  # not of an earlier attempt
+                    return found
+        start = Snapshot.read(start_of(self.layout, self.lease), self.layout.key)
+        return start.with_commits(self.manifests())
 
     def counts(self) -> RowCounts:
         """Return the counts of the rows committed so far, from the names of the manifests. If a
@@ -91,8 +117,21 @@ class Attempt:
         damaged manifest counts as not committed."""
         names = sorted(name for name, (of_task, _), _ in self._commits() if task in (None, of_task))
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
-            found = pool.map(lambda name: _parsed(self.place / name), names)
-            return [one for one in found if one is not None and one.is_of(self.layout.key)]
+            found = pool.map(self._manifest, names)
+            return [one for one in found if one is not None]
+
+    def failed_entries(self) -> Iterator[ManifestEntry]:
+        """Yield the entries of the commits with failed rows. Fetches one manifest at a time."""
+        for name, _, counts in self._commits():
+            if counts.failed and (manifest := self._manifest(name)) is not None:
+                yield from manifest.entries
+
+    def _manifest(self, name: str) -> Manifest | None:
+        try:
+            manifest = Manifest.parse((self.place / name).read())
+        except (ValueError, FileNotFoundError):
+            return None
+        return manifest if manifest.is_of(self.layout.key) else None
 
     def _commits(self) -> Iterator[tuple[str, tuple[int, int], RowCounts]]:
         """Yield the name of each manifest, its task and number, and its counts."""
@@ -109,12 +148,29 @@ class Attempt:
         self.closed.write(b"")
         return self.manifests()
 
-    def remove_all_but(self, entries: Iterable[ManifestEntry]) -> None:
-        """Delete the data and error files of this work that none of these manifest entries
-        names."""
+    def put_unified(self, end: Snapshot) -> None:
+        """Write the final snapshot of an attempt that has rewritten files. From now on the old
+        files do not count. Raises BadOutput if another run has taken over the output."""
+        self.check_lease()
+        self.unified.write(replace(end, attempt=self.number).serialized())
+
+    def check_rewrite(self) -> None:
+        """Raise BadOutput if a task that rewrites a file is late: another run has taken over the
+        output, or another execution of the task has rewritten the file."""
+        self.check_lease()
+        if self.unified.exists():
+            raise BadOutput(f"the files in write.path '{self.layout.output.uri}' are rewritten")
+
+    def remove_orphans(self, entries: Iterable[ManifestEntry]) -> None:
+        """Delete the data and error files of this work that none of these manifest entries names.
+
+        Raises BadOutput if another run has taken over the output. Its files are never deleted: the
+        files are listed before the lease is checked."""
         named = {file.name for entry in entries for file in entry.files}
-        for place in (self.layout.data, self.layout.errors):
-            remove_parts(place, self.layout.key, keep=named)
+        places = (self.layout.data, self.layout.errors)
+        orphans = [part for place in places for part in parts_in(place, self.layout.key, named)]
+        self.check_lease()
+        delete_all(orphans)
 
     def commit(
         self, write: WriteTable, table: CommittedTable, end: Snapshot, report: Report
@@ -123,7 +179,7 @@ class Attempt:
         so that no information is missing if the driver dies right after the commit.
 
         Raises BadOutput if another run has taken over the output."""
-        self._tell(end, report)
+        self._put_end(end, report)
         receipts = [self.layout.data / file.name for entry in end.entries for file in entry.data]
         with table_errors_as_bad_output():
             if write.mode in ("error", "ignore") and table.holds_rows():
@@ -152,7 +208,7 @@ class Attempt:
         """Mark the output as complete. Only this method does so.
 
         Raises BadOutput if another run has taken over the output."""
-        self._tell(end, report)
+        self._put_end(end, report)
         self.lease.complete(self.layout)
         self.check_lease()
         if self.layout.is_table:
@@ -168,9 +224,15 @@ class Attempt:
         end = Snapshot.read(self.layout.end, self.layout.key)
         self.complete(end, finished_report(self.layout, end))
 
-    def _tell(self, end: Snapshot, report: Report) -> None:
+    def _put_end(self, end: Snapshot, report: Report) -> None:
         self.check_lease()
         self.layout.end.write(replace(end, attempt=self.number).serialized())
+        self.layout.report.write(report.serialized())
+
+    def put_report(self, report: Report) -> None:
+        """Store the report of a failure. Raises BadOutput if another run has taken over the
+        output."""
+        self.check_lease()
         self.layout.report.write(report.serialized())
 
 
@@ -179,18 +241,25 @@ def start_of(layout: Layout, lease: Lease) -> Location:
     return lease.place(layout) / "start.json"
 
 
-def _parsed(place: Location) -> Manifest | None:
-    try:
-        return Manifest.parse(place.read())
-    except (ValueError, FileNotFoundError):
-        return None
+def check_unchanged(layout: Layout, lease: Lease | None) -> None:
+    """Raise BadOutput if an output does not have this lease any more."""
+    if read_lease(layout) != lease:
+        raise BadOutput(
+            f"another run has begun in write.path '{layout.output.uri}' while this one was being "
+            "prepared: choose another path, or wait until that has ended"
+        )
 
 
-def remove_parts(place: Location, key: str, keep: Set[str] = frozenset()) -> None:
-    """Delete the data or error files of the work with this key, except those in `keep`, and the
+def remove_parts(place: Location, key: str) -> None:
+    """Delete the data or error files of the work with this key."""
+    delete_all(parts_in(place, key))
+
+
+def parts_in(place: Location, key: str, but: Collection[str] = ()) -> list[Location]:
+    """Return the data or error files of the work with this key, except those in `but`, and the
     temporary files of its interrupted writes."""
-    names = map(place.below, (info.path for info in place.data_files()))
-    delete_all(place / name for name in names if is_part(name, key) and name not in keep)
+    names = (place.below(info.path) for info in place.data_files())
+    return [place / name for name in names if is_part(name, key) and name not in but]
 
 
 def is_part(path: str, key: str) -> bool:

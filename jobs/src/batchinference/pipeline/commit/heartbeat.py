@@ -10,7 +10,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -51,23 +51,22 @@ def is_resource(identity: str) -> bool:
 
 
 @contextmanager
-def keep_heartbeat(place: Callable[[], Location]) -> Iterator[None]:
-    """Write the heartbeat of a run for as long as the block runs. `place` returns the heartbeat
-    file."""
+def keep_heartbeat(file: Location) -> Iterator[None]:
+    """Write the heartbeat of a run to this file for as long as the block runs."""
     ended = threading.Event()
 
     def beat(number: int) -> None:
         with suppress(OSError):  # the run may lose its lease, which it then detects
-            place().write(str(number).encode())
+            file.write(str(number).encode())
 
-    def go_on() -> None:
+    def beat_until_the_end() -> None:
         for number in itertools.count(1):
             if ended.wait(HEARTBEAT_SECONDS):
                 return
             beat(number)
 
     beat(0)
-    thread = threading.Thread(target=go_on, name="heartbeat", daemon=True)
+    thread = threading.Thread(target=beat_until_the_end, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield

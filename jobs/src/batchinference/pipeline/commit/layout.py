@@ -13,6 +13,7 @@
         start.json                 the snapshot of the output when the attempt began
         *.json                     its manifests
         closed                     the attempt accepts no more commits
+        unified.json               the final snapshot, if files were rewritten
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
       staged/part-KEY-*            for a table: the input of its commit, until that is made
 
@@ -58,6 +59,12 @@ def work_key(spec: BatchInferenceSpec) -> str:
 def part_prefix(key: str) -> str:
     """Return the prefix of the names of all data and error files of the work with this key."""
     return f"part-{key[:8]}-"
+
+
+def renamed_part(name: str, unique: str) -> str:
+    """Return the name of a data file with another random suffix."""
+    head, _, number = name.rsplit("-", 2)
+    return f"{head}-{unique}-{number}"
 
 
 def addition_key(key: str, number: int) -> str:

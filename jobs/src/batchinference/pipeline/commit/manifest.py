@@ -75,7 +75,7 @@ class Manifest:
         """Return the manifest in `content`. Raises ValueError if it is not a manifest."""
         try:
             raw = load_json(content)
-            verify_checksum(raw)
+            verify_checksum(content)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no manifest: {error}") from error
         return _MANIFEST.validate_python(load_checksummed(raw))

@@ -49,12 +49,18 @@ class Failed:
         """Return the ids in an error file. Raises BadOutput if the file is damaged."""
         try:
             table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
-            pairs = pc.split_pattern(table.column("id"), ":")
-            files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
-            ids = files << row_ids.ROW_BITS | numbers
+            ids = ids_of(table)
         except (pa.ArrowException, OSError, ValueError, TypeError):
             raise damaged_state(file) from None
         return cls(np.unique(ids), ids[table.column("step").to_numpy() == READ_STEP])
+
+
+def ids_of(records: pa.Table) -> np.ndarray:
+    """Return the row ids of error records, int64. Raises ArrowInvalid for text that is no id."""
+    pairs = pc.split_pattern(records.column("id"), ":")
+    files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
+    ids: np.ndarray = files << row_ids.ROW_BITS | numbers
+    return ids
 
 
 def _without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:

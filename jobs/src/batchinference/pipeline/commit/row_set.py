@@ -33,13 +33,13 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     """Return the entries without those that hold a row of an earlier entry that is returned."""
     contested = _overlapping(entries)
-    of_contested = [_edges([entries[number]])[:2] for number in contested]
+    of_contested = [edges([entries[number]])[:2] for number in contested]
     points = np.unique(np.concatenate([NO_IDS, *(each for pair in of_contested for each in pair)]))
     taken = np.zeros(len(points), dtype=bool)
     """Whether a returned entry holds the rows between a point and the next one."""
     dropped = set()
-    for number, edges in zip(contested, of_contested, strict=True):
-        places = zip(*(np.searchsorted(points, each).tolist() for each in edges), strict=True)
+    for number, pair in zip(contested, of_contested, strict=True):
+        places = zip(*(np.searchsorted(points, each).tolist() for each in pair), strict=True)
         held = np.concatenate([np.arange(first, after) for first, after in places])
         if taken[held].any() or len(np.unique(held)) < len(held):
             dropped.add(number)
@@ -50,15 +50,16 @@ def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
 
 def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
     """Return the indexes of the entries with a row that is held more than once, in order."""
-    starts, stops, owners = _edges(entries)
+    starts, stops, owners = edges(entries)
     order = np.argsort(starts, kind="stable")
     starts, stops, owners = starts[order], stops[order], owners[order]
     reach = np.maximum.accumulate(stops) if len(stops) else stops
     after, before = starts[1:] < reach[:-1], starts[1:] < stops[:-1]
-    return np.union1d(owners[1:][after], owners[:-1][before]).tolist()
+    found: list[int] = np.union1d(owners[1:][after], owners[:-1][before]).tolist()
+    return found
 
 
-def _edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the row ranges of all entries: first ids, ids after the last, and indexes of the
     entries."""
     counts = [len(entry.row_ranges) for entry in entries]
@@ -98,15 +99,18 @@ class RowSet:
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> RowSet:
         """Return the rows of entries that count (see `resolve_overlaps`)."""
-        starts, stops, _ = _edges(entries)
+        starts, stops, _ = edges(entries)
         parts = np.unique(np.array([id_ for p in entries for id_ in _parted(p)], dtype=np.int64))
-        starts, stops = np.concatenate([starts, parts]), np.concatenate([stops, parts + 1])
+        return cls.merged(np.append(starts, parts), np.append(stops, parts + 1))
+
+    @classmethod
+    def merged(cls, starts: np.ndarray, stops: np.ndarray) -> RowSet:
+        """Return the rows in ranges of ids. The ranges may overlap, in any order."""
         order = np.argsort(starts, kind="stable")
-        starts, stops = starts[order], stops[order]
-        apart = np.flatnonzero(starts[1:] != stops[:-1])
-        first = np.concatenate([[0], apart + 1]) if len(starts) else apart
-        last = np.concatenate([apart, [len(stops) - 1]]) if len(starts) else apart
-        return cls(starts[first], stops[last])
+        starts, reach = starts[order], np.maximum.accumulate(stops[order])
+        first = np.flatnonzero(starts > np.append(-1, reach)[:-1])
+        last = np.append(first[1:], len(starts))[: len(first)] - 1
+        return cls(starts[first], reach[last])
 
     @property
     def rows(self) -> int:

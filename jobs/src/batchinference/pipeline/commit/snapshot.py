@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -69,7 +69,7 @@ class Snapshot:
         """Return the snapshot with what counts of these manifest entries, in place of its own."""
         return replace(self, entries=resolve_overlaps(entries))
 
-    def gaps(self, files: int, rows_each: int | None) -> MissingRows:
+    def missing_rows(self, files: int, rows_each: int | None) -> MissingRows:
         """Return the missing rows of an input of `files` files. `rows_each` is the number of rows
         of every file, if that is known in advance. Raises Incomplete if there are rows beyond the
         end of their file."""
@@ -86,6 +86,8 @@ class Snapshot:
         return counts_of(self.entries)
 
     def serialized(self) -> bytes:
+        schemas: dict[tuple[tuple[str, str], ...], int] = {}
+        numbers = [schemas.setdefault(tuple(entry.columns), len(schemas)) for entry in self.entries]
         stored = {
             "format": FORMAT,
             "version": __version__,
@@ -93,7 +95,11 @@ class Snapshot:
             "input": self.input,
             "attempt": self.attempt,
             "ends": list(self.ends.items()),
-            "entries": [entry.as_json() for entry in self.entries],
+            "schemas": list(schemas),
+            "entries": [
+                {**entry.as_json(), "columns": number}
+                for entry, number in zip(self.entries, numbers, strict=True)
+            ],
         }
         return dump_checksummed(stored)
 
@@ -102,13 +108,14 @@ class Snapshot:
         """Return the stored snapshot. Raises BadOutput if it is missing or damaged, belongs to
         other work, or was written in another format."""
         try:
-            raw = load_json(place.read())
+            content = place.read()
+            raw = load_json(content)
             if raw["format"] != FORMAT:
                 raise _other_format(place, raw["version"])
-            verify_checksum(raw)
+            verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
-            fields = {name: raw[name] for name in ("work", "input", "entries", "attempt")}
-            read = _SNAPSHOT.validate_python({**fields, "ends": ends})
+            fields = {name: raw[name] for name in ("work", "input", "attempt")}
+            read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(place) from None
         names = (file.name for entry in read.entries for file in entry.files)
@@ -117,7 +124,20 @@ class Snapshot:
         return read
 
 
+def _entries(raw: dict[str, Any]) -> list[ManifestEntry]:
+    """Return the stored entries. Entries with the same schema share it."""
+    schemas = _SCHEMAS.validate_python(raw["schemas"])
+    numbers = [entry["columns"] for entry in raw["entries"]]
+    if not all(type(number) is int and 0 <= number < len(schemas) for number in numbers):
+        raise ValueError("an entry has no schema")
+    entries = _ENTRIES.validate_python([{**entry, "columns": []} for entry in raw["entries"]])
+    found = zip(entries, numbers, strict=True)
+    return [replace(entry, columns=schemas[number]) for entry, number in found]
+
+
 _SNAPSHOT = TypeAdapter(Snapshot)
+_ENTRIES = TypeAdapter(list[ManifestEntry])
+_SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])
 _ENDS = TypeAdapter(list[End])
 
 

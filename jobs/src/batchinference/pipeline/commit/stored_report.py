@@ -23,7 +23,7 @@ def load_report(done: Layout) -> Report:
             return report
     except (ValueError, FileNotFoundError):
         pass
-    return _made_anew(done, Snapshot.read(done.end, done.key))
+    return _from_snapshot(done, Snapshot.read(done.end, done.key))
 
 
 def finished_report(done: Layout, end: Snapshot) -> Report:
@@ -34,7 +34,7 @@ def finished_report(done: Layout, end: Snapshot) -> Report:
     return load_report(done).model_copy(update={**ended, "counts": _counts(end)})
 
 
-def _made_anew(done: Layout, end: Snapshot) -> Report:
+def _from_snapshot(done: Layout, end: Snapshot) -> Report:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Report(
         name="",

@@ -1,7 +1,8 @@
-"""One attempt of a job: its input, the missing rows, and its final snapshot."""
+"""One attempt of a job: its input, the missing rows, and how it ends."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import Attempt
@@ -11,13 +12,24 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.input.planning import RowCount, Sizing
 from batchinference.pipeline.output.error_records import bad_row
+from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.row_ids import MissingRows
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """What an attempt has left: the snapshot of the output, the input rows that are missing, and
+    the notes of the steps (step, JSON)."""
+
+    snapshot: Snapshot
+    missing: MissingRows
+    notes: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class AttemptRun:
     """An attempt that is ready to run. `gaps` are the input rows that are missing from the output;
-    None means all rows."""
+    None means all rows. `table` is the table that the job writes, if any."""
 
     input: JobInput
     count: RowCount | None
@@ -25,11 +37,12 @@ class AttemptRun:
     attempt: Attempt
     start: Snapshot
     gaps: MissingRows | None = None
+    table: Table | None = None
 
     @property
     def is_repeatable(self) -> bool:
         """Whether missing rows can be read and written again without the other rows."""
-        return self.input.repeatable and not self.attempt.layout.is_table
+        return self.input.repeatable and self.table is None
 
     def counts(self) -> RowCounts:
         """Return the counts of the committed rows."""
@@ -37,19 +50,20 @@ class AttemptRun:
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""
-        made = (entry for manifest in self.attempt.manifests() for entry in manifest.entries)
-        return bad_row(self.attempt.layout, [*self.start.entries, *made])
+        entries = itertools.chain(self.start.entries, self.attempt.failed_entries())
+        return bad_row(self.attempt.layout, entries)
 
-    def close_and_snapshot(self) -> Snapshot:
-        """Close the attempt for commits and return the snapshot of the output."""
-        made = self.start.with_commits(self.attempt.close())
-        return without_missing_files(self.attempt.layout, made)
+    def close(self) -> AttemptEnd:
+        """Close the attempt for commits and return what it has left. Fetches all manifests.
 
-    def missing(self, snapshot: Snapshot) -> MissingRows:
-        return snapshot.gaps(len(self.input), self.input.rows_each)
+        Raises BadOutput if another run has taken over the output."""
+        manifests = self.attempt.close()
+        snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
+        missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
+        return AttemptEnd(snapshot, missing, [note for one in manifests for note in one.notes])
 
-    def next_attempt(self, start: Snapshot) -> AttemptRun:
+    def next_attempt(self, end: AttemptEnd) -> AttemptRun:
         """Open the next attempt, for the rows that are still missing, and return it."""
         lease = self.attempt.lease
-        attempt = Attempt.open(self.attempt.layout, lease.attempt + 1, start, lease.job)
-        return replace(self, attempt=attempt, start=start, gaps=self.missing(start))
+        attempt = Attempt.open(self.attempt.layout, lease.attempt + 1, end.snapshot, lease.job)
+        return replace(self, attempt=attempt, start=end.snapshot, gaps=end.missing)

@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, Steps
+from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     cpus_of,
@@ -62,11 +62,12 @@ class Executor:
         committer = committer_for(self._spec.write, prepared.attempt)
         steps = Steps.of(self._plan.stages, self._errors)
         rows = prepared.sizing.rows_per_file
-        fused = [FusedTask(n, task, steps, committer, rows) for n, task in enumerate(tasks)]
+        stop = StopRequest(prepared.attempt.lease.run)
+        fused = [FusedTask(n, task, steps, committer, rows, stop) for n, task in enumerate(tasks)]
         arguments = of_fused_tasks(self._plan, repeatable=prepared.input.repeatable)
         at_once = math.ceil(TASKS_PER_CPU * all_cpus(self._plan))
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
-        return FusedExecution(fused, arguments, at_once, self._control)
+        return FusedExecution(fused, stop, arguments, at_once, self._control)
 
     def _staged(self, tasks: list[ReadRows], blocks: int) -> StagedExecution:
         prepared = self._prepared

@@ -7,6 +7,7 @@ is bounded and little work is lost if its process dies.
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
 import time
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ from batchinference.pipeline.execution.memory import peak_memory
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
-from batchinference.pipeline.ray_compat.cluster import retries_of_this_task
+from batchinference.pipeline.ray_compat.cluster import (
+    has_flag,
+    retries_of_this_task,
+    set_flag,
+)
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.plan import Stage
 
@@ -42,7 +47,7 @@ loses little work."""
 ABORT_SECONDS = 5.0
 """Seconds that the other tasks have to commit their rows after a task has failed."""
 POLL_SECONDS = 0.5
-"""Maximum seconds until a request to stop is noticed."""
+"""Maximum seconds until the driver, or a task between two batches, notices a request to stop."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
 
@@ -95,6 +100,27 @@ def _stages_of_process(pickled: bytes) -> list[StageRunner]:
     return [StageRunner(stage, errors) for stage in stages]
 
 
+class StopRequest:
+    """A request to the tasks of an attempt to stop, through the control store of the Ray cluster.
+
+    Tasks are not cancelled with `ray.cancel`: Ray 2.60 aborts the driver if a task is cancelled
+    just as it starts or ends ("Tried to complete task that was not pending")."""
+
+    def __init__(self, run: str) -> None:
+        self._name = f"batchinference-stop-{run}"
+        self._asked = -math.inf
+
+    def send(self) -> None:
+        set_flag(self._name)
+
+    def is_requested(self) -> bool:
+        """Return whether the tasks must stop. Asks Ray at most once every POLL_SECONDS."""
+        if time.monotonic() - self._asked < POLL_SECONDS:
+            return False
+        self._asked = time.monotonic()
+        return has_flag(self._name)
+
+
 @dataclass(frozen=True)
 class FusedTask:
     """Reads a part of the input, runs all steps and commits the results.
@@ -106,19 +132,22 @@ class FusedTask:
     steps: Steps
     committer: Committer
     rows_per_commit: int
+    stop: StopRequest
 
     def __call__(self, *, retried: bool) -> None:
         """Run the task. `retried` says that another execution of it may have committed rows."""
+        if self.stop.is_requested():
+            return
         attempt = self.committer.attempt
         attempt.check_lease()
         earlier = attempt.manifests(self.number) if retried else []
         with ThreadPoolExecutor(1) as pool:
-            commits = ChunkCommits(self, pool, len(earlier))
-            try:
-                for batch in self.steps.applied_to(_without_committed(self.read(), earlier)):
-                    commits.add(batch)
-            except KeyboardInterrupt:
-                pass  # the job is stopping: the rows that are complete are committed
+            number = max((manifest.number + 1 for manifest in earlier), default=0)
+            commits = ChunkCommits(self, pool, number)
+            for batch in self.steps.applied_to(_without_committed(self.read(), earlier)):
+                commits.add(batch)
+                if self.stop.is_requested():
+                    break  # the rows that are complete are committed
             commits.flush()
             commits.wait()
 
@@ -138,10 +167,10 @@ class ChunkCommits:
     """Collects the rows of a task and commits them in chunks. One commit runs in a thread while the
     next rows are computed."""
 
-    def __init__(self, task: FusedTask, pool: ThreadPoolExecutor, made: int) -> None:
+    def __init__(self, task: FusedTask, pool: ThreadPoolExecutor, number: int) -> None:
         self._task, self._pool = task, pool
-        self._made = made
-        """The number of commits of the task so far."""
+        self._number = number
+        """The number of the next commit."""
         self._under_way: Future[None] | None = None
         self._start_chunk()
 
@@ -167,8 +196,8 @@ class ChunkCommits:
         chunk, committer = merged(self._batches), self._task.committer
         notes = peak_memory(committer.attempt.lease.run).notes("write")
         chunk = replace(chunk, notes=(*chunk.notes, *notes))
-        self._under_way = self._pool.submit(committer.put, chunk, self._task.number, self._made)
-        self._made += 1
+        self._under_way = self._pool.submit(committer.put, chunk, self._task.number, self._number)
+        self._number += 1
         self._start_chunk()
 
     def wait(self) -> None:
@@ -182,6 +211,7 @@ class FusedExecution:
     """Runs fused tasks on Ray. At most `at_once` tasks are submitted at the same time."""
 
     tasks: list[FusedTask]
+    stop: StopRequest
     arguments: dict[str, Any]
     at_once: int
     control: ExecutionControl
@@ -199,11 +229,13 @@ class FusedExecution:
                 if not running:
                     return
                 running = self._advanced(running)
-            _interrupt(running)
+            self.stop.send()
             while running:
                 running = self._advanced(running)
         except BaseException:
-            _abort(running)
+            self.stop.send()
+            # those that do not end in time are killed together with the driver
+            ray.wait(running, num_returns=len(running), timeout=ABORT_SECONDS)
             raise
 
     def _advanced(self, running: list[Any]) -> list[Any]:
@@ -211,29 +243,8 @@ class FusedExecution:
         if self.control.given_up:
             raise JobFailure("given up")
         done, left = ray.wait(running, timeout=POLL_SECONDS)
-        for one in done:
-            try:
-                ray.get(one)
-            except ray.exceptions.TaskCancelledError:
-                if not self.control.draining:
-                    raise
+        ray.get(done)
         return left
-
-
-def _abort(running: list[Any]) -> None:
-    """Interrupt running tasks and wait until they have ended, but not long. Processes that do not
-    end are killed together with the driver: Ray aborts the driver if a task ends just as it is
-    cancelled with force."""
-    _interrupt(running)
-    if running:
-        ray.wait(running, num_returns=len(running), timeout=ABORT_SECONDS)
-
-
-def _interrupt(running: list[Any]) -> None:
-    """Interrupt running tasks, which then commit the rows that are complete. Tasks that have not
-    started do not start."""
-    for one in running:
-        ray.cancel(one)
 
 
 def _run(task: FusedTask) -> None:

@@ -15,6 +15,8 @@ from batchinference.pipeline.errors import Interrupted
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
+POLL_PAUSE = 10
+"""An observation lists all commits. The pause after it is at least this many times as long."""
 LAST_SECONDS = 10.0
 """Seconds that aborted work has to end."""
 STOPPING = (
@@ -77,7 +79,7 @@ def run_monitored(
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
-    """Run `work` in a thread and call `observe` every `poll_seconds` until it ends.
+    """Run `work` in a thread and call `observe` at most every `poll_seconds` until it ends.
 
     After a stop request, `work` has DRAIN_SECONDS to commit its running tasks. Raises the failure
     of `work`, any error of `observe`, or Interrupted if the time was not sufficient. In the last
@@ -118,9 +120,11 @@ def _watch(
 ) -> None:
     deadline = time.monotonic() + poll_seconds
     while not (done.wait(0.1) or stop.event.is_set()):
-        if time.monotonic() >= deadline:
+        began = time.monotonic()
+        if began >= deadline:
             observe()
-            deadline = time.monotonic() + poll_seconds
+            ended = time.monotonic()
+            deadline = ended + max(poll_seconds, POLL_PAUSE * (ended - began))
 
 
 def _wait(done: threading.Event, forced: threading.Event) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot
-from batchinference.pipeline.input.readers.base import Reader
-from batchinference.pipeline.input.readers.inspection import blamed
+from batchinference.pipeline.input.readers.base import Reader, blamed
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot
-from batchinference.pipeline.input.readers.base import FileStats, Reader, StatsReader
-from batchinference.pipeline.input.readers.inspection import blamed
+from batchinference.pipeline.input.readers.base import FileStats, Reader, StatsReader, blamed
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from batchinference.pipeline.media.image_file import open_image
+from batchinference.pipeline.media.decoding import open_image
 
 CHANNELS = (1, 3, 4)
 

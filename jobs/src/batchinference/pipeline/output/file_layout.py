@@ -27,6 +27,10 @@ _SCALARS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
     *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
 )
+_UNSAFE = re.compile(
+    r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
+    r"|[\s\x80-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff])+"  # invisible
+)
 
 
 @dataclass(frozen=True)
@@ -118,3 +122,9 @@ def _value(value: object) -> str:
 def value_text(value: object) -> str:
     """Return the text of a partition value that is not null."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def safe(text: str) -> str:
+    """Return the text with `_` in place of characters that cause problems in file systems or are
+    invisible to people. Letters of any language are kept."""
+    return _UNSAFE.sub("_", text)

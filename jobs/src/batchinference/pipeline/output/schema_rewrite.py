@@ -3,20 +3,23 @@
 A task knows only the types of its own rows. A column that has no value in any of these rows gets
 the type null. A column that none of these rows has is missing. A column of whole numbers becomes an
 integer column, even if other tasks have fractions in it. Readers that use the schema of the first
-file then fail or drop the column. Such files are therefore rewritten before the output counts as
-complete.
+file then fail or drop the column. Such files are therefore written again before the output counts
+as complete. The new files have new names. The old files are deleted after a snapshot names the new
+ones (`Attempt.put_unified`).
 """
 
 from __future__ import annotations
 
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.layout import renamed_part
 from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry
-from batchinference.pipeline.commit.missing_files import Retyped
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import parquet_schema, read_table
 from batchinference.pipeline.storage.location import Location
@@ -24,7 +27,7 @@ from batchinference.pipeline.storage.location import Location
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Rewrites the files of a manifest entry so that their columns have these types."""
+    """Writes the files of a manifest entry again, so that their columns have these types."""
 
     attempt: Attempt
     entry: ManifestEntry
@@ -32,23 +35,28 @@ class RewriteTask:
     compression: str
 
     def __call__(self) -> ManifestEntry:
-        """Rewrite the files and return the updated manifest entry.
+        """Write the new files and return the entry that names them.
 
-        Raises BadOutput if another run has taken over the output."""
+        Raises BadOutput, and leaves no files, if this task is late."""
         new = {field.name: str(field.type) for field in self.types}
         columns = list((dict(self.entry.columns) | new).items())
-        data = [self._written(file.name, columns) for file in self.entry.data]
+        data = [self._rewritten(file.name) for file in self.entry.data]
         return replace(self.entry, data=data, columns=columns)
 
-    def _written(self, name: str, columns: list[tuple[str, str]]) -> DataFile:
-        file = self.attempt.layout.data / name
-        table = read_table(pa.BufferReader(file.read()))
+    def _rewritten(self, old: str) -> DataFile:
+        place = self.attempt.layout.data
+        table = read_table(pa.BufferReader((place / old).read()))
         ((_, content),) = ParquetWriter(self.compression).files(_typed(table, self.types))
-        new = DataFile.of(name, content)
-        Retyped(new, columns).put(self.attempt)
-        self.attempt.check_lease()
+        self.attempt.check_rewrite()
+        name = renamed_part(old, uuid.uuid4().hex[:8])
+        file = place.inside(name)
         file.write(content)
-        return new
+        try:
+            self.attempt.check_rewrite()
+        except BadOutput:
+            file.delete()
+            raise
+        return DataFile.of(name, content)
 
 
 def rewrites(
@@ -95,8 +103,8 @@ def _common(fields: list[pa.Field]) -> pa.Field | None:
         (field,) = pa.unify_schemas(
             [pa.schema([field]) for field in fields], promote_options="permissive"
         )
-        for given in fields:
-            pa.nulls(0, given.type).cast(field.type)
+        for each in fields:
+            pa.nulls(0, each.type).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         return None
     return field

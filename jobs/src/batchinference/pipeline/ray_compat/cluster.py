@@ -7,14 +7,21 @@ from ray._private.authentication.authentication_token_setup import (
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+from ray.experimental.internal_kv import (
+    _internal_kv_exists,
+    _internal_kv_initialized,
+    _internal_kv_put,
+)
 
 __all__ = [
     "AuthenticationTokenLoader",
     "auto_init_hook",
     "get_memory_info_reply",
     "get_state_from_address",
+    "has_flag",
     "maybe_enable_token_auth_if_token_available",
     "retries_of_this_task",
+    "set_flag",
 ]
 
 
@@ -22,3 +29,13 @@ def retries_of_this_task() -> int:
     """Return how often the running task was retried because its process died."""
     core_worker = global_worker.core_worker  # type: ignore[attr-defined]
     return int(core_worker.get_current_task_attempt_number())
+
+
+def set_flag(name: str) -> None:
+    """Set a flag that all processes of the Ray cluster can read, until the cluster ends."""
+    _internal_kv_put(name, b"1")
+
+
+def has_flag(name: str) -> bool:
+    """Return whether a flag is set."""
+    return bool(_internal_kv_initialized() and _internal_kv_exists(name))

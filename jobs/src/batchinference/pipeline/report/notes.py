@@ -1,4 +1,4 @@
-"""Summarizes the notes of the steps for the report."""
+"""Summarizes the notes of all steps for the report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-
-from batchinference.pipeline.commit.manifest import Manifest
 
 SHOWN = 20
 
@@ -22,18 +20,17 @@ class RunNotes:
     """Notes as text for people."""
 
 
-def collect_notes(manifests: Iterable[Manifest]) -> RunNotes:
-    """Return a summary of all notes of an attempt."""
+def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
+    """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     words: dict[str, None] = {}
     peak = 0
-    for manifest in manifests:
-        for step, text in manifest.notes:
-            note = json.loads(text)
-            peak = max(peak, note.get("peak_bytes", 0))
-            if "batch_size" in note:
-                sizes[step].append(note["batch_size"])
-                words[_in_words(step, note)] = None
+    for step, text in notes:
+        note = json.loads(text)
+        peak = max(peak, note.get("peak_bytes", 0))
+        if "batch_size" in note:
+            sizes[step].append(note["batch_size"])
+            words[_in_words(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     return RunNotes(smallest, peak, list(words)[:SHOWN])
 

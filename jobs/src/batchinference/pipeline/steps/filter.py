@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.steps.base import TransformResult
-from batchinference.pipeline.steps.filter_expression import compute, to_arrow
-from batchinference.pipeline.steps.filter_types import NoSuchValue
+from batchinference.pipeline.steps.filter_expression import NoSuchValue, compute, to_arrow
 from batchinference.spec.expression import columns_of, parse_expression
 
 

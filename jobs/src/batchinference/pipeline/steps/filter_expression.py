@@ -3,30 +3,24 @@
 Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
 returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, and
 `in` if the list contains None. Division by zero also returns null. A column that is null in a whole
-block has no other type there; it is treated like any other null.
+block has no other type there; it is treated like any other null. Types that Arrow cannot compare or
+add without loss are rejected: uint64 with other integers, and decimals with anything but constants.
 """
 
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from batchinference.pipeline.steps.filter_types import (
-    NULL,
-    Operand,
-    alike,
-    comparable,
-    computable,
-    constant,
-    listed,
-    wide,
-)
 from batchinference.spec.expression import column_of, is_column
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -42,10 +36,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.And: operator.and_,
     ast.Or: operator.or_,
 }
-_NUMBERS = (
-    *(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
-    *(pa.types.is_boolean, pa.types.is_null),
-)
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "lower": pc.utf8_lower,
     "upper": pc.utf8_upper,
@@ -57,6 +48,42 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
 }
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_CAST = "cast the column in a step before the filter"
+
+
+class NoSuchValue(ValueError):
+    """A text is not a value of the type that it is compared with."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A part of an expression, and its type. If it is null in every row, its type is null."""
+
+    expression: pc.Expression
+    kind: pa.DataType
+    literal: Any = None
+    """The value of a constant; None if the operand is not a constant."""
+
+    @property
+    def is_null(self) -> bool:
+        return bool(pa.types.is_null(self.kind))
+
+    def cast(self, kind: pa.DataType) -> Operand:
+        """Return the operand cast to another type, with the nearest value if the cast is not
+        exact."""
+        return Operand(self.expression.cast(kind, safe=False), kind)
+
+    def as_condition(self) -> Operand:
+        """Return the operand for use as a condition: a null operand gets the boolean type."""
+        return constant(pa.scalar(None, pa.bool_())) if self.is_null else self
+
+
+def constant(value: Any) -> Operand:
+    scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+    return Operand(pc.scalar(scalar), scalar.type, value)
+
+
+NULL = constant(None)
 
 
 def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
@@ -87,9 +114,9 @@ class _Translation:
                 return self._apply(operator.invert, self.of(operand).as_condition())
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 # not pc.negate, which turns the unsigned 1 into the largest number
-                return self._arithmetic(ast.Sub(), constant(0), self.of(operand))
+                return self._operation(ast.Sub(), constant(0), self.of(operand))
             case ast.BinOp(left=left, op=op, right=right):
-                return self._arithmetic(op, self.of(left), self.of(right))
+                return self._operation(op, self.of(left), self.of(right))
             case ast.BoolOp(op=op, values=values):
                 return self._fold(op, [self.of(value) for value in values])
             case ast.Compare(left=left, ops=ops, comparators=rights):
@@ -104,12 +131,6 @@ class _Translation:
             return NULL
         expression = function(*(operand.expression for operand in operands))
         return Operand(expression, compute(expression, self._nothing).type)
-
-    def _apply_wide(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
-        try:
-            return self._apply(function, *operands)
-        except pa.ArrowInvalid:  # the result has more digits than the decimal type
-            return self._apply(function, *map(wide, operands))
 
     def _fold(self, op: ast.boolop, parts: list[Operand]) -> Operand:
         result, *others = [part.as_condition() for part in parts]
@@ -128,40 +149,36 @@ class _Translation:
                 values = [e.value for e in elements if isinstance(e, ast.Constant)]
                 found = self._is_in(value, values)
                 return found if isinstance(op, ast.In) else self._apply(operator.invert, found)
-        return self._compare(op, value, self.of(right))
+        return self._operation(op, value, self.of(right))
 
-    def _compare(self, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
-        return self._apply_wide(_OPERATORS[type(op)], *comparable(left, right))
+    def _operation(self, op: ast.cmpop | ast.operator, left: Operand, right: Operand) -> Operand:
+        if left.is_null or right.is_null:
+            return NULL
+        if isinstance(op, ast.Div | ast.Mod):
+            return self._division(op, left, right)
+        return self._apply(_OPERATORS[type(op)], *_paired(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
         """Return whether the value is in the list. The result is null for a null value, as in any
         comparison, unless the list contains None."""
         if value.is_null:
             return constant(True) if None in values else NULL
-        found = value.expression.isin(listed(values, value.kind))
+        found = value.expression.isin(_listed(values, value.kind))
         if None not in values:
             null = pc.scalar(pa.scalar(None, pa.bool_()))
             found = pc.if_else(value.expression.is_valid(), found, null)
         return Operand(found, pa.bool_())
 
-    def _arithmetic(self, op: ast.operator, left: Operand, right: Operand) -> Operand:
-        if isinstance(op, ast.Div | ast.Mod):
-            return self._division(op, left, right)
-        return self._apply_wide(_OPERATORS[type(op)], *computable(left, right))
-
     def _division(self, op: ast.operator, left: Operand, right: Operand) -> Operand:
-        for side in (left, right):
-            if not any(is_number(side.kind) for is_number in _NUMBERS):
-                raise TypeError(f"{side.kind} is no number")
-        if left.is_null or right.is_null:
-            return NULL
-        if isinstance(op, ast.Mod) and left.whole and right.whole:
-            left, right = alike(left, right)
-        zero = pc.scalar(pa.scalar(None, right.kind))
-        is_zero = self._compare(ast.Eq(), right, constant(0)).expression
-        divisor = Operand(pc.if_else(is_zero, zero, right.expression), right.kind)
-        if isinstance(op, ast.Mod) and left.whole and right.whole:
-            return self._apply(_modulo, left, divisor)
+        """Return a quotient or remainder; null for a division by zero."""
+        for kind in (left.kind, right.kind):
+            if not any(is_number(kind) for is_number in _NUMBERS):
+                raise TypeError(f"{kind} cannot be divided: {_CAST}")
+        zero, null = (pc.scalar(pa.scalar(value, right.kind)) for value in (0, None))
+        divisor = Operand(pc.if_else(right.expression == zero, null, right.expression), right.kind)
+        whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
+        if isinstance(op, ast.Mod) and whole:
+            return self._apply(_modulo, *_paired(left, divisor))
         sides = left.cast(pa.float64()), divisor.cast(pa.float64())
         return self._apply(operator.truediv if isinstance(op, ast.Div) else _rest, *sides)
 
@@ -175,7 +192,7 @@ class _Translation:
         if pa.types.is_float16(kind):
             return column.cast(pa.float32())
         if pa.types.is_string_view(kind):
-            return column.cast(pa.large_string())
+            raise TypeError(f"column '{name}' is {kind}: {_CAST}")
         return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
     def _call(self, node: ast.Call) -> Operand:
@@ -215,3 +232,61 @@ def _remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression
 
 def _rest(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
     return dividend - divisor * pc.floor(dividend / divisor)
+
+
+def _paired(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    """Return both operands in types with which Arrow computes. Raises NoSuchValue, and TypeError if
+    Arrow has no common type that holds the values of both exactly."""
+    left, right = _beside(left, right.kind), _beside(right, left.kind)
+    for is_special in (pa.types.is_decimal, pa.types.is_uint64):
+        if is_special(left.kind) != is_special(right.kind):
+            raise TypeError(f"{left.kind} and {right.kind} have no common type: {_CAST}")
+    return left, right
+
+
+def _beside(operand: Operand, other: pa.DataType) -> Operand:
+    value = operand.literal
+    if isinstance(value, str) and _is_moment(other):
+        return constant(_moment(value, other))
+    if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
+        return operand.cast(pa.float64())
+    if pa.types.is_decimal(other) and type(value) in (int, float):
+        return constant(pa.scalar(Decimal(repr(value))))
+    return operand
+
+
+def _listed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return the constants of an `in` list. Raises NoSuchValue, and TypeError for a type with which
+    Arrow does not compare them exactly."""
+    if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
+        return pa.array(values, kind)
+    if _is_moment(kind):
+        return pa.array([_moment(v, kind) if isinstance(v, str) else v for v in values], kind)
+    if pa.types.is_decimal(kind) or kind == pa.uint64():
+        raise TypeError(f"{kind} is not compared with a list: {_CAST}")
+    return pa.array(values)
+
+
+def _moment(text: str, kind: pa.DataType) -> pa.Scalar:
+    """Return the date or time of a text in ISO 8601. If the type has a time zone and the text has
+    none, the text is a time in that zone. Raises NoSuchValue if the text is invalid."""
+    try:
+        if pa.types.is_time(kind):
+            return pa.scalar(dt.time.fromisoformat(text), kind)
+        if pa.types.is_timestamp(kind) and kind.tz:
+            return _in_zone(text, kind)
+        return pa.scalar(text).cast(kind)
+    except ValueError:  # including Arrow's errors
+        raise NoSuchValue(f"'{text}' is no {kind}") from None
+
+
+def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowInvalid:
+        return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time)
+    return any(is_kind(kind) for is_kind in kinds)

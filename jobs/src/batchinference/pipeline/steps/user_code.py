@@ -1,4 +1,10 @@
-"""Python steps: the user's function or class, called in the same way as by Ray Data."""
+"""Python steps: the user's function or class, called in the same way as by Ray Data.
+
+It takes batches of NumPy arrays, rows, or (`predictBatch`, for existing classes) lists of values. A
+row is a dict as Ray Data passes it to `map`: plain values, and NumPy arrays for columns of tensors.
+If code for rows raises on one, only that row fails, and no other row is retried. A row also fails
+if the code returns a value that does not fit into its column.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +12,189 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from batchinference.pipeline.errors import ModelLoad
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch
+from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.imports import load_callable
-from batchinference.pipeline.steps.base import Transform
-from batchinference.pipeline.steps.map_batches import MapBatches
-from batchinference.pipeline.steps.map_rows import FlatMap, MapRows
+from batchinference.pipeline.steps.base import Transform, TransformResult
+from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
 
 if TYPE_CHECKING:
-    from batchinference.spec.python_step import PythonStep
+    from batchinference.spec.python_step import PredictBatch, PythonStep
+
+Row = dict[str, Any]
+
+
+class MapBatches:
+    """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
+
+    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self._name = name
+        self._function = function
+        self._arguments = arguments
+        self._columns = ResultColumns(name)
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
+        given = to_batch(batch)
+        for array in given.values():
+            # an in-place change would be lost, because the column would count as unchanged
+            array.flags.writeable = False
+        result = self._function(dict(given), **self._arguments)
+        if not isinstance(result, dict) or not result:
+            got = "an empty dict" if isinstance(result, dict) else type(result).__name__
+            raise JobFailure(
+                f"step '{self._name}' must return a dict of column name to array, got {got}"
+            )
+        for name, values in result.items():
+            self._check(name, values, batch.num_rows)
+        return self._changed(batch, given, result)
+
+    def _check(self, name: str, values: Any, rows: int) -> None:
+        check_reserved(self._name, name)
+        try:
+            returned = len(values)
+        except TypeError as error:
+            raise no_column(self._name, name, values, error) from error
+        if returned != rows:
+            raise JobFailure(
+                f"step '{self._name}' returned {returned} rows in column '{name}' "
+                f"for a batch of {rows}: it must return one for each"
+            )
+
+    def _changed(
+        self, batch: pa.Table, given: Batch, result: dict[str, Any]
+    ) -> pa.Table | TransformResult:
+        untouched = {name for name, values in result.items() if values is given.get(name)}
+        made, misfits = self._columns.of(
+            {name: values for name, values in result.items() if name not in untouched}
+        )
+        fit = np.array([row for row in range(batch.num_rows) if row not in misfits], np.int64)
+        if misfits and len(fit) == 0:
+            return TransformResult(pa.table({}), fit, misfits)  # no rows, so no types
+        rest = batch.take(fit) if misfits else batch
+        table = pa.table(
+            {name: rest.column(name) if name in untouched else made[name] for name in result}
+        )
+        return TransformResult(table, fit, misfits) if misfits else table
+
+
+class MapRows:
+    """Calls the user's code on each row. The code returns one row."""
+
+    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self._name = name
+        self._function = function
+        self._arguments = arguments
+        self._columns = ResultColumns(name)
+
+    def __call__(self, batch: pa.Table) -> TransformResult:
+        results: list[Row] = []
+        parents: list[int] = []
+        failed: dict[int, Exception] = {}
+        for number, row in enumerate(rows_of(batch)):
+            try:
+                made = self._made(row)
+            except Exception as error:
+                if not is_about_the_row(error):
+                    raise
+                failed[number] = error
+                continue
+            results += made
+            parents += [number] * len(made)
+        return self._changed(results, parents, failed)
+
+    def _made(self, row: Row) -> list[Row]:
+        return [self._checked(self._function(row, **self._arguments))]
+
+    def _checked(self, row: Any) -> Row:
+        if not isinstance(row, dict) or not row:
+            got = "an empty dict" if isinstance(row, dict) else type(row).__name__
+            raise JobFailure(f"step '{self._name}' must return a row as a dict, got {got}")
+        for column in row:
+            check_reserved(self._name, column)
+        return row
+
+    def _changed(
+        self, results: list[Row], parents: list[int], failed: dict[int, Exception]
+    ) -> TransformResult:
+        names = dict.fromkeys(name for row in results for name in row)
+        columns, misfits = self._columns.of(
+            {name: [row.get(name) for row in results] for name in names}
+        )
+        bad = {parents[row]: error for row, error in misfits.items()}
+        kept = [row for row in range(len(results)) if row not in misfits]
+        # a row fails as a whole: if one of its results does not fit, drop the others too
+        whole = [row for row in kept if parents[row] not in bad]
+        table = pa.table(columns)
+        if len(whole) < len(kept):
+            table = table.filter(pa.array([parents[row] not in bad for row in kept]))
+        numbers = np.array([parents[row] for row in whole], dtype=np.int64)
+        return TransformResult(table, numbers, failed | bad)
+
+
+class FlatMap(MapRows):
+    """Calls the user's code on each row. The code returns any number of rows."""
+
+    def _made(self, row: Row) -> list[Row]:
+        made = self._function(row, **self._arguments)
+        if isinstance(made, dict | str | bytes) or not hasattr(made, "__iter__"):
+            kind = type(made).__name__
+            raise JobFailure(f"step '{self._name}' must return a list of rows, got {kind}")
+        return [self._checked(one) for one in made]
+
+
+class PredictBatchTransform:
+    """Passes one column to the method as a list, and adds its results as a new column."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: PredictBatch,
+        method: Callable[..., Any],
+        arguments: dict[str, Any],
+    ) -> None:
+        self._name = name
+        self._columns = columns
+        self._method = method
+        self._arguments = arguments
+        self._made = ResultColumns(name)
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
+        require_columns(self._name, [self._columns.input], batch)
+        values = to_batch(batch.select([self._columns.input]))[self._columns.input]
+        results = _plain(self._method([_legacy(value) for value in values], **self._arguments))
+        if len(results) != batch.num_rows:
+            raise JobFailure(
+                f"step '{self._name}': predict_batch returned {len(results)} results for "
+                f"{batch.num_rows} values: it must return one for each"
+            )
+        return self._made.added(batch, self._columns.output, results, failed={})
+
+
+def _legacy(value: Any) -> Any:
+    """Return an image (uint8; height x width, or height x width x 3 or 4 channels) as a Pillow
+    image, and any other value unchanged."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        return value
+    from PIL import Image  # other steps do not need it
+
+    is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
+    return Image.fromarray(value) if is_image else value
+
+
+def _plain(results: Any) -> Any:
+    """Return tensors on any device as NumPy arrays, and other results unchanged."""
+    if hasattr(results, "detach"):
+        results = results.detach().cpu()
+        return (
+            results.float().numpy() if str(results.dtype) == "torch.bfloat16" else results.numpy()
+        )
+    if isinstance(results, list | tuple) and results and hasattr(results[0], "detach"):
+        return [_plain(result) for result in results]
+    return results
 
 
 def python_transform(name: str, step: PythonStep) -> Transform:
@@ -21,8 +202,6 @@ def python_transform(name: str, step: PythonStep) -> Transform:
     constructed."""
     target = _construct(name, step)
     if step.predict_batch is not None:
-        from batchinference.pipeline.steps.predict_batch import PredictBatchTransform  # Pillow
-
         method = getattr(target, "predict_batch", None)
         if not callable(method):
             raise ModelLoad(f"step '{name}': '{step.callable}' has no method predict_batch")

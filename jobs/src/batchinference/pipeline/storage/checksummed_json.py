@@ -10,6 +10,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 SEAL = "crc32"
+_SEPARATOR = f', "{SEAL}": '.encode()
 START_OVER = (
     "start over: with resume: false, or with write.mode: overwrite if the output is complete"
 )
@@ -24,8 +25,9 @@ def load_json(content: bytes) -> Any:
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:
-    """Return the state with its checksum, as bytes to store."""
-    return json.dumps({**state, SEAL: _checksum(state)}).encode()
+    """Return the state with its checksum as the last field, as bytes to store."""
+    content = json.dumps(state).encode()
+    return content[:-1] + _SEPARATOR + b"%d}" % zlib.crc32(content)
 
 
 def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
@@ -33,18 +35,11 @@ def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if name != SEAL}
 
 
-def verify_checksum(stored: dict[str, Any]) -> None:
-    """Raise ValueError if the stored state does not match its checksum."""
-    try:
-        there = _checksum(load_checksummed(stored))
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    if stored.get(SEAL) != there:
+def verify_checksum(content: bytes) -> None:
+    """Raise ValueError if the stored bytes of a state do not match its checksum."""
+    state, _, checksum = content.rpartition(_SEPARATOR)
+    if checksum != b"%d}" % zlib.crc32(state + b"}"):
         raise ValueError("its checksum is another")
-
-
-def _checksum(state: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(state).encode())
 
 
 def damaged_state(place: Location) -> BadOutput:

@@ -22,9 +22,9 @@ from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
 from batchinference.pipeline.input.statistics import prepare_reader, with_row_counts
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.verify.accounted_rows import Sizes
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work
+from batchinference.pipeline.verify.row_check import Sizes
 from batchinference.spec.read import FileOptions, ReadFiles
 
 THREADS = 8

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import OutputState
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.storage.checksummed_json import damaged_state, load_json
 from batchinference.pipeline.storage.location import Location
@@ -68,9 +68,9 @@ class Work:
         """Return the snapshot of the output. Raises BadOutput if it cannot be determined."""
         if self.finished:
             return Snapshot.read(self.layout.end, self.lease.key)
-        resumes = not self.layout.is_table  # a table's rows count only after its commit
-        before = OutputState(self.spec.write, self.layout, self.lease, resumes).load_committed()
-        return before or Snapshot(self.lease.key, "")
+        if self.layout.is_table:  # its rows count only after its commit
+            return Snapshot(self.lease.key, "")
+        return Attempt(self.layout, self.lease).load_committed()
 
 
 def places_at(output: Location) -> list[Layout]:

@@ -9,11 +9,17 @@ from collections.abc import Iterator, Sequence
 from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.verify.findings import Findings, Found, Kind, Spot
+from batchinference.pipeline.verify.findings import (
+    Findings,
+    Found,
+    JobReport,
+    Kind,
+    Spot,
+    VerificationReport,
+)
 from batchinference.pipeline.verify.input_check import input_rows
 from batchinference.pipeline.verify.job_check import Proving
 from batchinference.pipeline.verify.jobs import places_at, work_at
-from batchinference.pipeline.verify.verification_report import JobReport, VerificationReport
 
 _PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""

@@ -77,8 +77,9 @@ class RowOptions(FileOptions):
     USUAL_ROW_BYTES: ClassVar[int] = 256 << 20
 
     max_row_bytes: RowBytes | None = None
-    """Bytes that one row may have after decompression and decoding. A larger row is a bad row. The
-    default is 256 MiB, for audio 1 GiB and for tfrecords 64 MiB."""
+    """Bytes that one row may have after decompression and decoding. A larger row is a bad row. For
+    numpy, the limit applies to all arrays of a file. The default is 256 MiB, for audio and numpy 1
+    GiB and for tfrecords 64 MiB."""
 
     @property
     def row_bytes(self) -> int:

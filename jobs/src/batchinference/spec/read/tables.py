@@ -55,7 +55,7 @@ class ReadCsv(ReadFiles):
 
 
 class NumpyOptions(RowOptions):
-    pass
+    USUAL_ROW_BYTES = 1 << 30
 
 
 class ReadNumpy(ReadFiles):

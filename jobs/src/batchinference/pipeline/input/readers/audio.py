@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +10,8 @@ import soundfile
 from ray.data.extensions import ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.media.resampling import resampled
-
-if TYPE_CHECKING:
-    from batchinference.spec.read import AudioOptions
+from batchinference.pipeline.media.recordings import resampled
+from batchinference.spec.read import AudioOptions
 
 MAX_RATE = 1_000_000
 """Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
+from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
 from batchinference.pipeline.storage.location import Location
 
 CHUNK_ROWS = 16384
 """Rows per table that a reader yields, if it can choose the number."""
-
-
 MAX_COLUMNS = 10_000
 """Maximum number of columns of a file. Each column costs memory and time in every chunk, and even a
 small header can declare very many."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -93,3 +93,26 @@ class DivisibleReader(Reader, Protocol):
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         """Yield rows `start` up to, not including, `stop`. None stands for the end of the file."""
+
+
+def inspected(
+    files: Iterable[Location], inspect: Callable[[Location], Found]
+) -> Iterator[tuple[Location, Found]]:
+    """Yield each file with the result of `inspect`.
+
+    A damaged file is skipped here. It becomes a failed row when it is read."""
+    for file in files:
+        try:
+            found = inspect(file)
+        except Exception as error:  # noqa: BLE001 - see blamed
+            blamed(error)
+        else:
+            yield file, found
+
+
+def blamed(error: Exception) -> Exception:
+    """Return the error if the file caused it. Raises any other error, such as a storage error."""
+    raise_storage_error(error)
+    if not is_about_the_file(error):
+        raise error
+    return error

@@ -3,33 +3,28 @@
 Every field is read as bytes and then cast, so a value of the wrong type fails only its own row, not
 the whole file. Column types are inferred from the first rows of a few files and apply to all files.
 A column without an inferred type is text.
+
+The rows of a file are read up to the first damage that pyarrow cannot attribute to a row. The rest
+of the file is then one failed row.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
+import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pac
 
-from batchinference.pipeline.input.readers import latin1
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers.base import MAX_COLUMNS, BadRow, Chunk, inspected
 from batchinference.pipeline.input.readers.chunks import after, size_of
-from batchinference.pipeline.input.readers.csv_end import (
-    MARK,
-    Marked,
-    check_columns,
-    without_mark,
-)
-from batchinference.pipeline.input.readers.csv_ragged import InOrder
 from batchinference.pipeline.input.readers.inference import agreed_types
-from batchinference.pipeline.input.readers.inspection import inspected
-from batchinference.pipeline.input.readers.lines import estimated_rows, packed_or_not, sample_of
+from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -38,6 +33,12 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 20
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
 """Texts that mean a missing value in columns that are not text."""
+_NAMES = [f"f{number}" for number in range(MAX_COLUMNS)]
+"""The names that pyarrow generates for columns."""
+_AS_BYTES = pac.ConvertOptions(column_types=dict.fromkeys(_NAMES, pa.binary()))
+"""In text columns, pyarrow would validate the encoding of a whole block at once."""
+_QUOTED = re.compile(rb'"[^"]*(?:"|$)')
+_REST = "so the rest of the file cannot be read"
 
 
 class CsvReader:
@@ -51,113 +52,95 @@ class CsvReader:
         self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, lambda sample: list(self._infer(sample_of(sample))))
-        schemas = (schema for _, inferred in found for schema in inferred)
+        found = inspected(samples, lambda sample: self._infer(sample_of(sample)))
+        schemas = (schema for _, schema in found)
         agreed = agreed_types(schemas, lambda *_: pa.string())
         self._types = {name: _text_if_unknown(kind) for name, kind in agreed.items()}
 
-    def _infer(self, sample: bytes) -> Iterator[pa.Schema]:
-        check_columns(sample, self._delimiter)
-        plain = _Way(len(sample) + 1, ())
-        for way in (plain, plain.bytewise()):
-            reading, parsing = self._reading(way), self._parsing(deque())
-            try:
-                table = pac.read_csv(io.BytesIO(sample), reading, parsing)
-                floats = [field.name for field in table.schema if pa.types.is_float64(field.type)]
-                if floats:
-                    as_text = pac.ConvertOptions(column_types=dict.fromkeys(floats, pa.string()))
-                    table = pac.read_csv(io.BytesIO(sample), reading, parsing, as_text)
-                    table = _with_numbers(table, floats)
-                yield table.rename_columns(self._names_of(table.column_names, way)).schema
-                return
-            except (pa.ArrowInvalid, UnicodeDecodeError):
-                continue  # the rows of a damaged file become failed rows when it is read
+    def _infer(self, sample: bytes) -> pa.Schema:
+        """Return the column names and types of a sample. Raises ArrowInvalid if it is damaged."""
+        _check_columns(sample, self._delimiter.encode())
+        # a line with the wrong number of fields must be UTF-8 for pyarrow to skip it
+        sample = sample.decode(errors="replace").encode()
+        reading = pac.ReadOptions(
+            column_names=self._names, use_threads=False, block_size=len(sample) + 1
+        )
+        parsing = self._parsing(deque())
+        table = pac.read_csv(io.BytesIO(sample), reading, parsing)
+        if self._names is None and any("\ufffd" in name for name in table.column_names):
+            raise pa.ArrowInvalid("the header is not valid UTF-8")
+        floats = [field.name for field in table.schema if pa.types.is_float64(field.type)]
+        if floats:
+            as_text = pac.ConvertOptions(column_types=dict.fromkeys(floats, pa.string()))
+            table = pac.read_csv(io.BytesIO(sample), reading, parsing, as_text)
+            table = _with_numbers(table, floats)
+        return table.schema
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        done, way = 0, _Way(BLOCK_BYTES, tuple(self._types))
+        done, block = 0, BLOCK_BYTES
         while True:
             try:
-                for chunk in after(done, self._chunks(file, way)):
+                for chunk in after(done, self._chunks(file, block)):
                     done += size_of(chunk)
                     yield chunk
                 return
-            except _ReadAgain as again:
-                way = again.way
-
-    def _chunks(self, file: Location, way: _Way) -> Iterator[Chunk]:
-        """Yield the rows of a file. Their order is the same for every `way`.
-
-        Raises _ReadAgain if the file must be read in another way."""
-        rejected: deque[pac.InvalidRow] = deque()
-        rows = InOrder(rejected, header=self._names is None)
-        # as bytes: in text columns, pyarrow would validate the encoding of a whole block at once
-        types = pac.ConvertOptions(column_types=dict.fromkeys(way.columns, pa.binary()))
-        lost: BadRow | None = None
-        parsing = self._parsing(rejected)
-        with file.filesystem.open_input_stream(file.path) as source:
-            try:
-                reader = pac.open_csv(
-                    Marked(source, self._delimiter), self._reading(way), parsing, types
-                )
-                if reader.schema.names == [MARK]:
-                    return  # the file has only blank lines
-                if new := set(reader.schema.names) - set(way.columns):
-                    raise _ReadAgain(replace(way, columns=(*way.columns, *sorted(new))))
-                for batch in reader:
-                    table, lost = without_mark(pa.table(batch))
-                    for chunk in rows.with_rejected(table):
-                        yield from self._cast(chunk, way)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-                if "Empty CSV file" not in str(error):
-                    yield from self._otherwise(way, error)
-            yield from rows.rest()
-            if lost:
-                yield lost
+                if "straddling object" not in str(error):
+                    yield BadRow(ValueError(f"{error}, {_REST}"))
+                    return
+                if block >= self._most:
+                    message = f"a row has more bytes than max_row_bytes ({self._most})"
+                    yield BadRow(ValueError(f"{message}, {_REST}"))
+                    return
+                block = min(16 * block, self._most)
 
-    def _otherwise(self, way: _Way, error: ValueError) -> Iterator[Chunk]:
-        """Raise _ReadAgain with another way to read a file that the parser rejected.
-
-        Yield a BadRow for the rest of the file if there is no other way."""
-        if "straddling object" not in str(error):
-            if not way.by_bytes:
-                raise _ReadAgain(way.bytewise()) from error
-        elif way.block < self._most:
-            raise _ReadAgain(replace(way, block=min(16 * way.block, self._most))) from error
-        else:
-            error = ValueError(f"a row has more bytes than max_row_bytes ({self._most})")
-        yield BadRow(error)  # the rest of the file counts as one row
-
-    def _reading(self, way: _Way) -> pac.ReadOptions:
-        encoding = latin1.ENCODING if way.by_bytes else "utf8"
-        return pac.ReadOptions(
-            column_names=self._names, use_threads=False, block_size=way.block, encoding=encoding
+    def _chunks(self, file: Location, block: int) -> Iterator[Chunk]:
+        """Yield the rows of a file. Raises ArrowInvalid or UnicodeDecodeError at a damage, after
+        the rows of all blocks before it, and ArrowInvalid for a row that is longer than a block."""
+        rejected: deque[pac.InvalidRow] = deque()
+        names = None if self._names is None else _NAMES[: len(self._names)]
+        reading = pac.ReadOptions(
+            column_names=names,
+            autogenerate_column_names=names is None,
+            use_threads=False,
+            block_size=block,
         )
+        with file.filesystem.open_input_stream(file.path) as source:
+            content = _Content(source, self._delimiter)
+            try:
+                parser = pac.open_csv(content, reading, self._parsing(rejected), _AS_BYTES)
+            except pa.ArrowInvalid as error:
+                if "Empty CSV file" not in str(error):
+                    raise
+                if _is_blank(file):
+                    return
+                message = "there is no first line, but an open quote or a block of blank lines"
+                raise pa.ArrowInvalid(message) from error
+            rows = _with_rejected(map(pa.table, parser), rejected)
+            yield from self._named(_checked_end(rows, content))
 
     def _parsing(self, rejected: deque[pac.InvalidRow]) -> pac.ParseOptions:
         def reject(row: pac.InvalidRow) -> str:
-            if row.text != MARK:
-                rejected.append(row)
+            rejected.append(row)
             return "skip"
 
         return pac.ParseOptions(
             delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=reject
         )
 
-    def _names_of(self, seen: list[str], way: _Way) -> list[str]:
-        """Return the column names. Raises UnicodeDecodeError if one is not valid UTF-8."""
-        in_file = way.by_bytes and self._names is None
-        return [latin1.name_of(name) for name in seen] if in_file else seen
+    def _named(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Yield the chunks with column names and types. Raises UnicodeDecodeError for a name."""
+        names = self._names
+        for chunk in chunks:
+            if isinstance(chunk, BadRow):
+                yield chunk
+            elif names is None:
+                names = [column[0].as_py().decode() for column in chunk.columns]
+                yield from self._cast(chunk.slice(1).rename_columns(names))
+            else:
+                yield from self._cast(chunk.rename_columns(names))
 
-    def _cast(self, chunk: Chunk, way: _Way) -> Iterator[Chunk]:
-        if isinstance(chunk, BadRow):
-            yield chunk
-            return
-        try:
-            names = self._names_of(chunk.column_names, way)
-        except UnicodeDecodeError as error:
-            yield BadRow(error, chunk.num_rows)
-            return
-        table = (latin1.with_bytes(chunk) if way.by_bytes else chunk).rename_columns(names)
+    def _cast(self, table: pa.Table) -> Iterator[Chunk]:
         try:
             yield self._typed(table)
         except pa.ArrowInvalid:
@@ -190,25 +173,113 @@ class CsvReader:
         return list(self._types) or None
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How a file is read: the block size in bytes, the column names as the parser returns them, and
-    whether the file is read as Latin-1, so that each byte is one character."""
+class _Content:
+    """A text stream for pyarrow, without a UTF-8 byte order mark, and with a line end at the end of
+    the file: without one, a file that is only a header would be empty to pyarrow."""
 
-    block: int
-    columns: tuple[str, ...]
-    by_bytes: bool = False
+    closed = False
 
-    def bytewise(self) -> _Way:
-        return _Way(self.block, tuple(map(latin1.seen_as, self.columns)), by_bytes=True)
+    def __init__(self, source: pa.NativeFile, delimiter: str) -> None:
+        self._source = io.BufferedReader(source)
+        self._delimiter = delimiter.encode()
+        self._end: deque[bytes] = deque(maxlen=3)  # a row spans two blocks and this line end
+
+    def read(self, size: int) -> bytes:
+        content = self._source.read(size)
+        ended = len(content) < size
+        if not self._end:
+            content = content.removeprefix(codecs.BOM_UTF8)
+            _check_columns(content, self._delimiter)
+        last = content or (self._end[-1] if self._end else b"\n")
+        if ended and not last.endswith((b"\r", b"\n")):
+            content += b"\n"
+        if content:
+            self._end.append(content)
+        return content
+
+    def close(self) -> None:
+        """Do nothing: the code that opened the stream closes it."""
+
+    def has_open_quote(self, row: pa.Table) -> bool:
+        """Return whether the quote of the last value of the last row is not closed. To pyarrow, the
+        end of the file closes a quote, so all text behind the quote becomes one value.
+
+        In a file with one column, the quote of a value of line ends alone counts as not closed."""
+        unclosed = b'"' + row.columns[-1][0].as_py().replace(b'"', b'""')
+        end = b""
+        for block in reversed(self._end):
+            end = block[-1 - len(unclosed) + len(end) :] + end
+            if len(end) > len(unclosed):
+                break
+        start = len(end) - len(unclosed)  # 1, or 0 at the beginning of the file
+        if not end.endswith(unclosed):
+            return False
+        if row.num_columns > 1:
+            return end[:start] == self._delimiter
+        return end[:start] in (b"", b"\r", b"\n")
 
 
-class _ReadAgain(Exception):
-    """Signals that a file must be read in another way."""
+def _check_columns(beginning: bytes, delimiter: bytes) -> None:
+    """Raise ArrowInvalid if the first line has more than MAX_COLUMNS fields.
 
-    def __init__(self, way: _Way) -> None:
-        super().__init__(way)
-        self.way = way
+    The parser would allocate memory for all of them, which can kill the process."""
+    if beginning.count(delimiter) < MAX_COLUMNS:
+        return
+    line = re.split(rb"[\r\n]", _QUOTED.sub(b"", beginning).lstrip(b"\r\n"), maxsplit=1)[0]
+    if (fields := 1 + line.count(delimiter)) > MAX_COLUMNS:
+        raise pa.ArrowInvalid(f"the first line has {fields} fields, more than {MAX_COLUMNS}")
+
+
+def _is_blank(file: Location) -> bool:
+    """Return whether a file has no text but line ends. pyarrow reports a block like this as empty,
+    and also a file with an open quote in the header."""
+    with file.filesystem.open_input_stream(file.path) as source:
+        blocks = iter(lambda: source.read(BLOCK_BYTES), b"")
+        return not any(block.strip(codecs.BOM_UTF8 + b"\r\n") for block in blocks)
+
+
+def _with_rejected(tables: Iterator[pa.Table], rejected: deque[pac.InvalidRow]) -> Iterator[Chunk]:
+    """Yield the rows with the rejected ones, which have the wrong number of fields, in between.
+
+    The parser counts rows from 1 and includes the header. It reports rejected rows earlier than the
+    rows that surround them, and how much earlier varies. So the rejected rows behind a table are
+    not used before the next table: if the file is damaged there, they belong to the rest of it."""
+    number = 1
+    for table in tables:
+        while rejected and rejected[0].number < number + table.num_rows:
+            bad = rejected.popleft()
+            yield table.slice(0, bad.number - number)
+            yield _bad_row(bad)
+            table = table.slice(bad.number - number)  # noqa: PLW2901 - the rest of it
+            number = bad.number + 1
+        yield table
+        number += table.num_rows
+    yield from map(_bad_row, rejected)
+
+
+def _bad_row(row: pac.InvalidRow) -> BadRow:
+    text = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
+    return BadRow(ValueError(f"{text}: {row.text[:200]}"))
+
+
+def _checked_end(chunks: Iterator[Chunk], content: _Content) -> Iterator[Chunk]:
+    """Yield the chunks that have rows. The last row becomes a BadRow if its quote is not closed."""
+    last: Chunk | None = None
+    try:
+        for chunk in chunks:
+            if size_of(chunk):
+                if last is not None:
+                    yield last
+                last = chunk
+    except ValueError:  # at a damage in the next block
+        if last is not None:
+            yield last
+        raise
+    if isinstance(last, pa.Table) and content.has_open_quote(last.slice(last.num_rows - 1)):
+        yield last.slice(0, last.num_rows - 1)
+        yield BadRow(ValueError(f"a quote is opened but not closed, {_REST}"))
+    elif last is not None:
+        yield last
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

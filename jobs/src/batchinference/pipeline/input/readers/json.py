@@ -16,18 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.fields import (
+from batchinference.pipeline.input.readers.base import BadRow, Chunk, inspected
+from batchinference.pipeline.input.readers.inference import agreed_types
+from batchinference.pipeline.input.readers.json_limits import (
     MAX_FIELDS,
     Fields,
+    check_depth,
     check_names,
     joined,
     pieces,
 )
-from batchinference.pipeline.input.readers.inference import agreed_types
-from batchinference.pipeline.input.readers.inspection import inspected
-from batchinference.pipeline.input.readers.json_depth import check_depth
-from batchinference.pipeline.input.readers.lines import (
+from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
     packed_or_not,

@@ -10,16 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import CHUNK_ROWS, BadRow, Chunk, FileStats
+from batchinference.pipeline.input.readers.base import (
+    CHUNK_ROWS,
+    BadRow,
+    Chunk,
+    FileStats,
+    blamed,
+    inspected,
+)
 from batchinference.pipeline.input.readers.chunks import after as after_rows
 from batchinference.pipeline.input.readers.chunks import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
-from batchinference.pipeline.input.readers.inspection import blamed, inspected
-from batchinference.pipeline.storage.arrow_files import (
-    checked,
-    parquet_footer,
-    parquet_metadata,
-)
+from batchinference.pipeline.storage.arrow_files import checked, parquet_footer, parquet_metadata
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

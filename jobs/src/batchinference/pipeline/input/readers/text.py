@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.lines import (
+from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
     packed_or_not,

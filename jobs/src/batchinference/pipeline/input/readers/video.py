@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import av
 import numpy as np
@@ -16,13 +16,11 @@ from av.video.stream import VideoStream
 
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.streams import BUFFER_BYTES, up_to_damage
+from batchinference.pipeline.input.readers.records import BUFFER_BYTES, up_to_damage
 from batchinference.pipeline.media import decoding
-from batchinference.pipeline.media.video_file import open_video
+from batchinference.pipeline.media.recordings import open_video
 from batchinference.pipeline.storage.location import Location
-
-if TYPE_CHECKING:
-    from batchinference.spec.read import VideoOptions
+from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
 SLACK, SMALL_PIXELS = 2, 1 << 16

@@ -21,15 +21,8 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.fields import (
-    MAX_FIELDS,
-    Fields,
-    TooManyFields,
-    pieces,
-)
+from batchinference.pipeline.input.readers.base import BadRow, Chunk, inspected
 from batchinference.pipeline.input.readers.images import ImageReader
-from batchinference.pipeline.input.readers.inspection import inspected
 from batchinference.pipeline.input.readers.json import (
     NO_SCHEMA,
     agreed_schema,
@@ -37,8 +30,14 @@ from batchinference.pipeline.input.readers.json import (
     parse,
     sample_rows,
 )
-from batchinference.pipeline.input.readers.json_depth import check_depth
-from batchinference.pipeline.input.readers.streams import (
+from batchinference.pipeline.input.readers.json_limits import (
+    MAX_FIELDS,
+    Fields,
+    TooManyFields,
+    check_depth,
+    pieces,
+)
+from batchinference.pipeline.input.readers.records import (
     archive_in,
     beginning,
     estimate,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.media.encoding import encode
-from batchinference.pipeline.output.file_names import safe
+from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
 
 MAX_NAME = 100

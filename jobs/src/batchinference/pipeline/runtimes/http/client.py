@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -11,19 +12,21 @@ from typing import Any
 import aiohttp
 
 from batchinference.pipeline.error_attribution import is_transient_status
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.http.api import ApiAdapter
-from batchinference.pipeline.runtimes.http.credentials import Credentials
-from batchinference.pipeline.runtimes.http.errors import (
+from batchinference.pipeline.runtimes.http.retry_policy import (
     BadAnswer,
     NoResponse,
     RateLimited,
+    RateLimiter,
     RequestFailed,
+    Retries,
 )
-from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
-from batchinference.pipeline.runtimes.http.retry_policy import Retries
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.retry import LONGEST_PAUSE, asked_wait
+from batchinference.pipeline.storage.retry import (
+    LONGEST_PAUSE,
+    asked_wait,
+)
 from batchinference.spec.models import HttpModel
 
 SHOWN = 300
@@ -129,3 +132,36 @@ def _bearable(wait: float | None) -> float:
             "when it is not"
         )
     return wait
+
+
+class Credentials:
+    """The request headers of a model, including its credentials."""
+
+    def __init__(self, model: HttpModel) -> None:
+        self._values = {name: _value(name) for name in _variables(model)}
+        self.headers = {
+            header: self._values[variable] for header, variable in model.headers_from.items()
+        }
+        if model.api_key_env is not None:
+            self.headers["Authorization"] = f"Bearer {self._values[model.api_key_env]}"
+
+    def hide(self, text: str) -> str:
+        """Return the text with the credentials masked, because a response may repeat them."""
+        for value in self._values.values():
+            text = text.replace(value, "***")
+        return text
+
+
+def _variables(model: HttpModel) -> list[str]:
+    named = list(model.headers_from.values())
+    return [*named, model.api_key_env] if model.api_key_env is not None else named
+
+
+def _value(variable: str) -> str:
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise ModelLoad(
+            f"the environment variable {variable}, which holds a key of the endpoint, is not set: "
+            "export it, or on a cluster fill it from a Secret in cluster.env"
+        )
+    return value

@@ -1,4 +1,5 @@
-"""Retry policy of requests: the number of tries, what counts as a try, and the final error."""
+"""Retry policy of requests: their rate, the number of tries, and the final error of a row or of the
+endpoint."""
 
 from __future__ import annotations
 
@@ -9,13 +10,94 @@ from typing import TypeVar
 
 import tenacity
 
-from batchinference.pipeline.runtimes.http.errors import RateLimited, RequestFailed
-from batchinference.pipeline.runtimes.http.failure_classifier import FailureClassifier
-from batchinference.pipeline.runtimes.http.rate_limiter import RateLimiter
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.retry import TryAgain
 
+DOWN_AFTER = 10
+"""Number of consecutive failed rows after which the endpoint is considered down."""
 Answer = TypeVar("Answer")
+
+
+class RequestFailed(Exception):
+    """The request of this row failed, but the endpoint answers other rows."""
+
+
+class EndpointDown(ConnectionError):
+    """The endpoint does not answer any row, and the retries are exhausted."""
+
+
+class NoResponse(TryAgain):
+    """No response, or only one from a gateway in front of the endpoint. Not caused by the row."""
+
+
+class BadAnswer(TryAgain):
+    """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
+
+
+class RateLimited(TryAgain):
+    """The endpoint asked for fewer requests (rate limit). Not caused by the row."""
+
+
+class FailureClassifier:
+    """The state of an endpoint, from all requests of one replica. Times are event loop times, in
+    seconds."""
+
+    def __init__(self) -> None:
+        self._answered = float("-inf")
+        self._failed_on = 0
+
+    def answered(self, now: float) -> None:
+        """Record that the endpoint answered a row, even if it rejected the row."""
+        self._answered = now
+        self._failed_on = 0
+
+    def answered_since(self, moment: float) -> bool:
+        """Return whether the endpoint answered any row since `moment`."""
+        return self._answered >= moment
+
+    def verdict(self, error: TryAgain, began: float) -> Exception:
+        """Return the exception for a row whose retries are exhausted. `began` is the time of its
+        first try.
+
+        RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
+        error records for valid rows, and a later attempt may find the endpoint healthy.
+        - NoResponse: RequestFailed if the endpoint answered other rows since `began`.
+        - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
+        - RateLimited: always EndpointDown.
+        """
+        self._failed_on += 1
+        if isinstance(error, BadAnswer):
+            blamed = self._failed_on < DOWN_AFTER
+        else:
+            blamed = not isinstance(error, RateLimited) and self.answered_since(began)
+        return RequestFailed(str(error)) if blamed else EndpointDown(str(error))
+
+
+class RateLimiter:
+    """Spaces the starts of requests evenly, and can pause all requests."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._interval = 1 / per_second if per_second else 0.0
+        self._next = 0.0
+        self._paused_until = 0.0
+
+    async def wait(self) -> None:
+        """Wait until the next request may start."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            now = clock()
+            turn = max(self._next, now)
+            self._next = turn + self._interval
+            if turn > now:
+                await asyncio.sleep(turn - now)
+            if turn >= self._paused_until:
+                return  # otherwise pause() was called during the sleep
+
+    def pause(self, seconds: float) -> None:
+        """Start no request in the next `seconds`."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._paused_until = max(self._paused_until, until)
+        self._next = max(self._next, self._paused_until)
 
 
 class Retries:

@@ -13,10 +13,14 @@ import transformers
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
-from batchinference.pipeline.runtimes.transformers.media import AudioInput, ImageInput, VideoInput
-from batchinference.pipeline.runtimes.transformers.result_types import labels
+from batchinference.pipeline.runtimes.transformers.media import (
+    AudioInput,
+    ImageInput,
+    VideoInput,
+    texts,
+)
+from batchinference.pipeline.runtimes.transformers.pipeline_io import labels
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens, fit
-from batchinference.pipeline.runtimes.transformers.value_checks import texts
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 
@@ -42,7 +46,7 @@ class EncoderRuntime:
         self._prepare = _input(source, model, self._model)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or classes as in `result_types.labels`."""
+        """Return embeddings (rows x width, float32), or classes as in `pipeline_io.labels`."""
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
         for rows, prepared in self._prepare(inputs):

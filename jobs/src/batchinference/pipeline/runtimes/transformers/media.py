@@ -1,28 +1,135 @@
-"""Converts images, audio and video to the tensors that the model requires."""
+"""Converts images, audio and video to the tensors that the model requires, and checks their values.
+
+The library would treat text as the address of an image, an audio file or a video, and fetch it. The
+functions here refuse text for these inputs.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import transformers
+from PIL import Image
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.imports import FORMATS_EXTRA, missing
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
 from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     of_feature_extractor,
     of_image_processor,
 )
-from batchinference.pipeline.runtimes.transformers.value_checks import (
-    films,
-    images,
-    sounds,
-    spread,
-)
 from batchinference.spec.models import TransformersModel
+
+
+def texts(values: Iterable[Any]) -> list[str]:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"expected text, got {type(value).__name__}")
+    return list(values)
+
+
+def images(values: Iterable[Any]) -> list[np.ndarray]:
+    """Return arrays of height x width x channels. Raises TypeError for other values."""
+    for value in values:
+        if not isinstance(value, np.ndarray) or value.ndim != 3:
+            raise TypeError(f"expected an image of height x width x channels, got {_what(value)}")
+    return list(values)
+
+
+def pictures(values: Iterable[Any]) -> list[Image.Image]:
+    """Return the same as Pillow images in RGB."""
+    flat = (image[:, :, 0] if image.shape[2] == 1 else image for image in images(values))
+    return [Image.fromarray(image).convert("RGB") for image in flat]
+
+
+def films(values: Iterable[Any]) -> list[np.ndarray | bytes]:
+    """Return arrays of frames x height x width x channels, or the bytes of video files.
+
+    Raises TypeError for other values."""
+    for value in values:
+        if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
+            raise TypeError(
+                "expected a video as frames x height x width x channels, or the bytes of its file, "
+                f"got {_what(value)}"
+            )
+    return list(values)
+
+
+def spread(there: int, wanted: int) -> np.ndarray:
+    """Return the numbers of `wanted` frames, evenly spaced over the `there` existing frames."""
+    return np.linspace(0, there - 1, num=wanted).round().astype(np.int64)
+
+
+def sounds(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
+    """Return samples (float32) of one channel, at the rate `wanted` in Hz.
+
+    `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
+    have the rate `wanted`. Raises TypeError for other values.
+    """
+    result = []
+    for row, value in enumerate(values):
+        numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+        if not numeric or value.ndim not in (1, 2) or value.size == 0:
+            raise TypeError(f"expected sound as samples or channels x samples, got {_what(value)}")
+        samples = _floats(value)
+        samples = samples.mean(axis=0) if samples.ndim == 2 else samples
+        rate = wanted if rates is None else int(rates[row])
+        result.append(samples if rate == wanted else _resampled(samples, rate, wanted))
+    return result
+
+
+def _floats(value: np.ndarray) -> np.ndarray:
+    """Return numbers between -1 and 1. Integers are treated as PCM."""
+    if value.dtype.kind == "f":
+        return value.astype(np.float32)
+    limits = np.iinfo(value.dtype)
+    middle = 0 if value.dtype.kind == "i" else (limits.max + 1) // 2
+    return (value.astype(np.float32) - middle) / (limits.max + 1 - middle)
+
+
+def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    try:
+        from batchinference.pipeline.media.recordings import resampled
+    except ImportError as error:
+        what = f"sound of {rate} Hz for a model that hears {wanted} Hz"
+        raise ModelLoad(missing(what, "av", FORMATS_EXTRA)) from error
+    return resampled(samples, rate, wanted)
+
+
+def _what(value: Any) -> str:
+    return str(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def frames_of(content: bytes, count: int) -> list[np.ndarray]:
+    """Return `count` frames, height x width x RGB, evenly spaced over the video.
+
+    The video is decoded twice, because headers do not reliably state the number of frames, and all
+    frames at once would not fit into memory.
+    """
+    there = sum(1 for _ in _decoded(content))
+    if there == 0:
+        raise ValueError("the film has no frames")
+    chosen = spread(there, count).tolist()
+    pixels = {
+        number: frame.to_ndarray(format="rgb24")
+        for number, frame in enumerate(_decoded(content))
+        if number in chosen
+    }
+    return [pixels[number] for number in chosen]
+
+
+def _decoded(content: bytes) -> Iterator[Any]:
+    from batchinference.pipeline.media.recordings import open_video
+
+    with open_video(BytesIO(content)) as container:
+        if not container.streams.video:
+            raise ValueError("the file has no pictures")
+        yield from container.decode(video=0)
 
 
 class ImageInput:
@@ -81,8 +188,6 @@ class VideoInput:
 
     def _frames(self, film: np.ndarray | bytes) -> list[np.ndarray]:
         if isinstance(film, bytes):
-            from batchinference.pipeline.runtimes.transformers.video_frames import frames_of
-
             return frames_of(film, self._count)
         return list(film[spread(len(film), self._count)])
 

@@ -13,12 +13,11 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
 from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.transformers.length_buckets import buckets
 from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source, take_loading
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_pipeline
-from batchinference.pipeline.runtimes.transformers.pipeline_inputs import Batch
+from batchinference.pipeline.runtimes.transformers.pipeline_io import Batch
 from batchinference.pipeline.runtimes.transformers.tasks import RANKED, task_of
-from batchinference.pipeline.runtimes.transformers.tokens import fit
+from batchinference.pipeline.runtimes.transformers.tokens import buckets, fit
 from batchinference.spec.models import TransformersModel
 
 _PARTS = ("tokenizer", "feature_extractor", "image_processor", "video_processor", "processor")

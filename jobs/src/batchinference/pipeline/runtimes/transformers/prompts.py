@@ -1,27 +1,65 @@
-"""Converts prompts to the tensors that `generate` takes."""
+"""Builds the prompt of each row, as text or as chat messages, and its tensors for `generate`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import transformers
+from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes.prompts import Message
-from batchinference.pipeline.runtimes.transformers.chat import (
-    Row,
-    images_of,
-    in_parts,
-    prompt_of,
+from batchinference.pipeline.runtimes.prompts import (
+    Message,
+    Part,
+    chat_of,
+    content_of,
+    parts_of,
 )
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.media import pictures
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_processor
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens
 from batchinference.spec.models import TransformersModel
+
+Row = dict[str, Any]
+
+
+def prompt_of(
+    model: TransformersModel, row: Row, images: Sequence[Any] = (), *, chat: bool
+) -> str | list[Message]:
+    """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
+
+    If there is neither a `prompt` template nor an image, a text is returned unchanged and the model
+    continues it. A list of messages is always a chat, even if the model has no chat template.
+    """
+    asked = content_of(model, row)
+    if isinstance(asked, str) and (not chat or (model.prompt is None and not model.images)):
+        return asked
+    return chat_of(model, row, [{"type": "image", "image": image} for image in images])
+
+
+def images_of(model: TransformersModel, row: Row) -> list[Any]:
+    """Return the images of a row as Pillow images, in the order of `model.images`."""
+    return pictures([row[name] for name in model.images])
+
+
+def in_parts(messages: list[Message]) -> list[Message]:
+    """Return the messages with their content split into parts, as processors require."""
+    return [
+        {**turn, "content": [_part(part) for part in parts_of(turn.get("content"))]}
+        for turn in messages
+    ]
+
+
+def _part(part: Part) -> Part:
+    # the library would fetch the address of an image or video from a column
+    if part.get("type") != "text" and not isinstance(part.get("image"), Image.Image):
+        raise TypeError(f"a message in a column holds text alone, not '{part.get('type')}'")
+    return part
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline.runtimes.transformers import pipeline_inputs as inputs
-from batchinference.pipeline.runtimes.transformers import pipeline_outputs as outputs
-from batchinference.pipeline.runtimes.transformers.result_types import LABELED
+from batchinference.pipeline.runtimes.transformers import pipeline_io as io
 from batchinference.spec.models import TransformersModel
 
 
@@ -42,7 +40,7 @@ class PipelineTask:
     computed together. Without `kind`, each row is computed alone, because the pipeline does not
     support batches."""
 
-    rows: Callable[[inputs.Batch], list[Any]]
+    rows: Callable[[io.Batch], list[Any]]
     result: Callable[[Any], Any]
     type: pa.DataType
     kind: Callable[[Any, Any], Hashable] | None = None
@@ -52,9 +50,9 @@ def task_of(model: TransformersModel) -> PipelineTask:
     """Return the task, adapted to the fields of the model."""
     if model.task == "automatic-speech-recognition" and model.options.get("return_timestamps"):
         task = TASKS[model.task]
-        return replace(task, result=outputs.timed_transcript, type=outputs.TRANSCRIPT)
+        return replace(task, result=io.timed_transcript, type=io.TRANSCRIPT)
     if model.task == "decision":
-        return replace(TASKS[model.task], type=outputs.answers_type(model.options["questions"]))
+        return replace(TASKS[model.task], type=io.answers_type(model.options["questions"]))
     if model.task in RANKED:
         return _cut(RANKED[model.task], model.top_k)
     return TASKS[model.task]
@@ -63,40 +61,32 @@ def task_of(model: TransformersModel) -> PipelineTask:
 def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
     """Return the task with a result of only the best label, or of the `top_k` best."""
     if top_k is None:
-        return replace(task, result=lambda found: task.result(found)[0], type=LABELED)
+        return replace(task, result=lambda found: task.result(found)[0], type=io.LABELED)
     return replace(task, result=lambda found: task.result(found)[:top_k])
 
 
-_FOUND = pa.list_(outputs.OBJECT)
-_LABELS = pa.list_(LABELED)
+_FOUND = pa.list_(io.OBJECT)
+_LABELS = pa.list_(io.LABELED)
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(inputs.sound, outputs.listed, _LABELS, _alike),
-    "zero-shot-classification": PipelineTask(inputs.text, outputs.ranked_columns, _LABELS, _alike),
-    "zero-shot-image-classification": PipelineTask(inputs.picture, outputs.listed, _LABELS, _size),
+    "zero-shot-audio-classification": PipelineTask(io.sound, io.listed, _LABELS, _alike),
+    "zero-shot-classification": PipelineTask(io.text, io.ranked_columns, _LABELS, _alike),
+    "zero-shot-image-classification": PipelineTask(io.picture, io.listed, _LABELS, _size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
-    "automatic-speech-recognition": PipelineTask(
-        inputs.sound, outputs.transcript, pa.string(), _length
-    ),
-    "decision": PipelineTask(inputs.request, outputs.answers, pa.null()),
-    "depth-estimation": PipelineTask(inputs.picture, outputs.depth, outputs.DEPTH, _size),
+    "automatic-speech-recognition": PipelineTask(io.sound, io.transcript, pa.string(), _length),
+    "decision": PipelineTask(io.request, io.answers, pa.null()),
+    "depth-estimation": PipelineTask(io.picture, io.depth, io.DEPTH, _size),
     "document-question-answering": PipelineTask(
-        inputs.document, outputs.listed, pa.list_(outputs.DOCUMENT_ANSWER)
+        io.document, io.listed, pa.list_(io.DOCUMENT_ANSWER)
     ),
-    "fill-mask": PipelineTask(inputs.text, outputs.fillings, pa.list_(outputs.FILLING), _alike),
-    "image-segmentation": PipelineTask(
-        inputs.picture, outputs.segments, pa.list_(outputs.SEGMENT), _size
-    ),
-    "keypoint-matching": PipelineTask(inputs.picture_pair, outputs.listed, pa.list_(outputs.MATCH)),
-    "mask-generation": PipelineTask(inputs.picture, outputs.masks, pa.list_(outputs.MASK)),
-    "object-detection": PipelineTask(inputs.picture, outputs.listed, _FOUND, _size),
-    "table-question-answering": PipelineTask(inputs.table, outputs.listed, outputs.TABLE_ANSWER),
-    "text-to-audio": PipelineTask(inputs.text, outputs.speech, outputs.SPEECH),
-    "token-classification": PipelineTask(
-        inputs.text, outputs.entities, pa.list_(outputs.ENTITY), _alike
-    ),
-    "zero-shot-object-detection": PipelineTask(
-        inputs.picture_with_labels, outputs.listed, _FOUND, _size
-    ),
+    "fill-mask": PipelineTask(io.text, io.fillings, pa.list_(io.FILLING), _alike),
+    "image-segmentation": PipelineTask(io.picture, io.segments, pa.list_(io.SEGMENT), _size),
+    "keypoint-matching": PipelineTask(io.picture_pair, io.listed, pa.list_(io.MATCH)),
+    "mask-generation": PipelineTask(io.picture, io.masks, pa.list_(io.MASK)),
+    "object-detection": PipelineTask(io.picture, io.listed, _FOUND, _size),
+    "table-question-answering": PipelineTask(io.table, io.listed, io.TABLE_ANSWER),
+    "text-to-audio": PipelineTask(io.text, io.speech, io.SPEECH),
+    "token-classification": PipelineTask(io.text, io.entities, pa.list_(io.ENTITY), _alike),
+    "zero-shot-object-detection": PipelineTask(io.picture_with_labels, io.listed, _FOUND, _size),
 }

@@ -1,4 +1,4 @@
-"""Converts texts to token tensors."""
+"""Converts texts to token tensors, in batches of similar length, which reduces padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.transformers.length_buckets import buckets, padded
 from batchinference.pipeline.runtimes.transformers.loading import take_loading
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_tokenizer
 from batchinference.spec.models import TransformersModel
@@ -16,6 +15,35 @@ from batchinference.spec.models import TransformersModel
 _LEAST_SHARE = 0.1
 """Minimum share of the model's tokens that its tokenizer must have. A model's own tokenizer has
 nearly all of them."""
+
+
+def padded(length: int, multiple: int | None, limit: int) -> int:
+    """Return the length rounded up to a multiple, but not beyond the limit of the model."""
+    if multiple is None:
+        return length
+    return max(length, min(-(-length // multiple) * multiple, limit))
+
+
+def buckets(
+    lengths: Sequence[int], most_tokens: int | None, multiple: int | None, limit: int
+) -> list[np.ndarray]:
+    """Return groups of row numbers, sorted by length.
+
+    The number of rows in a group times its longest padded length is at most `most_tokens`. A row
+    that exceeds this limit is in a group of its own. Without `most_tokens`, one group holds all
+    rows in their order.
+    """
+    if most_tokens is None:
+        return [np.arange(len(lengths))]
+    order = np.argsort(lengths, kind="stable")
+    groups: list[np.ndarray] = []
+    start = 0
+    for end in range(1, len(order) + 1):
+        more = end + 1 - start
+        if end == len(order) or more * padded(lengths[order[end]], multiple, limit) > most_tokens:
+            groups.append(order[start:end])
+            start = end
+    return groups
 
 
 def fit(tokenizer: Any, network: Any, source: str) -> None:

@@ -13,8 +13,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.pipeline.runtimes.model_files import files_beside
 from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
-from batchinference.pipeline.runtimes.vllm.requests import parameters_of, result_of
-from batchinference.pipeline.runtimes.vllm.row_codec import RESULT, ROW, opened
+from batchinference.pipeline.runtimes.vllm.row_codec import (
+    RESULT,
+    ROW,
+    opened,
+    parameters_of,
+    result_of,
+)
 from batchinference.pipeline.runtimes.vllm.stages import (
     GuardedEngine,
     IsolatingStage,

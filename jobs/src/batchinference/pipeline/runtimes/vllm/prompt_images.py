@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.media.image_file import open_image
+from batchinference.pipeline.media.decoding import open_image
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,

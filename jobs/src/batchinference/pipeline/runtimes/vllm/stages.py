@@ -19,8 +19,7 @@ from batchinference.pipeline.runtimes.model_files import (
     files_beside,
     files_of,
 )
-from batchinference.pipeline.runtimes.vllm.requests import ADAPTER
-from batchinference.pipeline.runtimes.vllm.row_codec import ERROR
+from batchinference.pipeline.runtimes.vllm.row_codec import ADAPTER, ERROR
 from batchinference.spec.models import VllmModel
 
 Row = dict[str, Any]

@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.manifest_entry import (
     Share,
 )
 from batchinference.pipeline.row_batch import FULL_SHARE
-from batchinference.pipeline.verify.accounted_rows import AccountedRows, Sizes
+from batchinference.pipeline.verify.row_check import AccountedRows, Sizes
 
 FILES, ROWS = 3, 6
 RANGES = st.tuples(st.integers(0, FILES), st.integers(0, ROWS), st.integers(1, ROWS)).map(

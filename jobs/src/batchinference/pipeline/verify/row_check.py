@@ -1,4 +1,5 @@
-"""Determines which input rows the manifest entries hold, and which they hold more than once.
+"""Determines which input rows the manifest entries hold, which they hold more than once, and which
+error records are not of their rows.
 
 A job uses only the entries that fit together (see `row_set`). This module uses all of them.
 """
@@ -13,9 +14,12 @@ import numpy as np
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range
-from batchinference.pipeline.commit.row_set import RowSet
+from batchinference.pipeline.commit.retry_errors import ids_of
+from batchinference.pipeline.commit.row_set import RowSet, edges
 from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Location
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,12 @@ class AccountedRows:
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
         parted, shares = _parted(entries)
         whole, over = parted[shares >= FULL_SHARE], parted[shares > FULL_SHARE]
-        starts, stops = _ranges(entries)
-        held, twice = _merged(np.concatenate([starts, whole]), np.concatenate([stops, whole + 1]))
+        starts, stops, _ = edges(entries)
+        starts, stops = np.append(starts, whole), np.append(stops, whole + 1)
+        held = RowSet.merged(starts, stops)
         part = [row for row in parted[shares < FULL_SHARE].tolist() if held.has(row)]
         over = np.concatenate([over, np.array(part, dtype=np.int64)])
-        return cls(held, sorted(twice + _named(over, over + 1)))
+        return cls(held, sorted(_repeated(starts, stops) + _named(over, over + 1)))
 
     @property
     def rows(self) -> int:
@@ -81,17 +86,13 @@ class AccountedRows:
         return _named(starts[over], self.held.stops[over])
 
 
-def _merged(starts: np.ndarray, stops: np.ndarray) -> tuple[RowSet, list[Range]]:
-    """Merge ranges of ids in any order. Return the rows that they hold, and those that they hold
-    more than once."""
+def _repeated(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
+    """Return the rows that ranges of ids hold more than once."""
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
-    reach = np.maximum.accumulate(stops) if len(stops) else stops
-    before = np.concatenate([[-1], reach])[: len(starts)]
-    again, first = starts < before, np.flatnonzero(starts > before)
-    last = np.append(first[1:], len(starts))[: len(first)] - 1
-    twice = _named(starts[again], np.minimum(stops, before)[again])
-    return RowSet(starts[first], reach[last]), twice
+    before = np.append(-1, np.maximum.accumulate(stops))[:-1]
+    again = starts < before
+    return _named(starts[again], np.minimum(stops, before)[again])
 
 
 def _parted(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
@@ -103,15 +104,26 @@ def _parted(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
 
 
-def _ranges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranges of whole rows: first ids, and ids after the last."""
-    flat = np.array([each for entry in entries for each in entry.row_ranges], dtype=np.int64)
-    flat = flat.reshape(-1, 3)
-    base = flat[:, 0] << row_ids.ROW_BITS
-    return base + flat[:, 1], base + flat[:, 2]
-
-
 def _named(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
     files, firsts = row_ids.unpack(starts)
     after = stops - (files << row_ids.ROW_BITS)
     return list(zip(files.tolist(), firsts.tolist(), after.tolist(), strict=True))
+
+
+def wrong_errors(entry: ManifestEntry, file: Location) -> int:
+    """Return how many error records of a manifest entry are not among its rows, or are duplicates.
+
+    Raises ArrowInvalid or OSError if the file cannot be read."""
+    with file.filesystem.open_input_file(file.path) as source:
+        ids = ids_of(read_table(source, columns=["id"]))
+    held = RowSet.of([entry])
+    places = np.searchsorted(held.starts, ids, side="right") - 1
+    inside = np.append(held.stops, 0)[places] > ids  # place -1 selects the appended 0
+    repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(entry) else 0
+    return int((~inside).sum()) + repeated
+
+
+def _is_one_to_one(entry: ManifestEntry) -> bool:
+    """Return whether no row has become several rows. These could all fail, with the same id."""
+    counts = entry.counts
+    return not entry.shares and counts.read == counts.written + counts.failed + counts.skipped

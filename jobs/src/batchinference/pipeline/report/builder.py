@@ -1,0 +1,133 @@
+"""Builds the reports of a run. The driver tells it what changes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from batchinference import __version__
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.commit.stored_report import load_report
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.progress import Meter
+from batchinference.pipeline.report.notes import RunNotes
+from batchinference.spec.report import JobState, Memory, Report
+from batchinference.spec.status import Counts
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass
+class ReportBuilder:
+    """The state of a run, as its reports show it. `layout` is that of the current output, and
+    `notes` is the summary of an attempt that has ended."""
+
+    name: str
+    layout: Layout
+    notes: RunNotes | None = field(default=None, init=False)
+    _spilled_bytes: int | None = field(default=None, init=False)
+    _attempt: int | None = field(default=None, init=False)
+    _stage: str | None = field(default=None, init=False)
+    _meter: Meter | None = field(default=None, init=False)
+    _state: JobState = field(default=JobState.PREPARING, init=False)
+    _since: float = field(default_factory=time.monotonic, init=False)
+    _seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _running_before: float = field(default=0.0, init=False)
+    _started_at: str = field(default_factory=now, init=False)
+
+    def begin_output(self, layout: Layout) -> None:
+        """Report on this output from now on, and on nothing of the previous one."""
+        self.enter(JobState.PREPARING)
+        self.layout = layout
+        self._attempt = self.notes = self._meter = None
+
+    def begin_rows(self, meter: Meter) -> None:
+        """Report the progress of rows from now on."""
+        self._meter = meter
+        self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
+        self.enter(JobState.RUNNING)
+
+    def begin_attempt(self, number: int) -> None:
+        self._attempt, self._stage, self.notes = number, None, None
+
+    def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
+        """Report the notes of an attempt that has ended, and the bytes that Ray has spilled."""
+        self.notes, self._spilled_bytes = notes, spilled_bytes
+
+    def enter(self, state: JobState) -> None:
+        """Enter a state, and stop the clock of the previous one."""
+        clock = time.monotonic()
+        if not self._state.ended:
+            seconds = self._seconds.get(self._state, 0.0) + clock - self._since
+            self._seconds[self._state] = round(seconds, 3)
+        self._state, self._since = state, clock
+
+    def read(self, counts: RowCounts, stage: str | None = None) -> None:
+        """Update the progress: `counts` rows are committed, and `stage` is the last stage that has
+        work."""
+        self._stage = stage
+        if self._meter is not None:
+            self._meter.read(counts, time.monotonic())
+
+    def finish(self, counts: RowCounts) -> None:
+        """Set the final progress: the output has `counts` rows."""
+        if self._meter is not None:
+            seconds = self._seconds[JobState.RUNNING] - self._running_before
+            self._meter.finish(counts, seconds)
+
+    def build(self, failure: JobFailure | None = None) -> Report:
+        """Return the report of the run as it is now. `failure` is why it has failed."""
+        counts = self._meter.counts if self._meter else None
+        return Report(
+            name=self.name,
+            state=self._state,
+            reason=failure.reason if failure else None,
+            message=failure.message if failure else None,
+            progress=self._meter.progress if self._meter else None,
+            counts=_counts(counts) if counts else None,
+            output=self.layout.output.uri,
+            errors=self.layout.errors.uri if counts and counts.failed else None,
+            stage=self._stage if self._state == JobState.RUNNING else None,
+            attempt=self._attempt,
+            startedAt=self._started_at,
+            updatedAt=now(),
+            seconds=dict(self._seconds),
+            batchSizes=self.notes.batch_sizes if self.notes else {},
+            memory=self._memory(self.notes) if self.notes else None,
+            notes=self.notes.notes if self.notes else [],
+            version=__version__,
+        )
+
+    def of_complete_output(self, layout: Layout, remark: str) -> Report:
+        """Return the stored report of an output that was complete already. Its name and times are
+        those of this run. Raises BadOutput if the rows of the output are unknown."""
+        message = "; ".join(filter(None, ("the output was complete already", remark)))
+        return self._of_idle_run(
+            load_report(layout), state=JobState.SUCCEEDED, reason=None, message=message
+        )
+
+    def of_ignored_output(self) -> Report:
+        """Return the report of a run that has left the path alone, because it is in use."""
+        self.enter(JobState.SUCCEEDED)
+        report = self.build()
+        message = (
+            f"'{report.output}' holds something already, and write.mode is ignore: nothing was done"
+        )
+        return self._of_idle_run(report, message=message)
+
+    def _of_idle_run(self, report: Report, **fields: object) -> Report:
+        times: dict[str, object] = {"started_at": self._started_at, "updated_at": now()}
+        return report.model_copy(update={"name": self.name, "seconds": {}, **times, **fields})
+
+    def _memory(self, notes: RunNotes) -> Memory:
+        return Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=self._spilled_bytes)
+
+
+def _counts(counts: RowCounts) -> Counts:
+    return Counts(
+        read=counts.read, written=counts.written, failed=counts.failed, skipped=counts.skipped
+    )

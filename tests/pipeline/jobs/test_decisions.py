@@ -1,0 +1,164 @@
+"""What a job does about an output, as a table of all cases: mode, state, resume and retry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.state import (
+    AlreadyComplete,
+    FinishTableCommit,
+    LeaveAlone,
+    OutputState,
+    Refuse,
+    Request,
+    Resume,
+    RetryFailed,
+    Start,
+    TableState,
+    decide,
+)
+from support.documents.parsed_write import write_of
+from support.outputs.made import THEIRS, layout_of
+
+MODES = ("error", "ignore", "append", "overwrite")
+LAYOUT = layout_of("out")
+TABLE = replace(LAYOUT, is_table=True)
+ADDED = replace(LAYOUT, state=LAYOUT.state / "append-aaaaaaaa")
+SERIES = "5" * 32
+
+
+def lease(layout: Layout = LAYOUT, *, begun: bool = True, job: str = "job") -> Lease:
+    return Lease.new(layout, 3, begun=begun, job=job, series=SERIES)
+
+
+def state(layout: Layout = LAYOUT, *, begun: bool = True, **fields: object) -> OutputState:
+    """Return the state of an output that this work has begun."""
+    return replace(OutputState(layout, lease(begun=begun)), **fields)
+
+
+EMPTY = OutputState(LAYOUT)
+FOREIGN = OutputState(LAYOUT, foreign_files=True)
+OTHER = OutputState(LAYOUT, replace(lease(), key=THEIRS))
+CLAIMED, UNFINISHED = state(begun=False), state()
+COMPLETE = state(complete=True)
+COMPLETE_WITH_FAILED = state(complete=True, failed_rows=True)
+DONE, CONTINUE = AlreadyComplete(LAYOUT), Start(SERIES)
+
+CASES = {
+    # state: the actions with resume in the modes error, ignore, append and overwrite
+    "empty": (EMPTY, [Start(), Start(), Start(), Start()]),
+    "foreign": (FOREIGN, ["no output of", LeaveAlone(), Start(), "no output of"]),
+    "other": (OTHER, ["of another job", LeaveAlone(), "of another job", Start()]),
+    "other complete": (
+        replace(OTHER, complete=True),
+        ["of another job", LeaveAlone(), "of another job", Start()],
+    ),
+    "claimed": (CLAIMED, [CONTINUE] * 4),
+    "unfinished": (UNFINISHED, [Resume()] * 4),
+    "complete": (COMPLETE, [DONE, DONE, DONE, Start()]),
+    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, DONE, Start()]),
+}
+TABLES = {
+    "empty": (OutputState(TABLE, table=TableState()), [Start()] * 4),
+    "with rows": (
+        OutputState(TABLE, table=TableState(has_rows=True)),
+        ["has rows already", LeaveAlone(), Start(), Start()],
+    ),
+    "claimed": (state(TABLE, begun=False, table=TableState()), [CONTINUE] * 4),
+    "unfinished": (state(TABLE, table=TableState()), [CONTINUE] * 4),
+    "unfinished, with rows of others": (
+        state(TABLE, table=TableState(has_rows=True)),
+        ["has rows already", LeaveAlone(), CONTINUE, CONTINUE],
+    ),
+    "committed": (state(TABLE, table=TableState(committed=True)), [FinishTableCommit()] * 4),
+    "committed by a delayed attempt": (
+        state(TABLE, table=TableState(series_committed=True)),
+        ["rows of a delayed attempt"] * 3 + [Start()],
+    ),
+    "complete": (
+        state(TABLE, complete=True, table=TableState()),
+        [AlreadyComplete(TABLE)] * 3 + [Start()],
+    ),
+    "other": (
+        replace(OTHER, layout=TABLE, table=TableState()),
+        ["of another job", LeaveAlone(), "of another job", Start()],
+    ),
+}  # fmt: skip
+
+
+def check(expected: object, found: OutputState, mode: str, **request: object) -> None:
+    format_ = "delta" if found.table is not None else "parquet"
+    action = decide(found, Request(write_of(format_, "out", mode=mode), **request))  # type: ignore[arg-type]
+    if isinstance(expected, str):
+        assert isinstance(action, Refuse)
+        assert expected in action.message
+    else:
+        assert action == expected
+
+
+def table_of(cases: dict[str, tuple[OutputState, list[object]]]) -> pytest.MarkDecorator:
+    rows = [
+        pytest.param(found, mode, action, id=f"{name}-{mode}")
+        for name, (found, actions) in cases.items()
+        for mode, action in zip(MODES, actions, strict=True)
+    ]
+    return pytest.mark.parametrize(("found", "mode", "expected"), rows)
+
+
+@table_of(CASES)
+def test_files(found: OutputState, mode: str, expected: object) -> None:
+    check(expected, found, mode)
+
+
+@table_of(CASES)
+def test_files_without_resume(found: OutputState, mode: str, expected: object) -> None:
+    """Only the commits of an unfinished run are affected."""
+    check(CONTINUE if expected == Resume() else expected, found, mode, resume=False)
+
+
+@table_of(CASES)
+def test_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
+    """A complete output is retried even if the mode is overwrite."""
+    if found.lease is not None and found.lease.key == LAYOUT.key and found.lease.begun:
+        expected = RetryFailed() if found.failed_rows or not found.complete else DONE
+    check(expected, found, mode, retry=True)
+
+
+@pytest.mark.parametrize("found", [COMPLETE_WITH_FAILED, UNFINISHED], ids=["complete", "not"])
+@pytest.mark.parametrize("mode", MODES)
+def test_files_with_retry_without_resume(found: OutputState, mode: str) -> None:
+    check(RetryFailed() if found.complete else CONTINUE, found, mode, retry=True, resume=False)
+
+
+@pytest.mark.parametrize(("resume", "retry"), list(product([True, False], repeat=2)))
+@table_of(TABLES)
+def test_tables_neither_resume_nor_retry(
+    found: OutputState, mode: str, expected: object, resume: bool, retry: bool
+) -> None:
+    check(expected, found, mode, resume=resume, retry=retry)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("complete", [True, False])
+def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
+    """Its rows would exist twice."""
+    found = OutputState(ADDED, base_complete=complete)
+    expected = AlreadyComplete(ADDED.whole) if complete else "unfinished output of the same work"
+    check(expected, found, mode)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [("team/job (uid-1)", DONE), ("team/job (uid-2)", Start()), ("job on laptop", Start())],
+    ids=["the same resource", "another resource", "a file"],
+)
+def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:
+    """A job file that is run again overwrites its output again."""
+    own = job if expected == DONE or "laptop" in job else "team/job (uid-1)"
+    found = replace(COMPLETE, lease=lease(job=own))
+    check(expected, found, "overwrite", job=job)

@@ -1,0 +1,419 @@
+"""Tasks that read, compute and commit: chunks, interruptions, and tasks that run again."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.commit_groups import counts_of_group
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.execution import fused
+from batchinference.pipeline.execution.fused import (
+    BatchRows,
+    ChunkCommits,
+    FusedTask,
+    Steps,
+    StopRequest,
+)
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_batch import RowBatch, merged
+from support.jobs.on_ray import write_lines
+from support.outputs.batches import end, failed, filtered, good
+from support.outputs.made import begin_attempt, committing, layout_of
+from support.outputs.rows import rows_of
+
+TASK, ROWS = 7, 20
+PATIENCE = 60.0
+"""Seconds after which a test that waits for another thread fails."""
+NO_STEPS = pickle.dumps(((), None))
+Files = Iterator[tuple[str, bytes | memoryview]]
+
+
+class AsRead(Steps):
+    """No steps: the results are the batches that were read."""
+
+    def applied_to(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
+        return read
+
+
+class Stop(StopRequest):
+    """A request to stop without Ray."""
+
+    def __init__(self, *, requested: bool = False) -> None:
+        self.requested = requested
+
+    def is_requested(self) -> bool:
+        return self.requested
+
+
+def fours() -> list[RowBatch]:
+    """Return the input of a task in batches of four rows."""
+    return [good(0, first, range(first, first + 4)) for first in range(0, ROWS, 4)]
+
+
+def unread() -> list[RowBatch]:
+    raise AssertionError("the task reads")
+
+
+FOUR = fours()[0].nbytes
+
+
+def task_of(
+    committer: Committer,
+    read: Callable[[], Iterable[RowBatch]] = fours,
+    rows_per_commit: int = 1,
+    stop: StopRequest | None = None,
+) -> FusedTask:
+    steps, stop = AsRead(NO_STEPS, 0), stop or Stop()
+    return FusedTask(TASK, lambda: iter(read()), steps, committer, rows_per_commit, stop)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return attempt_in(tmp_path)
+
+
+def attempt_in(directory: Path) -> Attempt:
+    source = write_lines(directory / "in", {"a.txt": ["x"], "b.txt": ["y"]})
+    return begin_attempt(layout_of(directory / "out"), source)
+
+
+@pytest.fixture
+def committer(attempt: Attempt) -> Committer:
+    return committing(attempt)
+
+
+@pytest.fixture
+def eights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make tasks commit as soon as they have eight rows."""
+    monkeypatch.setattr(fused, "FILE_BYTES", 2 * FOUR)
+
+
+def commits(attempt: Attempt, task: int = TASK) -> list[tuple[int, int, int]]:
+    """Return the number, the first row and the row after the last of each commit of a task."""
+    return [
+        (manifest.number, first, after)
+        for manifest in attempt.manifests(task)
+        for entry in manifest.entries
+        for _, first, after in entry.row_ranges
+    ]
+
+
+def counted_rows(attempt: Attempt) -> list[tuple[int, int]]:
+    """Return the rows that the commits that count hold, as ranges of ids."""
+    entries = [entry for manifest in attempt.manifests() for entry in manifest.entries]
+    held = RowSet.of(resolve_overlaps(entries))
+    return list(zip(held.starts.tolist(), held.stops.tolist(), strict=True))
+
+
+@pytest.mark.usefixtures("eights")
+class TestChunks:
+    def test_chunk_is_committed_when_it_is_as_large_as_a_file(self, committer: Committer) -> None:
+        task_of(committer, rows_per_commit=10**6)(retried=False)
+        assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 16), (2, 16, 20)]
+        values = [row["n"] for row in rows_of(Path(committer.attempt.layout.output.path))]
+        assert sorted(values) == list(range(ROWS))
+
+    @pytest.mark.parametrize(
+        ("seconds", "rows_per_commit", "expected"),
+        [
+            (fused.COMMIT_SECONDS, 1, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
+            (fused.COMMIT_SECONDS, 6, [(0, 8), (8, 16), (16, 20)]),
+            (fused.COMMIT_SECONDS / 3, 6, [(0, 12), (12, 20)]),
+            (fused.COMMIT_SECONDS, 100, [(0, 20)]),
+            (0.0, 1, [(0, 20)]),
+        ],
+    )
+    def test_late_chunk_is_committed_if_it_has_enough_rows(
+        self,
+        committer: Committer,
+        monkeypatch: pytest.MonkeyPatch,
+        seconds: float,
+        rows_per_commit: int,
+        expected: list[tuple[int, int]],
+    ) -> None:
+        now = 0.0
+        monkeypatch.setattr(fused, "FILE_BYTES", 1 << 40)
+        monkeypatch.setattr(fused, "time", SimpleNamespace(monotonic=lambda: now))
+
+        def read() -> Iterator[RowBatch]:
+            nonlocal now
+            for batch in fours():
+                now += seconds
+                yield batch
+
+        task_of(committer, read, rows_per_commit)(retried=False)
+        assert [(first, after) for _, first, after in commits(committer.attempt)] == expected
+
+    def test_task_without_rows_commits_the_ends_of_its_files(self, committer: Committer) -> None:
+        task_of(committer, lambda: [end(0, 0), end(1, 0)])(retried=False)
+        (manifest,) = committer.attempt.manifests()
+        assert (manifest.entries, manifest.ends) == ([], [(0, 0), (1, 0)])
+
+    def test_commits_have_the_notes_of_their_batches_and_of_the_process(
+        self, committer: Committer
+    ) -> None:
+        batch = replace(good(0, 0, [1]), notes=(("own", '{"batch_size": 8}'),))
+        task_of(committer, lambda: [batch])(retried=False)
+        (manifest,) = committer.attempt.manifests()
+        assert [step for step, _ in manifest.notes] == ["own", "write"]
+
+    def test_rows_are_computed_while_the_chunk_before_is_committed(self, attempt: Attempt) -> None:
+        computed = threading.Event()
+
+        class Slow(ParquetWriter):
+            def files(self, table: pa.Table) -> Files:
+                assert computed.wait(PATIENCE), "the commit blocks the task"
+                yield from super().files(table)
+
+        def read() -> Iterator[RowBatch]:
+            first, second, third, fourth, fifth = fours()
+            yield from (first, second, third)
+            assert commits(attempt) == []
+            computed.set()
+            yield fourth
+            # the second commit has begun, so that the first one has ended
+            assert commits(attempt)[0] == (0, 0, 8)
+            yield fifth
+
+        task_of(committing(attempt, Slow("snappy")), read)(retried=False)
+        assert len(commits(attempt)) == 3
+
+    @pytest.mark.parametrize(("bad", "read_rows"), [(0, 16), (8, 20), (16, 20)])
+    def test_error_of_a_commit_ends_the_task(
+        self, attempt: Attempt, bad: int, read_rows: int
+    ) -> None:
+        class FullDisk(ParquetWriter):
+            def files(self, table: pa.Table) -> Files:
+                if bad in table.column("n").to_pylist():
+                    raise OSError("no space left")
+                return super().files(table)
+
+        taken = []
+
+        def read() -> Iterator[RowBatch]:
+            for batch in fours():
+                taken.extend(batch.ids)
+                yield batch
+
+        with pytest.raises(OSError, match="no space left"):
+            task_of(committing(attempt, FullDisk("snappy")), read)(retried=False)
+        assert len(taken) == read_rows
+        assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
+
+    def test_chunk_is_dropped_after_its_commit(self, committer: Committer) -> None:
+        chunks: list[weakref.ref[RowBatch]] = []
+
+        def put(self: Committer, batch: RowBatch, task: int, number: int) -> None:
+            chunks.append(weakref.ref(batch))
+
+        with ThreadPoolExecutor(1) as pool, patch.object(Committer, "put", put):
+            chunk_commits = ChunkCommits(task_of(committer), pool, 0)
+            for batch in fours()[:2]:
+                chunk_commits.add(batch)
+            chunk_commits.wait()
+            pool.submit(int).result()  # the thread has dropped its last call
+            assert [chunk() for chunk in chunks] == [None]
+
+
+@pytest.mark.usefixtures("eights")
+class TestEndOfATask:
+    def test_stopped_task_commits_the_rows_that_are_complete(self, committer: Committer) -> None:
+        stop = Stop()
+
+        def read() -> Iterator[RowBatch]:
+            for number, batch in enumerate(fours(), start=1):
+                stop.requested = number == 3
+                yield batch
+
+        task_of(committer, read, stop=stop)(retried=False)
+        assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 12)]
+
+    def test_failed_task_keeps_the_commits_that_it_has_begun(self, committer: Committer) -> None:
+        def read() -> Iterator[RowBatch]:
+            yield from fours()[:3]
+            raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            task_of(committer, read)(retried=False)
+        assert commits(committer.attempt) == [(0, 0, 8)]
+
+    def test_task_that_starts_after_the_stop_reads_nothing(self, committer: Committer) -> None:
+        task_of(committer, unread, stop=Stop(requested=True))(retried=False)
+        assert committer.attempt.manifests() == []
+
+    def test_task_of_an_earlier_run_reads_nothing(
+        self, committer: Committer, tmp_path: Path
+    ) -> None:
+        begin_attempt(committer.attempt.layout, tmp_path / "in", 2)
+        with pytest.raises(BadOutput, match="another run has taken over"):
+            task_of(committer, unread)(retried=False)
+
+
+@pytest.mark.usefixtures("eights")
+class TestRetriedTask:
+    def test_committed_rows_are_skipped_whatever_became_of_them(self, committer: Committer) -> None:
+        done = [good(0, 0, [0, 1]), failed(0, 2), filtered(0, 3, 4), end(0, ROWS)]
+        committer.put(merged(done), TASK)
+        task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=True)
+        assert commits(committer.attempt) == [(0, 0, 5), (1, 5, 16), (2, 16, 20)]
+        output = Path(committer.attempt.layout.output.path)
+        assert sorted(row["n"] for row in rows_of(output)) == [0, 1, *range(5, ROWS)]
+
+    def test_task_whose_rows_are_all_committed_commits_only_ends(
+        self, committer: Committer
+    ) -> None:
+        for retried in (False, True):
+            task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=retried)
+        *_, last = committer.attempt.manifests(TASK)
+        assert (last.number, last.entries, last.ends) == (3, [], [(0, ROWS)])
+
+    def test_overlapping_commits_of_earlier_executions(self, committer: Committer) -> None:
+        """Two executions ran at once, because Ray had lost contact with the first one."""
+        committer.put(good(0, 0, range(6)), TASK, 0)
+        committer.put(good(0, 4, range(6)), TASK, 1)
+        task_of(committer)(retried=True)
+        assert counted_rows(committer.attempt) == [(0, ROWS)]
+        assert [commit[:2] for commit in commits(committer.attempt)[:3]] == [(0, 0), (1, 4), (2, 6)]
+
+    def test_numbers_continue_after_a_damaged_commit(self, committer: Committer) -> None:
+        for number, batch in enumerate(fours()[:3]):
+            committer.put(batch, TASK, number)
+        min(Path(committer.attempt.place.path).glob("0*.json")).write_bytes(b"")
+        task_of(committer)(retried=True)
+        assert [number for number, *_ in commits(committer.attempt)] == [1, 2, 3, 3, 4]
+        assert counted_rows(committer.attempt) == [(0, ROWS)]
+
+    def test_commits_of_other_tasks_do_not_matter(self, committer: Committer) -> None:
+        committer.put(good(1, 0, range(6)), TASK + 1, 5)
+        task_of(committer)(retried=True)
+        assert commits(committer.attempt)[0] == (0, 0, 8)
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> list[RowBatch]:
+    """Generate the batches of two files, with good, failed and filtered rows."""
+    batches = []
+    for file in range(2):
+        row = 0
+        for size in draw(st.lists(st.integers(1, 5), max_size=6)):
+            kind = draw(st.sampled_from(["good", "good", "failed", "filtered"]))
+            rows = range(row, row + size)
+            made = {
+                "good": lambda rows=rows, file=file: [good(file, rows.start, rows)],
+                "failed": lambda rows=rows, file=file: [failed(file, row) for row in rows],
+                "filtered": lambda rows=rows, file=file: [filtered(file, *rows)],
+            }
+            batches += made[kind]()
+            row += size
+        batches.append(end(file, row))
+    return batches
+
+
+@given(given_=inputs(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_each_row_is_committed_once_however_it_is_cut(
+    given_: list[RowBatch], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Executions of a task that were stopped or died, and at last one that ends."""
+    committer = committing(attempt_in(tmp_path_factory.mktemp("job")))
+    ends = data.draw(st.lists(st.tuples(st.integers(0, len(given_)), st.booleans()), max_size=3))
+    for number, (last, stopped) in enumerate([*ends, (len(given_), True)]):
+        stop = Stop()
+
+        def read(
+            last: int = last, stopped: bool = stopped, stop: Stop = stop
+        ) -> Iterator[RowBatch]:
+            yield from given_[:last]
+            stop.requested = last < len(given_)
+            yield from given_[last:] if stopped else ()
+            if not stopped:
+                raise ValueError("died")
+
+        rows = data.draw(st.integers(1, 20))
+        task = FusedTask(TASK, read, Steps(NO_STEPS, 0), committer, rows, stop)
+        with (
+            patch.multiple(
+                fused,
+                FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)),
+                BATCH_BYTES=data.draw(st.integers(1, 20 * FOUR)),
+                FIRST_ROWS=data.draw(st.integers(1, 9)),
+                COMMIT_SECONDS=0.0,
+            ),
+            nullcontext() if stopped else pytest.raises(ValueError, match="died"),
+        ):
+            task(retried=number > 0)
+    manifests = committer.attempt.manifests()
+    found = sorted(
+        row_id
+        for manifest in manifests
+        for entry in manifest.entries
+        for file, first, after in entry.row_ranges
+        for row_id in row_ids.consecutive(file, first, after - first).tolist()
+    )
+    assert found == sorted(merged(given_).source.tolist())
+    assert committer.attempt.counts() == counts_of_group(merged(given_))
+    assert dict(end for manifest in manifests for end in manifest.ends) == dict(merged(given_).ends)
+    assert [manifest.number for manifest in manifests] == list(range(len(manifests)))
+
+
+def test_request_to_stop_is_looked_up_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, flags, looked_up = 0.0, set[str](), []
+
+    def has_flag(name: str) -> bool:
+        looked_up.append(now)
+        return name in flags
+
+    monkeypatch.setattr(fused, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(fused, "has_flag", has_flag)
+    monkeypatch.setattr(fused, "set_flag", flags.add)
+    StopRequest("another run").send()
+    in_task = StopRequest("run")
+    assert not in_task.is_requested()
+    StopRequest("run").send()
+    assert not in_task.is_requested()
+    now = fused.POLL_SECONDS
+    assert in_task.is_requested()
+    assert looked_up == [0.0, fused.POLL_SECONDS]
+
+
+class TestRowsPerBatch:
+    """Steps get more rows at once until a batch takes BATCH_SECONDS."""
+
+    def test_batches_grow_while_they_are_fast(self) -> None:
+        rows = BatchRows(0)
+        assert rows.next == fused.FIRST_ROWS
+        rows.took(rows.next, 0.0)
+        assert rows.next == fused.FIRST_ROWS * fused.MAX_GROWTH
+
+    def test_slow_batches_shrink_to_one_row(self) -> None:
+        rows = BatchRows(0)
+        rows.took(64, 16 * fused.BATCH_SECONDS)
+        assert rows.next == 4
+        rows.took(4, 100 * fused.BATCH_SECONDS)
+        assert rows.next == 1
+
+    @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))
+    def test_batches_are_a_multiple_of_the_batch_size(self, size: int, took: list[float]) -> None:
+        rows = BatchRows(size)
+        for seconds in took:
+            rows.took(rows.next, seconds)
+            assert rows.next >= size
+            assert rows.next % size == 0

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.execution.fused import FusedTask, Steps
+from batchinference.pipeline.execution.fused import FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.prepare import prepare
@@ -74,7 +74,8 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     errors = ErrorHandling(True, prepared.attempt.layout.input)
     steps = Steps.of(plan_for_machine(spec, gpus=0).stages, errors)
     committer = committer_for(spec.write, prepared.attempt)
-    modules = imported(FusedTask(0, read, steps, committer, 1))
+    stop = StopRequest(prepared.attempt.lease.run)
+    modules = imported(FusedTask(0, read, steps, committer, 1, stop))
     assert prepared.counts().written == 3
     unused = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in UNUSED)}
     assert sorted(unused - NEEDED) == []

@@ -156,7 +156,8 @@ def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document
 @pytest.mark.parametrize(
     "wrong",
     [{"task": -1}, {"task": "1"}, {"number": -1}, {"number": None}, {"ends": [[0, "3"]]},
-     {"notes": [["step", "{"]]}, {"notes": [["step", '{"batch_size": "large"}']]}, {"notes": [["step", "[]"]]}, {"more": 1}],
+     {"notes": [["step", "{"]]}, {"notes": [["step", '{"batch_size": "large"}']]},
+     {"notes": [["step", "[]"]]}, {"more": 1}],
     ids=str,
 )  # fmt: skip
 def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:

@@ -16,7 +16,9 @@ COMMITS = tuple(
     f"{PIPELINE}/{part}"
     for part in (
         "commit",
-        "execution/sink.py",
+        "row_batch.py",
+        "execution/block_codec.py",
+        "execution/fused.py",
         "input/snapshot.py",
         "storage/checksummed_json.py",
         "storage/location.py",

@@ -96,7 +96,7 @@ def test_plan_shows_devices(planned: Planned, resources: Document, shown: str) -
 
 
 def test_plan_shows_cpus_of_reading_and_writing(planned: Planned) -> None:
-    read, write = planned()[0]
+    read, _, write = planned(model_step())[0]
     assert (read["STEPS"], read["CPU"], read["GROUP"]) == ("text", f"{TASK_CPUS:g}", "cpu")
     assert (write["STEPS"], write["CPU"], write["GROUP"]) == ("parquet", f"{WRITE_CPUS:g}", "cpu")
 
@@ -119,14 +119,28 @@ def test_plan_shows_actors(planned: Planned, replicas: Document, shown: str) -> 
         ([model_step()], "32"),
         ([python_step()], "block"),
         ([python_step(batchSize=9)], "9"),
-        ([python_step(callable_="m:f")], "block"),
-        ([python_step(callable_="m:f", batchSize=9)], "9"),
-        ([python_step(n, "m:f", batchSize=s) for n, s in (("a", 9), ("b", 9), ("c", 7))], "9,7"),
     ],
-    ids=["model", "class", "class of 9", "function", "function of 9", "functions of 9 and 7"],
+    ids=["model", "class", "class of 9"],
 )
 def test_plan_shows_batch_sizes(planned: Planned, steps: list[Document], shown: str) -> None:
     assert planned(*steps)[0][1]["BATCH"] == shown
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"), [([None], "auto"), ([9], "9"), ([9, 9, 7], "9,7")], ids=str
+)
+def test_plan_shows_a_job_without_pools_as_one_stage(
+    planned: Planned, sizes: list[int | None], shown: str
+) -> None:
+    names = [f"f{number}" for number in range(len(sizes))]
+    steps = [
+        python_step(name, "m:f", **({"batchSize": size} if size else {}))
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    (stage,) = planned(*steps)[0]
+    assert stage["STEPS"] == ",".join(["text", *names, "parquet"])
+    assert (stage["RUNS AS"], stage["BATCH"]) == ("tasks", shown)
+    assert (stage["CPU"], stage["GROUP"]) == (f"{TASK_CPUS:g}", "cpu")
 
 
 def test_plan_shows_pods_of_the_job(planned: Planned) -> None:

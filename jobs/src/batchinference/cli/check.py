@@ -120,7 +120,9 @@ def _print_plan(job: BatchInference) -> None:
 def _fused_rows(spec: BatchInferenceSpec) -> list[tuple[str, ...]]:
     """Return the row of a job whose tasks read, run all steps and write."""
     steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
-    return [("read-write", steps, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP)]
+    sizes = dict.fromkeys(str(step.batch_size) for step in spec.steps if step.batch_size)
+    batch = ",".join(sizes) or "auto"
+    return [("read-write", steps, "tasks", batch, f"{TASK_CPUS:g}", "-", CPU_GROUP)]
 
 
 def _staged_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:

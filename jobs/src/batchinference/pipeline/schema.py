@@ -4,7 +4,7 @@ An integer and a float are widened to float64, and an integer and a decimal to a
 digits for any integer. Types are otherwise widened as by Arrow, and tensors as by Ray. The result
 does not depend on the order of the types, except for the order of fields in a struct. A cast to the
 result keeps every value or raises ArrowInvalid: no type holds all of int64 and uint64, or all
-integers of 64 bits and fractions.
+integers of 64 bits and fractions. Only decimals are rounded, if they become floats.
 """
 
 from __future__ import annotations
